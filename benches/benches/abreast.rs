@@ -1,4 +1,5 @@
 //! Promise S-1, its part on cores: what threads that answer from one cache take from each other. Each answers cached
+
 //! questions, as it would those of a batch, and nothing comes or goes: sockets, whose locks are the kernel's, have no part in
 //! it, and no generator needs a processor.
 //!
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use egret_dnsd::config::{Config, RawConfig};
-use egret_dnsd::enforcement::client::{Attribution, Behind, Routes, Way};
-use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::client::{ClientLookup, InterfaceRole, Route, Routes};
+use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::net::Transport;
 use egret_dnsd::pipeline::{Disposition, Metrics, ReceivedAt, Resolver};
 use egret_dnsd::zones::{ActiveConfig, LogWriter, PacketInfo, Telemetry, ZoneTable, host_interfaces};
@@ -85,16 +86,16 @@ impl Door {
         let serving = ActiveConfig::new(config, None, &host_interfaces, &telemetry)?;
         let (_, table) = serving.tables.first_key_value().context("one address")?;
         let table = Arc::clone(table);
-        let attribution = Arc::new(Attribution::new(Box::new(Everywhere)));
-        let holder = Holder::new(
+        let client_lookup = Arc::new(ClientLookup::new(Box::new(Everywhere)));
+        let gate = ResponseGate::new(
             hold,
             clock::now(),
-            Arc::clone(&attribution),
+            Arc::clone(&client_lookup),
             Arc::clone(&metrics.gate),
         );
-        let holder = Arc::new(holder);
-        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
-        let resolver = Resolver::new(serving, attribution, holder, metrics);
+        let gate = Arc::new(gate);
+        drop(task::spawn("deadlines", Arc::clone(&gate).keep_time()));
+        let resolver = Resolver::new(serving, client_lookup, gate, metrics);
         Ok(Self {
             resolver: Arc::new(resolver),
             table,
@@ -230,15 +231,15 @@ fn upstream() -> anyhow::Result<SocketAddr> {
 struct Everywhere;
 
 impl Routes for Everywhere {
-    fn way_to(&mut self, _address: IpAddr) -> std::io::Result<Way> {
-        Ok(Way::Leaves(1))
+    fn route_to(&mut self, _address: IpAddr) -> std::io::Result<Route> {
+        Ok(Route::Interface(1))
     }
 
     fn attachment(&mut self, interface: u32, _address: IpAddr) -> std::io::Result<Option<Attachment>> {
         Ok(Some(Attachment::to(&interface)))
     }
 
-    fn behind(&mut self, _interface: u32) -> std::io::Result<Behind> {
-        Ok(Behind::Others)
+    fn role(&mut self, _interface: u32) -> std::io::Result<InterfaceRole> {
+        Ok(InterfaceRole::Other)
     }
 }

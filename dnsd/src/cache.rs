@@ -31,7 +31,7 @@ use hashbrown::HashTable;
 use crate::config::model::{CacheRules, Refresh, ServeStale};
 use crate::dns::answer::Ttls;
 use crate::dns::message::WireName;
-use crate::hash::Seeded;
+use crate::hash::RandomState;
 
 pub use bucket::Demand;
 pub use cacheability::{Class, Kept, Kind, Maker, Verdict};
@@ -105,7 +105,7 @@ pub struct Cache<V> {
     entries: Entries<V>,
     /// By the hash of the key that their entries have.
     slots: HashTable<Slot>,
-    seed: Seeded,
+    seed: RandomState,
     shelves: Shelves,
     evictions: [u64; 2],
 }
@@ -120,7 +120,7 @@ impl<V: Value> Cache<V> {
             limit,
             entries: Entries::new(),
             slots: HashTable::new(),
-            seed: Seeded::default(),
+            seed: RandomState::default(),
             evictions: [0; 2],
         }
     }

@@ -29,9 +29,9 @@ use crate::cache::nxdomain_cut::CutZone;
 use crate::config::model::{Forward, Plan, Zone};
 use crate::dns::answer::TtlLimits;
 use crate::dns::message::WireName;
-use crate::enforcement::gate::HoldLimits;
-use crate::enforcement::records::LedgerLimits;
-use crate::limits::permits::Places;
+use crate::enforcement::gate::GateLimits;
+use crate::enforcement::records::RecordLimits;
+use crate::limits::permits::PermitLimits;
 use crate::limits::rate::RateLimits;
 
 use host_setup::{HostSetup, Interception};
@@ -39,7 +39,7 @@ use host_setup::{HostSetup, Interception};
 pub use host::{FallbackKind, HostOptions};
 pub use intercept::{InterceptOptions, InterceptUpstream, MarkBits};
 pub use options::{Args, RawConfig};
-pub use values::{InvalidValue, OnStall, Size, Span, Upstream};
+pub use values::{ByteSize, InvalidValue, MillisDuration, OnStall, Upstream};
 
 /// The configuration as it is meant.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +53,7 @@ pub struct Config {
     /// How long all of them are waited for.
     pub total_timeout: Duration,
     /// Queries that may wait for upstreams.
-    pub waiting: Places,
+    pub waiting: PermitLimits,
     /// Queries in a second.
     pub queries_per_second: RateLimits,
     /// The largest datagram, to clients and from upstreams.
@@ -61,7 +61,7 @@ pub struct Config {
     /// What becomes of an answer that cannot be held any longer.
     pub on_stall: OnStall,
     /// What may be held, and how long.
-    pub hold: HoldLimits,
+    pub hold: GateLimits,
     /// Between what TTLs are brought.
     pub ttl: TtlLimits,
     /// Limits of TCP.
@@ -99,7 +99,7 @@ pub struct StartupConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
     /// Connections that may be open.
-    pub connections: Places,
+    pub connections: PermitLimits,
     /// How long a connection may be idle.
     pub idle: Duration,
 }
@@ -145,7 +145,7 @@ pub enum Invalid {
         accepted: String,
     },
     /// The Corefile.
-    #[error("{}", .0.join("\n"))]
+    #[error("{}",.0.join("\n"))]
     Corefile(Vec<String>),
 }
 
@@ -281,16 +281,16 @@ impl RawConfig {
             self.nxdomain_cut_zones.clone().unwrap_or_default(),
             &cluster_domains,
         )?;
-        let ledger = LedgerLimits {
+        let records = RecordLimits {
             per_client: count("recordsPerClient", self.records_per_client, 10_000)?,
             total: count("recordsTotal", self.records_total, 200_000)?,
             grace: span("recordGrace", self.record_grace, 30_000, 0, 86_400_000)?,
         };
-        let hold = HoldLimits {
+        let hold = GateLimits {
             deadline: span("stallDeadline", self.stall_deadline, 200, 1, 4_000)?,
             per_client: count("heldPerClient", self.held_per_client, 200)?,
             total: within("heldTotal", self.held_total, 2_000, 1, 8_000)?,
-            ledger,
+            records,
         };
         let config = Config {
             fixed: StartupConfig {
@@ -312,7 +312,7 @@ impl RawConfig {
             }),
             warnings: Vec::new(),
             total_timeout: span("totalTimeout", self.total_timeout, 4_500, 50, 60_000)?,
-            waiting: Places {
+            waiting: PermitLimits {
                 per_client: count("waitingPerClient", self.waiting_per_client, 1_024)?,
                 total: count("waitingTotal", self.waiting_total, 4_096)?,
             },
@@ -325,7 +325,7 @@ impl RawConfig {
             hold,
             ttl,
             tcp: TcpLimits {
-                connections: Places {
+                connections: PermitLimits {
                     per_client: count("tcpConnectionsPerClient", self.tcp_connections_per_client, 100)?,
                     total: count("tcpConnections", self.tcp_connections, 1_000)?,
                 },
@@ -478,18 +478,18 @@ fn within<T: PartialOrd + std::fmt::Display>(
 
 fn span(
     field: &'static str,
-    value: Option<Span>,
+    value: Option<MillisDuration>,
     default: u64,
     least: u64,
     most: u64,
 ) -> Result<Duration, Invalid> {
-    let [default, least, most] = [default, least, most].map(Span::from_millis);
-    within(field, value, default, least, most).map(Span::as_duration)
+    let [default, least, most] = [default, least, most].map(MillisDuration::from_millis);
+    within(field, value, default, least, most).map(MillisDuration::as_duration)
 }
 
-fn size(field: &'static str, value: Option<Size>) -> Result<usize, Invalid> {
-    let [default, least, most] = [32 << 20, 1 << 20, 16 << 30].map(Size::from_octets);
-    within(field, value, default, least, most).map(Size::as_octets)
+fn size(field: &'static str, value: Option<ByteSize>) -> Result<usize, Invalid> {
+    let [default, least, most] = [32 << 20, 1 << 20, 16 << 30].map(ByteSize::from_octets);
+    within(field, value, default, least, most).map(ByteSize::as_octets)
 }
 
 /// The path of the file, for logs.

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use egret_kernel::links::Links;
-use egret_shared::revision::Instance;
-use egret_shared::rt::shutdown::{Request, Signals};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::shutdown::{SignalRequest, Signals};
 use egret_shared::rt::{clock, task, telemetry};
 
 use egret_dnsd::config::{Args, Config};
-use egret_dnsd::enforcement::client::Attribution;
-use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::client::ClientLookup;
+use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::enforcement::link;
 use egret_dnsd::host::node_cache::reconciler::PreparedHost;
 use egret_dnsd::host::open_files;
@@ -48,7 +48,7 @@ pub(crate) struct Daemon {
     /// The configuration in force, as it was loaded: with names in the place of upstreams' addresses.
     loaded: Config,
     host: Host,
-    holder: Arc<Holder>,
+    gate: Arc<ResponseGate>,
     link: JoinHandle<()>,
     reload_failures: Counter,
     /// A new process has the sockets, and has neither taken over nor gone.
@@ -88,19 +88,19 @@ impl Daemon {
         let (old_process, mut inheritance) = host::take_over(&config);
         let listeners = BoundListeners::bind(&serving.tables, &mut inheritance)?;
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
-        let attribution = Arc::new(Attribution::new(Box::new(links)));
-        let holder = Arc::new(Holder::new(
+        let client_lookup = Arc::new(ClientLookup::new(Box::new(links)));
+        let gate = Arc::new(ResponseGate::new(
             config.hold,
             clock::now(),
-            Arc::clone(&attribution),
+            Arc::clone(&client_lookup),
             Arc::clone(&metrics.gate),
         ));
-        let gate = Arc::clone(&metrics.gate);
-        let resolver = Arc::new(Resolver::new(serving, attribution, Arc::clone(&holder), metrics));
-        let summary = host::inherit(old_process.as_ref(), &resolver, &holder);
+        let gate_metrics = Arc::clone(&metrics.gate);
+        let resolver = Arc::new(Resolver::new(serving, client_lookup, Arc::clone(&gate), metrics));
+        let summary = host::inherit(old_process.as_ref(), &resolver, &gate);
         let memory = ProcessState {
             resolver: Arc::clone(&resolver),
-            holder: Arc::clone(&holder),
+            gate: Arc::clone(&gate),
         };
         let threads = Threads::start(config.fixed.threads).context("a thread cannot be started")?;
         let threads = Arc::new(threads);
@@ -109,7 +109,7 @@ impl Daemon {
         let operators = Arc::new(AdminState {
             heart: Arc::clone(&heart),
             service: service.clone(),
-            holder: Arc::clone(&holder),
+            gate: Arc::clone(&gate),
             gauges: Gauges::register(),
             counts: Arc::clone(&telemetry.counts),
             recorder,
@@ -117,17 +117,20 @@ impl Daemon {
         });
         let addresses = listeners.addresses()?;
         drop(task::spawn("heart", heart.beat(Arc::clone(&threads))));
-        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
-        let instance = Instance::from_random(rand::random());
+        drop(task::spawn("deadlines", Arc::clone(&gate).keep_time()));
+        let instance = DnsdInstance::from_random(rand::random());
         let path = config.fixed.link.as_path().into();
-        let link = task::spawn("link", link::keep(path, instance, Arc::clone(&holder), gate));
+        let link = task::spawn(
+            "link",
+            link::keep(path, instance, Arc::clone(&gate), gate_metrics),
+        );
         let mut admin = AdminListeners::start(operators)?;
         admin.adopt(&config, &mut inheritance)?;
         let admin_address = admin.address(config.fixed.admin);
-        host::catch_up(summary, &holder).await;
+        host::catch_up(summary, &gate).await;
         let paused = host::pause(old_process);
         let listeners = listeners.serve(&service);
-        let host = Host::start(prepared_host, &args, &config, memory, &holder, threads)?;
+        let host = Host::start(prepared_host, &args, &config, memory, &gate, threads)?;
         // Only after the takeover socket is bound: otherwise the old process removes the rules.
         paused.into_iter().for_each(StoppedOldProcess::serving);
         faults::follow(&config.plan);
@@ -143,7 +146,7 @@ impl Daemon {
             reload_timer: ReloadTimer::new(config.plan.reload),
             loaded,
             host,
-            holder,
+            gate,
             link,
             reload_failures: reload_failures(),
             is_takeover_open: false,
@@ -158,8 +161,8 @@ impl Daemon {
         loop {
             tokio::select! {
                 request = signals.next() => match request {
-                    Request::Stop => break,
-                    Request::Reload => self.reload().await,
+                    SignalRequest::Stop => break,
+                    SignalRequest::Reload => self.reload().await,
                 },
                 () = self.reload_timer.next() => self.reload_if_changed().await,
                 event = self.host.takeover_event() => if self.handle_takeover(event).await? {

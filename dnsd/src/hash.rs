@@ -1,6 +1,5 @@
-//! Tables by what clients choose (names, addresses), which every query looks into several times. Their hash takes a fifth of
-//! the standard one's time, and is seeded with 128 random bits for each table, so that nobody outside knows which names
-//! fall together.
+//! Hash tables keyed by what clients choose (names, addresses). Their hash takes a fifth of SipHash's time. Each table has
+//! 128 random bits of seed, so that nobody outside can find keys that collide.
 
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
@@ -8,14 +7,14 @@ use std::sync::OnceLock;
 use foldhash::SharedSeed;
 use foldhash::quality::{FoldHasher, SeedableRandomState};
 
-/// A table.
-pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, Seeded>;
+/// A map with this hash.
+pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
 
-/// The hash of a table.
+/// The seeded hash of one table.
 #[derive(Clone, Debug)]
-pub(crate) struct Seeded(SeedableRandomState);
+pub(crate) struct RandomState(SeedableRandomState);
 
-impl Default for Seeded {
+impl Default for RandomState {
     fn default() -> Self {
         static SHARED: OnceLock<SharedSeed> = OnceLock::new();
         let shared = SHARED.get_or_init(|| SharedSeed::from_u64(rand::random()));
@@ -23,7 +22,7 @@ impl Default for Seeded {
     }
 }
 
-impl BuildHasher for Seeded {
+impl BuildHasher for RandomState {
     type Hasher = FoldHasher<'static>;
 
     fn build_hasher(&self) -> Self::Hasher {

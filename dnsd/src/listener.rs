@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::limits::permits::Tally;
+use crate::limits::permits::FairSemaphore;
 use crate::listener::threads::Threads;
 use crate::pipeline::Resolver;
 use crate::takeover::{InheritedSockets, SocketName, SocketPurpose};
@@ -98,9 +98,9 @@ pub struct Service {
     /// Cancelled when nothing new is to be taken.
     pub stop: CancellationToken,
     /// TCP connections.
-    pub connections: Arc<Tally<CancellationToken>>,
+    pub connections: Arc<FairSemaphore<CancellationToken>>,
     /// Octets of replies that wait for TCP clients to read.
-    pub unwritten: Arc<Tally<CancellationToken>>,
+    pub unwritten: Arc<FairSemaphore<CancellationToken>>,
     /// Who reads from the sockets as well.
     pub threads: Arc<Threads>,
     metrics: metrics::Metrics,

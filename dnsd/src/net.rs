@@ -1,4 +1,4 @@
-//! Sockets below DNS: many datagrams in one system call, what the kernel says beside them, buffers that are used again.
+//! Sockets below DNS: datagrams in batches, their packet info, reused buffers.
 
 pub(crate) mod batch;
 pub(crate) mod buffers;

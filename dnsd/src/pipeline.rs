@@ -22,10 +22,10 @@ use self::pending::PendingState;
 use self::query::QueryView;
 use crate::cache::{Ask, Found, Hit, Key};
 use crate::dns::message::{HEADER, Query, Refusal, error_reply, rcode};
-use crate::enforcement::client::{Attribution, Client, Identity};
-use crate::enforcement::gated::Holder;
-use crate::limits::permits::{Loss, Tally};
-use crate::limits::rate::Rates;
+use crate::enforcement::client::{Client, ClientLookup, Identity};
+use crate::enforcement::gated::ResponseGate;
+use crate::limits::permits::{FairSemaphore, RevokeSender};
+use crate::limits::rate::RateLimiter;
 use crate::upstream::Failure;
 use crate::zones::{ActiveConfig, CacheCounters, PacketInfo, StoredAnswer, ZoneTable};
 
@@ -36,10 +36,10 @@ pub use self::metrics::Metrics;
 pub struct Resolver {
     serving: RwLock<Arc<ActiveConfig>>,
     /// Queries that wait for upstreams.
-    waiting: Arc<Tally<Loss>>,
-    rates: Rates,
-    attribution: Arc<Attribution>,
-    holder: Arc<Holder>,
+    waiting: Arc<FairSemaphore<RevokeSender>>,
+    rates: RateLimiter,
+    client_lookup: Arc<ClientLookup>,
+    gate: Arc<ResponseGate>,
     metrics: Arc<Metrics>,
 }
 
@@ -93,16 +93,16 @@ impl Resolver {
     #[must_use]
     pub fn new(
         serving: ActiveConfig,
-        attribution: Arc<Attribution>,
-        holder: Arc<Holder>,
+        client_lookup: Arc<ClientLookup>,
+        gate: Arc<ResponseGate>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             serving: RwLock::new(Arc::new(serving)),
             waiting: Arc::default(),
-            rates: Rates::default(),
-            attribution,
-            holder,
+            rates: RateLimiter::default(),
+            client_lookup,
+            gate,
             metrics,
         }
     }
@@ -121,14 +121,14 @@ impl Resolver {
 
     /// Identifies the client of a packet.
     pub fn identify(&self, packet: &PacketInfo, now: Timestamp) -> Identity {
-        self.attribution
+        self.client_lookup
             .identify(packet.source.ip(), packet.interface, now)
     }
 
     /// Whether any answer is held.
     #[must_use]
     pub fn is_holding(&self) -> bool {
-        self.holder.is_holding()
+        self.gate.is_holding()
     }
 
     /// Queries that wait for upstreams.
@@ -139,7 +139,7 @@ impl Resolver {
 
     /// Puts another configuration in force. The owner of the sockets replaces their zone tables.
     pub fn put_in_force(&self, serving: ActiveConfig) {
-        self.holder.set_limits(serving.config.hold);
+        self.gate.set_limits(serving.config.hold);
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
     }
 
@@ -216,7 +216,7 @@ impl Resolver {
         key: Option<Key>,
         stale: Option<StaleFallback>,
     ) -> Disposition {
-        match self.waiting.enter(query.payer, query.table.config.waiting) {
+        match self.waiting.acquire(query.quota_key, query.table.config.waiting) {
             Some(permit) => {
                 let query = query.owned(key);
                 Disposition::Pending(Pending(PendingState::ForAnswer(
@@ -233,7 +233,7 @@ impl Resolver {
     /// Refreshes a cached answer in a task of its own, if its client has a permit left.
     fn refresh(&self, query: QueryView<'_>, key: Key) {
         let binding = Arc::clone(query.binding);
-        let Some(permit) = self.waiting.enter(query.payer, query.table.config.waiting) else {
+        let Some(permit) = self.waiting.acquire(query.quota_key, query.table.config.waiting) else {
             self.metrics.upstream.error(Failure::OverLimit);
             return binding.block.refresh_failed(&key, clock::now());
         };
@@ -280,17 +280,17 @@ impl Batch<'_> {
         let query = &query;
         let Identity {
             client,
-            payer,
+            quota_key,
             is_forged,
         } = resolver.identify(&packet, received.now);
-        if let Client::Unattributed(reason) = client {
+        if let Client::Unidentified(reason) = client {
             resolver.metrics.unattributed(reason);
         }
         if is_forged {
             return Disposition::NoReply;
         }
         let rate = table.config.queries_per_second;
-        if let Err(over) = resolver.rates.admit(payer, rate, received.now) {
+        if let Err(over) = resolver.rates.admit(quota_key, rate, received.now) {
             resolver.metrics.over_rate(over);
             let reply = error_reply(query, rcode::REFUSED, table.config.max_udp_size);
             resolver.metrics.responses(rcode::REFUSED, 1);
@@ -308,7 +308,7 @@ impl Batch<'_> {
         let view = QueryView {
             query,
             client,
-            payer,
+            quota_key,
             packet: &packet,
             binding,
             table,

@@ -43,7 +43,7 @@ pub enum Unusable {
 
 /// Who asked, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asker {
+pub struct QueryEndpoints {
     /// The client.
     pub client: SocketAddr,
     /// The address that was asked.
@@ -52,7 +52,7 @@ pub struct Asker {
     pub over_tcp: bool,
 }
 
-impl Asker {
+impl QueryEndpoints {
     /// The name of the transport.
     #[must_use]
     pub const fn protocol(&self) -> &'static str {

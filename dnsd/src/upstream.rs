@@ -1,4 +1,5 @@
 //! Asking upstreams (`forward`): in the order of the policy, with failover, within the client's patience; equal
+
 //! questions are asked once.
 //!
 //! ```text
@@ -39,8 +40,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::config::model::{self, Zone};
 use crate::dns::answer::{Answer, TtlLimits};
 use crate::dns::message::{Query, WireName, rcode};
-use crate::enforcement::client::Payer;
-use crate::limits::permits::{Loss, Places, Tally};
+use crate::limits::permits::{FairSemaphore, PermitLimits, RevokeSender};
+use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
 use crate::upstream::pending_query::Matched;
 use counters::Shared;
@@ -69,8 +70,8 @@ pub struct Limits {
     pub udp_size: u16,
     /// Between what TTLs are brought.
     pub ttl: TtlLimits,
-    /// Whose place it takes of those that there are (`max_concurrent`).
-    pub payer: Payer,
+    /// Whose permit it takes of those that there are (`max_concurrent`).
+    pub quota_key: QuotaKey,
 }
 
 /// Asks the upstreams of one `forward`.
@@ -85,7 +86,7 @@ pub struct Forwarder {
     choice: Choice,
     /// How many questions may be under way (`max_concurrent`); 0 means any number.
     max_concurrent: usize,
-    under_way: Arc<Tally<Loss>>,
+    under_way: Arc<FairSemaphore<RevokeSender>>,
     budget: Budget,
     metrics: Arc<Metrics>,
 }
@@ -140,7 +141,7 @@ impl Forwarder {
             || self.next_on_nodata && answer.rcode() == rcode::NOERROR && is_empty()
     }
 
-    /// Asks upstreams until one answers, the time is up, or another client is given the place. After an answer with a
+    /// Asks upstreams until one answers, the time is up, or another client is given the permit. After an answer with a
     /// code of `failover` the next one is asked, each once; the last such answer is given if nobody has a better one.
     ///
     /// # Errors
@@ -151,21 +152,21 @@ impl Forwarder {
         client: Transport,
         limits: &Limits,
     ) -> Result<Matched<Answer>, Failure> {
-        let mut place = match self.max_concurrent {
+        let mut permit = match self.max_concurrent {
             0 => None,
             total => {
                 // One client may have all of them.
-                let places = Places {
+                let permits = PermitLimits {
                     per_client: usize::MAX,
                     total,
                 };
-                let place = self.under_way.enter(limits.payer, places);
-                Some(place.ok_or_else(|| self.over_limit())?)
+                let permit = self.under_way.acquire(limits.quota_key, permits);
+                Some(permit.ok_or_else(|| self.over_limit())?)
             }
         };
         let lost = async {
-            match &mut place {
-                Some(place) => place.lost().await,
+            match &mut permit {
+                Some(permit) => permit.revoked().await,
                 None => std::future::pending().await,
             }
         };
@@ -175,11 +176,7 @@ impl Forwarder {
             limits,
         };
         self.budget.earn();
-        tokio::select! {
-            biased;
-            result = self.pursue(inquiry) => result,
-            () = lost => Err(self.over_limit()),
-        }
+        tokio::select! { biased; result = self.pursue(inquiry) => result, () = lost => Err(self.over_limit()), }
     }
 
     fn over_limit(&self) -> Failure {
@@ -285,10 +282,8 @@ async fn first_answer<T>(
     mut one: impl Future<Output = Result<T, Failure>> + Unpin,
     mut other: impl Future<Output = Result<T, Failure>> + Unpin,
 ) -> Result<T, Failure> {
-    let (result, is_one) = tokio::select! {
-        result = &mut one => (result, true),
-        result = &mut other => (result, false),
-    };
+    let (result, is_one) =
+        tokio::select! { result = & mut one => (result, true), result = & mut other => (result, false), };
     match result {
         Ok(answer) => Ok(answer),
         Err(_one) if is_one => other.await,

@@ -14,7 +14,7 @@ use egret_dnsd::config::model::{CacheRules, Capacity, Disabled};
 use egret_dnsd::dns::answer::{Answer, Ttls};
 use egret_dnsd::dns::message::Query;
 use egret_dnsd::enforcement::observation::observe;
-use egret_dnsd::enforcement::records::{Ledger, LedgerLimits};
+use egret_dnsd::enforcement::records::{RecordLimits, Records};
 use egret_dnsd::upstream::pending_query::Matched;
 use egret_dnsd::zones::{AnswerSource, ResolvedAnswer, StoredAnswer};
 use egret_shared::observation::{Observation, ObservedAddress};
@@ -165,12 +165,12 @@ fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
 
 #[test]
 fn a_ledger_takes_no_more_than_120_octets_for_a_name_with_an_address() {
-    let limits = LedgerLimits {
+    let limits = RecordLimits {
         per_client: 10_000,
         total: 160_000,
         grace: Duration::from_secs(30),
     };
-    let mut ledger = Ledger::new(limits);
+    let mut records = Records::new(limits);
     let (taken, ()) = octets(|| {
         // Three times what it may keep of one client.
         for number in 0..30_000 {
@@ -183,25 +183,25 @@ fn a_ledger_takes_no_more_than_120_octets_for_a_name_with_an_address() {
                     expires: NOW.after(Duration::from_secs(60)),
                 }],
             };
-            assert!(ledger.note(&observation, None, |_| false, NOW).new.is_some());
+            assert!(records.note(&observation, None, |_| false, NOW).new.is_some());
         }
     });
-    assert_eq!((ledger.len(), ledger.evictions()), (10_000, 20_000));
+    assert_eq!((records.len(), records.evictions()), (10_000, 20_000));
     assert!(
-        taken <= 120 * ledger.len(),
+        taken <= 120 * records.len(),
         "{} octets each",
-        taken / ledger.len()
+        taken / records.len()
     );
     let before = OCTETS.with(Cell::get);
     assert_eq!(
-        ledger.sweep(NOW.after(Duration::from_secs(89))),
+        records.sweep(NOW.after(Duration::from_secs(89))),
         0,
         "the grace is not over"
     );
-    assert_eq!(ledger.sweep(NOW.after(Duration::from_secs(90))), 10_000);
+    assert_eq!(records.sweep(NOW.after(Duration::from_secs(90))), 10_000);
     let given_back = usize::try_from(before - OCTETS.with(Cell::get)).unwrap();
     assert!(
-        ledger.is_empty() && given_back * 10 > taken * 9,
+        records.is_empty() && given_back * 10 > taken * 9,
         "{given_back} of {taken}"
     );
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use egret_dnsd::cache::{Key, Maker, Value};
 use egret_dnsd::dns::answer::{Answer, Ttls};
 use egret_dnsd::dns::message::{Message, Query};
-use egret_dnsd::enforcement::observation::{Told, observe};
+use egret_dnsd::enforcement::observation::{AnswerObservation, observe};
 use egret_dnsd::upstream::pending_query::{Case, Exchange, Matched, Mismatch, Transport};
 use egret_dnsd::zones::{AnswerSource, ResolvedAnswer, StoredAnswer};
 use egret_shared::net::IpNet;
@@ -32,7 +32,7 @@ fn learned_but(kind: RecordType, records: Vec<Record>, protected: &[IpNet]) -> L
     let answer = matched("api.example.test", kind, |asked| response(asked, records));
     let (told, _left_out) = observe(&answer, protected);
     is_the_same_when_kept("api.example.test", &answer, told.as_ref());
-    let Some(observation) = told.map(|told| told.to(CLIENT)) else {
+    let Some(observation) = told.map(|told| told.for_client(CLIENT)) else {
         return (Vec::new(), Vec::new());
     };
     assert_eq!(observation.question.as_str(), "api.example.test");
@@ -46,7 +46,7 @@ fn learned_but(kind: RecordType, records: Vec<Record>, protected: &[IpNet]) -> L
 }
 
 /// What is kept in one piece tells, and is given, as what was heard.
-fn is_the_same_when_kept(text: &str, answer: &Matched<Answer>, told: Option<&Told>) {
+fn is_the_same_when_kept(text: &str, answer: &Matched<Answer>, told: Option<&AnswerObservation>) {
     let known = ResolvedAnswer {
         answer: answer.clone(),
         observation: told.cloned(),
@@ -67,11 +67,16 @@ fn is_the_same_when_kept(text: &str, answer: &Matched<Answer>, told: Option<&Tol
     }
 }
 
-fn says_the_same(packed: &StoredAnswer, text: &str, answer: &Matched<Answer>, told: Option<&Told>) {
+fn says_the_same(
+    packed: &StoredAnswer,
+    text: &str,
+    answer: &Matched<Answer>,
+    told: Option<&AnswerObservation>,
+) {
     assert_eq!(packed.observation(NOW).as_ref(), told);
     assert_eq!(packed.has_addresses(), told.is_some());
     let addresses: Vec<_> = packed.addresses(NOW).collect();
-    assert_eq!(addresses, told.map_or(&[][..], Told::addresses));
+    assert_eq!(addresses, told.map_or(&[][..], AnswerObservation::addresses));
     let question = answer.get().message().question().name.to_name().unwrap();
     let plain = packed.with_question(|name| name == question.as_str());
     assert_eq!(plain, (!question.as_str().contains('\\')).then_some(true));

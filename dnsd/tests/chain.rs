@@ -462,7 +462,7 @@ async fn what_coredns_counts_is_counted_by_its_names() {
     ] {
         dnsd.says(name).await;
     }
-    let mut page = egret_shared::rt::telemetry::Page::default();
+    let mut page = egret_shared::rt::telemetry::MetricsPage::default();
     dnsd.service.resolver.serving().count_caches();
     dnsd.telemetry.counts.write(&mut page);
     let page = page.text();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use egret_dnsd::net::Transport;
 use egret_dnsd::pipeline::{Disposition, ReceivedAt, Resolver};
 use egret_dnsd::zones::{PacketInfo, ZoneTable};
-use egret_shared::rt::telemetry::Page;
+use egret_shared::rt::telemetry::MetricsPage;
 use hickory_proto::rr::RecordType;
 use support::{address, query};
 use whole::{Dnsd, Upstream};
@@ -46,7 +46,7 @@ fn at_door(dnsd: &Dnsd) -> (Arc<Resolver>, Arc<ZoneTable>) {
 
 /// All that is counted, but for how long it took.
 fn counted(dnsd: &Dnsd) -> BTreeMap<String, f64> {
-    let mut page = Page::default();
+    let mut page = MetricsPage::default();
     dnsd.telemetry.counts.write(&mut page);
     let lines = page.text();
     let numbers = lines.lines().filter(|line| !line.starts_with('#'));

@@ -519,7 +519,7 @@ fn begins_with(
     for_ever: bool,
 ) -> Result<TransferSummary, String> {
     let taken = taken(name, Arc::new(Says { pieces, for_ever }));
-    inherit(&taken, &dnsd.service.resolver, &dnsd.holder).map_err(|error| error.to_string())
+    inherit(&taken, &dnsd.service.resolver, &dnsd.gate).map_err(|error| error.to_string())
 }
 
 fn kept(dnsd: &Dnsd) -> usize {
@@ -532,7 +532,7 @@ fn told_block() -> StateRecord {
     let mut found = None;
     let remembering = ProcessState {
         resolver: Arc::clone(&dnsd.service.resolver),
-        holder: Arc::clone(&dnsd.holder),
+        gate: Arc::clone(&dnsd.gate),
     };
     remembering
         .export(&mut |pieces| {

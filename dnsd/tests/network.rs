@@ -10,13 +10,13 @@ use std::process::Command;
 
 use egret_dnsd::config::host_setup::Interception;
 use egret_dnsd::config::host_setup::{Fallback, RuleSettings};
-use egret_dnsd::enforcement::client::{Behind, Routes as _};
+use egret_dnsd::enforcement::client::{InterfaceRole, Routes as _};
 use egret_dnsd::host::interception::{PodSets, follow_pods};
 use egret_dnsd::host::node_cache::fallback::BypassCount;
 use egret_dnsd::host::node_cache::kernel::{Heartbeat, Rules, ensure_interface, remove_interface};
 use egret_kernel::links::Links;
 use egret_kernel::{Family, Mark, Transport};
-use egret_shared::link::{ClusterDns, Pods};
+use egret_shared::link::{ClusterDns, NodePods};
 use fresh::{enter_fresh_namespace, in_a_thread, run};
 use tokio::sync::watch;
 
@@ -82,18 +82,18 @@ fn the_kernel_tells_which_interfaces_are_pods_own() {
         }
         let mut links = Links::open().unwrap();
         for (name, behind) in [
-            ("lo", Behind::Node),
-            ("own0", Behind::Node),
-            ("pod0", Behind::Pod),
-            ("relay0", Behind::Relay),
-            ("pods0", Behind::Pods),
-            ("mixedbr", Behind::Others),
-            ("empty0", Behind::Others),
+            ("lo", InterfaceRole::Local),
+            ("own0", InterfaceRole::Local),
+            ("pod0", InterfaceRole::Pod),
+            ("relay0", InterfaceRole::Relay),
+            ("pods0", InterfaceRole::PodBridge),
+            ("mixedbr", InterfaceRole::Other),
+            ("empty0", InterfaceRole::Other),
         ] {
             let index = links.interface_by_name(name).unwrap().unwrap().index;
-            assert_eq!(links.behind(index).unwrap(), behind, "{name}");
+            assert_eq!(links.role(index).unwrap(), behind, "{name}");
         }
-        assert_eq!(links.behind(9_999).unwrap(), Behind::Others, "it is gone");
+        assert_eq!(links.role(9_999).unwrap(), InterfaceRole::Other, "it is gone");
     });
 }
 
@@ -213,7 +213,7 @@ fn the_pods_that_are_caught_are_those_that_were_told_last() {
         let settings = intercepting();
         ensure(&Rules::new(settings.clone()).unwrap());
         let mut seats = PodSets::open(settings.intercept.as_ref().unwrap()).unwrap();
-        let pods = |caught: &[&str], spared: &[&str]| Pods {
+        let pods = |caught: &[&str], spared: &[&str]| NodePods {
             caught: caught.iter().map(|text| text.parse().unwrap()).collect(),
             spared: spared.iter().map(|text| text.parse().unwrap()).collect(),
         };
@@ -256,7 +256,7 @@ fn who_was_told_nothing_leaves_the_pods_that_are_caught_as_they_are() {
         let settings = intercepting();
         ensure(&Rules::new(settings.clone()).unwrap());
         let opened = || PodSets::open(settings.intercept.as_ref().unwrap()).unwrap();
-        let pods = |caught: &[&str]| Pods {
+        let pods = |caught: &[&str]| NodePods {
             caught: caught.iter().map(|text| text.parse().unwrap()).collect(),
             spared: Vec::new(),
         };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use egret_enforcer::engine::{Input, SourceState};
-use egret_enforcer::watch::dir::Directory;
+use egret_enforcer::watch::Directory;
 use egret_policies::compiler::Event;
 use egret_policies::diagnostic::Severity;
 use egret_policies::model::cluster::{Entity, EntityKey};

@@ -23,17 +23,17 @@ pub mod bridges;
 // What leads packets past the hooks of the packet filter: flowtables, and programs on links.
 pub mod fast_paths;
 // Packets that are on their way through the packet filter: wait until they are through.
-pub mod passing;
+pub mod rcu;
 // Sockets of programs: end one.
-pub mod sockets;
+pub mod sock_diag;
 // Packets that rules hand to user space: read them.
 pub mod nflog;
 // The wire under the last five.
 pub mod netlink;
 // The memory of this process.
-pub mod memory;
+pub mod allocator;
 // What tests do to all of them: stop between two steps, refuse one.
-pub mod faults;
+pub mod fault_points;
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;

@@ -8,7 +8,7 @@ mod rules;
 use common::{in_fresh_namespace, run};
 use egret_kernel::Family;
 use egret_kernel::ipset::IpSets;
-use egret_kernel::iptables::wire::{Error, Writer};
+use egret_kernel::iptables::netlink_writer::{Error, TransactionWriter};
 use egret_kernel::iptables::{Flavour, IpTables, Rule, Table, Target};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ fn nft(family: Family) -> IpTables {
 }
 
 fn write(batches: &[(Family, &str)]) -> Result<(), Error> {
-    Writer::default().write(batches)
+    TransactionWriter::default().write(batches)
 }
 
 /// The attributes of a netlink message or nest.
@@ -458,7 +458,7 @@ fn a_chain_that_is_declared_again_counts_from_zero() {
 #[test]
 fn a_rule_is_of_the_set_that_it_names_after_others_went_and_were_swapped() {
     in_fresh_namespace(|| {
-        let mut writer = Writer::default();
+        let mut writer = TransactionWriter::default();
         let of = |set: &str| {
             let rule = Rule::to(Target::Return).to_string();
             batch("EG-A", &[format!("-m set --match-set {set} dst {rule}")])
@@ -543,13 +543,13 @@ fn a_writer_keeps_its_socket_until_it_lets_go() {
             let ours = rows.filter(|row| row[1] == NETFILTER && row[2] != "0");
             ours.map(|row| row[2].to_owned()).collect()
         };
-        let mut writer = Writer::default();
+        let mut writer = TransactionWriter::default();
         let text = batch("EG-A", &["-j RETURN".to_owned()]);
         writer.write(&[(Family::V4, &text)]).unwrap();
         let kept = open();
         assert_eq!(kept.len(), 1, "{kept:?}");
         // Whoever came meanwhile has a port of his own.
-        let _other = Writer::default();
+        let _other = TransactionWriter::default();
         writer.write(&[(Family::V4, &text)]).unwrap();
         assert_eq!(open(), kept);
         writer.let_go();

@@ -7,10 +7,10 @@ mod situation;
 use std::collections::{BTreeSet, VecDeque};
 
 use egret_policies::compiler::Event;
-use egret_policies::memory::Verdict::{Allow, Deny};
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::model::{Direction, Kind, Peers, Policy, PolicyId};
 use egret_policies::rules::{Batch, SetId};
+use egret_policies::simulator::Verdict::{Allow, Deny};
 use egret_shared::time::Timestamp;
 use proptest::prelude::*;
 
@@ -68,7 +68,7 @@ fn an_answer_is_open_before_the_rules_of_another_pod_are_written() {
         .poll_answers(&sets_of(&on_their_way), START)
         .unwrap();
     assert!(ahead.rules_replaced.is_empty() && ahead.members_changed.len() == 1);
-    assert!(ahead.revision >= revision && !situation.compiler.has_answers());
+    assert!(ahead.revision >= revision && !situation.compiler.has_pending_answers());
     situation.memory.apply(&ahead, START).unwrap();
     assert_eq!(situation.egress(CLIENT, TOLD, tcp(443)), Allow);
     for batch in on_their_way {
@@ -87,10 +87,10 @@ fn an_answer_that_a_deny_is_about_too_goes_the_ordinary_way() {
         let mut situation = Situation::new([client(), Entity::Policy(refusal), allowed]);
         told(&mut situation, "api.example.test");
         assert_eq!(situation.compiler.poll_answers(&BTreeSet::new(), START), None);
-        assert!(situation.compiler.has_answers());
+        assert!(situation.compiler.has_pending_answers());
         let all = batches(&mut situation);
         assert!(sets_of(&all).len() >= 2);
-        assert!(!situation.compiler.has_answers());
+        assert!(!situation.compiler.has_pending_answers());
     }
 }
 
@@ -103,7 +103,7 @@ fn an_answer_about_a_set_that_is_being_made_waits_for_its_rules() {
     told(&mut situation, "new.example.test");
     let busy = sets_of(&on_their_way);
     assert_eq!(situation.compiler.poll_answers(&busy, START), None);
-    assert!(situation.compiler.has_answers());
+    assert!(situation.compiler.has_pending_answers());
     for batch in on_their_way {
         situation.memory.apply(&batch, START).unwrap();
     }

@@ -4,10 +4,10 @@
 mod situation;
 
 use egret_policies::compiler::Settings;
-use egret_policies::memory::Verdict::{Allow, Deny};
-use egret_policies::memory::{Connection, Verdict};
 use egret_policies::model::cluster::Entity;
 use egret_policies::model::{Direction, Enforcement, Peers, Policy};
+use egret_policies::simulator::Verdict::{Allow, Deny};
+use egret_policies::simulator::{Connection, Verdict};
 
 use situation::*;
 
@@ -50,7 +50,7 @@ fn asked(situation: &Situation, peer: &str) -> (Verdict, Option<String>) {
     };
     let verdict = situation.decide_connection(&connection).verdict;
     let would = situation.memory.would_deny(&connection, situation.now);
-    let who = |decision: egret_policies::memory::Decision| {
+    let who = |decision: egret_policies::simulator::Decision| {
         decision
             .origin
             .map_or_else(|| decision.tier.to_owned(), |origin| origin.policy.to_string())

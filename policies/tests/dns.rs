@@ -5,13 +5,13 @@
 mod situation;
 
 use egret_policies::compiler::{DnsStandIn, PodToOwnNode, Settings};
-use egret_policies::memory::Verdict::{self, Allow, Deny};
-use egret_policies::memory::{Connection, Protocol};
 use egret_policies::model::cluster::{Entity, EntityKey, Pod, PodLife, Service};
 use egret_policies::model::{
     Action, Direction, Effect, Kind, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Tier,
 };
 use egret_policies::rules::SetKind;
+use egret_policies::simulator::Verdict::{self, Allow, Deny};
+use egret_policies::simulator::{Connection, Protocol};
 use egret_shared::net::{PortRange, Transport};
 
 use situation::*;

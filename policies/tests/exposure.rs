@@ -9,11 +9,11 @@ mod situation;
 use common::{codes, indent, lowered};
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::diagnostic::Code;
-use egret_policies::memory::Verdict::{self, Allow, Deny};
-use egret_policies::memory::{Entering, Protocol};
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::model::{Exposure, Policy};
 use egret_policies::rules::Batch;
+use egret_policies::simulator::Verdict::{self, Allow, Deny};
+use egret_policies::simulator::{ForwardedConnection, Protocol};
 use egret_shared::net::Transport;
 use situation::{Situation, admin_policy, deny, networks, pod, settings, tcp};
 
@@ -89,7 +89,7 @@ fn outside(situation: &Situation, destination: &str, protocol: Protocol) -> Verd
 }
 
 fn entering(situation: &Situation, destination: &str, protocol: Protocol, is_own_node: bool) -> Verdict {
-    let entering = Entering {
+    let entering = ForwardedConnection {
         destination: destination.parse().unwrap(),
         destination_is_own_node: is_own_node,
         protocol,
@@ -322,7 +322,7 @@ fn the_rule_that_refuses_is_named() {
     let situation = of(&[
         "rules: [{action: Allow, to: [{nodes: {}}]}, {name: metadata, action: Deny, to: [{external: {}}]}]",
     ]);
-    let entering = Entering {
+    let entering = ForwardedConnection {
         destination: METADATA.parse().unwrap(),
         destination_is_own_node: false,
         protocol: tcp(80),

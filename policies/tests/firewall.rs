@@ -8,10 +8,10 @@ mod situation;
 
 use common::{codes, indent, lowered};
 use egret_policies::diagnostic::Code;
-use egret_policies::memory::Verdict::{self, Allow, Deny};
-use egret_policies::memory::{Connection, Protocol};
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::model::{Direction, Kind, Policy, Tier};
+use egret_policies::simulator::Verdict::{self, Allow, Deny};
+use egret_policies::simulator::{Connection, Protocol};
 use egret_shared::net::Transport;
 use situation::{Situation, admin_policy, allow, key, network_policy, networks, pod, tcp};
 

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use common::{codes, indent, lowered};
 use egret_policies::diagnostic::Code;
-use egret_policies::memory::Protocol;
-use egret_policies::memory::Verdict::{self, Allow, Deny};
 use egret_policies::model::cluster::Entity;
 use egret_policies::model::{Direction, Effect};
+use egret_policies::simulator::Protocol;
+use egret_policies::simulator::Verdict::{self, Allow, Deny};
 use egret_shared::net::Transport;
 use situation::{Situation, key, named_port, namespace, pod, tcp};
 
@@ -262,7 +262,7 @@ fn a_namespace_may_say_it_in_its_spec() {
 #[test]
 fn the_own_node_always_reaches_its_pods() {
     let situation = cluster([annotated("shop", DEFAULT_DENY)]);
-    let decision = situation.decide_connection(&egret_policies::memory::Connection {
+    let decision = situation.decide_connection(&egret_policies::simulator::Connection {
         pod: key("shop/redis"),
         direction: Direction::Ingress,
         peer: "192.0.2.1".parse().unwrap(),

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use egret_policies::compiler::{Event, Settings};
-use egret_policies::memory::{Connection, Memory, Verdict};
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::rules::{Batch, Member, MembersChanged};
+use egret_policies::simulator::{Connection, Simulator, Verdict};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -100,7 +100,7 @@ fn hold_through(mut situation: Situation, changes: Vec<Vec<Entity>>) {
     }
 }
 
-fn hold_between(old: &Memory, new: &Memory, batches: &[Batch], is_passing: impl Fn(IpAddr) -> bool) {
+fn hold_between(old: &Simulator, new: &Simulator, batches: &[Batch], is_passing: impl Fn(IpAddr) -> bool) {
     let mut between = old.clone();
     for step in batches.iter().flat_map(steps) {
         between.apply(&step, START).expect("a step of a batch applies");
@@ -124,7 +124,12 @@ fn hold_between(old: &Memory, new: &Memory, batches: &[Batch], is_passing: impl 
     }
 }
 
-fn hold_entering_between(old: &Memory, between: &Memory, new: &Memory, is_passing: impl Fn(IpAddr) -> bool) {
+fn hold_entering_between(
+    old: &Simulator,
+    between: &Simulator,
+    new: &Simulator,
+    is_passing: impl Fn(IpAddr) -> bool,
+) {
     for connection in entering().into_iter().filter(|one| !is_passing(one.destination)) {
         let [before, now, after] =
             [old, between, new].map(|memory| memory.decide_entering(connection, START).verdict);
@@ -136,7 +141,7 @@ fn hold_entering_between(old: &Memory, between: &Memory, new: &Memory, is_passin
 }
 
 /// Whatever was allowed and is not any more is asked again; where that is for the sake of members, for the sake of its peer.
-fn hold_reevaluated(old: &Memory, new: &Memory, batches: &[Batch]) {
+fn hold_reevaluated(old: &Simulator, new: &Simulator, batches: &[Batch]) {
     let is_asked = |connection: &Connection| {
         let asked = (connection.pod.clone(), connection.direction);
         batches.iter().any(|batch| {

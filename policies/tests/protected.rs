@@ -3,11 +3,11 @@
 mod situation;
 
 use egret_policies::compiler::{Event, Settings};
-use egret_policies::memory::Connection;
-use egret_policies::memory::Verdict::{Allow, Deny};
 use egret_policies::model::cluster::{ApiServerAddresses, EndpointSlice, Entity, NodeAddressReport, Service};
 use egret_policies::model::{Direction, Policy};
 use egret_policies::records::{NamesMayOpen, RecordSettings};
+use egret_policies::simulator::Connection;
+use egret_policies::simulator::Verdict::{Allow, Deny};
 use egret_shared::pod::PodKey;
 
 use situation::*;

@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_policies::compiler::{Compiler, Event, Settings};
-use egret_policies::memory::Verdict::{Allow, Deny};
 use egret_policies::model::cluster::{Entity, EntityKey, Pod};
 use egret_policies::model::{Direction, Policy};
-use egret_policies::records::{Ledger, RecordLimits, RecordSettings, Remembered, RememberedChange, Walk};
+use egret_policies::records::{
+    PodSnapshot, RecordCursor, RecordLimits, RecordSettings, SnapshotBuilder, SnapshotChange,
+};
 use egret_policies::rules::Batch;
+use egret_policies::simulator::Verdict::{Allow, Deny};
 use egret_shared::name::NamePattern;
 use egret_shared::time::Timestamp;
 
@@ -283,8 +285,8 @@ fn an_answer_to_a_pod_that_is_gone_does_not_wait_for_the_next_one() {
     assert_eq!(decision.verdict, Deny);
 }
 
-fn to_api(pod: &str) -> egret_policies::memory::Connection {
-    egret_policies::memory::Connection {
+fn to_api(pod: &str) -> egret_policies::simulator::Connection {
+    egret_policies::simulator::Connection {
         pod: key(pod),
         direction: Direction::Egress,
         peer: ip(API),
@@ -516,7 +518,7 @@ fn what_was_told_before_all_is_known_counts_too() {
 
 /// Whether a connection that was open before goes on when the rules are asked again; the oracle says the same.
 fn goes_on(situation: &Situation, address: &str) -> bool {
-    let connection = egret_policies::memory::Connection {
+    let connection = egret_policies::simulator::Connection {
         peer: ip(address),
         ..to_api("default/client")
     };
@@ -592,7 +594,7 @@ fn what_is_over_is_known_to_a_later_life_and_to_no_other_run() {
         assert_eq!(goes_on(&third, API), expected, "{what}: a life later");
         third.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
         assert!(reaches(&third, "default/client", API), "{what}: told again");
-        assert_eq!(third.compiler.record_stats().lapsed, 0);
+        assert_eq!(third.compiler.record_stats().retained, 0);
     }
 }
 
@@ -616,23 +618,20 @@ fn of_what_is_over_the_oldest_is_forgotten_and_no_pod_makes_another_forget() {
         );
     }
     let stats = situation.compiler.record_stats();
-    assert_eq!(
-        (stats.records, stats.lapsed, stats.forgotten_lapsed),
-        (0, 2_049, 52)
-    );
+    assert_eq!((stats.records, stats.retained, stats.forgotten), (0, 2_049, 52));
     situation.compiler.handle(
         Event::Apply(Entity::Policy(names_only(&["*.example.test", "more.test"]))),
         situation.now,
     );
     let batch = situation.poll().unwrap();
     let told = |address: IpAddr| {
-        let all = batch.lapsed.iter().flat_map(|lapsed| &lapsed.addresses);
+        let all = batch.expired.iter().flat_map(|lapsed| &lapsed.addresses);
         all.filter(|(lapsed, _)| *lapsed == address).count()
     };
     assert_eq!([all[51], all[52], all[2_099], ip(API)].map(told), [0, 1, 1, 1]);
     situation.delete(EntityKey::Pod(key("default/client")));
     assert_eq!(
-        situation.compiler.record_stats().lapsed,
+        situation.compiler.record_stats().retained,
         1,
         "it goes with its pod"
     );

@@ -5,14 +5,14 @@ mod situation;
 use std::sync::Arc;
 
 use egret_policies::compiler::{Event, NodeScope, PodToOwnNode, Settings};
-use egret_policies::memory::Verdict::{Allow, Deny};
-use egret_policies::memory::{Connection, End, Protocol, Who};
 use egret_policies::model::cluster::{Entity, EntityKey, Pod, PodLife};
 use egret_policies::model::{
     Action, Direction, Effect, Kind, NAME_LABEL, NamespaceSelector, Peer, Peers, Policy, Port, Ports,
     Requirement, Selector, Tier, Values,
 };
 use egret_policies::rules::Breadth;
+use egret_policies::simulator::Verdict::{Allow, Deny};
+use egret_policies::simulator::{Connection, ConnectionEnd, EndKind, Protocol};
 use egret_shared::net::Transport;
 
 use situation::*;
@@ -486,21 +486,21 @@ fn both_ends_must_allow() {
         network_policy("default/p", "app=client").egress(vec![allow(pods("app=web")), allow(pods("app=db"))]),
         network_policy("default/q", "app=web").ingress(vec![]),
     ]);
-    let end = |pod: &str, address: &str| End {
+    let end = |pod: &str, address: &str| ConnectionEnd {
         address: ip(address),
-        who: Who::Pod(key(pod)),
+        kind: EndKind::Pod(key(pod)),
     };
     let from = end("default/client", "10.0.0.1");
-    let decide = |to: &End| situation.memory.decide_connection(&from, to, tcp(80), START);
+    let decide = |to: &ConnectionEnd| situation.memory.decide_connection(&from, to, tcp(80), START);
     let to_web = decide(&end("default/web", "10.0.0.2"));
     assert_eq!(
         (to_web.egress.verdict, to_web.ingress.verdict, to_web.verdict()),
         (Allow, Deny, Deny)
     );
     assert_eq!(decide(&end("prod/db", "10.0.0.3")).verdict(), Allow);
-    let outside = End {
+    let outside = ConnectionEnd {
         address: ip("198.51.100.1"),
-        who: Who::Other,
+        kind: EndKind::Other,
     };
     let to_outside = decide(&outside);
     assert_eq!((to_outside.verdict(), to_outside.ingress.tier), (Deny, "none"));

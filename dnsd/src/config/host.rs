@@ -7,7 +7,7 @@ use std::time::Duration;
 use egret_kernel::iptables::InterfaceName;
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, Span, span, within};
+use super::{Invalid, MillisDuration, span, within};
 use crate::config::host_setup::{Fallback, HostSetup, RuleSettings};
 use crate::config::model::{BindTo, Plan};
 
@@ -19,23 +19,23 @@ pub struct HostOptions {
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
     /// Rules that keep DNS to these addresses out of conntrack, and let it in behind policy [default: false]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub rules: Option<bool>,
     /// The port of probes, which the rules keep out of conntrack as well: 1 to 65535 [default: 8080]
     #[arg(long, value_name = "PORT")]
     pub health_port: Option<u16>,
     /// How often interface and rules are looked at: 1s to 24h [default: 60s]
     #[arg(long, value_name = "SPAN")]
-    pub sync_interval: Option<Span>,
+    pub sync_interval: Option<MillisDuration>,
     /// Interface and rules stay at the end [default: false]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub skip_teardown: Option<bool>,
     /// What pods get while no dnsd is alive; with rules only [default: clusterDNS]
     #[arg(long, value_name = "WHAT")]
     pub fallback: Option<FallbackKind>,
     /// Whom the fallback asks for addresses that are no Service's: pods of the cluster DNS, not the Service [default: those that the
     /// enforcer knows]
-    #[arg(long = "fallback-server", value_name = "ADDR:PORT", num_args = 1..)]
+    #[arg(long = "fallback-server", value_name = "ADDR:PORT", num_args = 1 ..)]
     pub fallback_servers: Option<Vec<SocketAddr>>,
     /// Where a successor asks for the sockets [default: none is answered]
     #[arg(long, value_name = "PATH")]

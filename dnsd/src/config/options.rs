@@ -11,7 +11,7 @@ use crate::config::node_cache::Flags;
 
 use super::host::HostOptions;
 use super::intercept::InterceptOptions;
-use crate::config::values::{OnStall, Size, Span, Upstream};
+use crate::config::values::{ByteSize, MillisDuration, OnStall, Upstream};
 
 /// What is written on the command line where dnsd serves.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,10 +34,10 @@ pub struct RawConfig {
     #[arg(long, value_name = "FILE")]
     pub corefile: Option<PathBuf>,
     /// Where clients ask, over UDP and TCP; an IPv4 or IPv6 address, 0.0.0.0 and :: for all (required)
-    #[arg(long, value_name = "ADDR:PORT", num_args = 1..)]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 1 ..)]
     pub listen: Option<Vec<SocketAddr>>,
     /// The servers that are asked, in order of preference (required)
-    #[arg(long = "upstream", value_name = "[tcp://]ADDR:PORT", num_args = 1..)]
+    #[arg(long = "upstream", value_name = "[tcp://]ADDR:PORT", num_args = 1 ..)]
     pub upstreams: Option<Vec<Upstream>>,
     /// The enforcer's Unix socket [default: /run/egret/link.sock]
     #[arg(long, value_name = "PATH")]
@@ -50,7 +50,7 @@ pub struct RawConfig {
     pub on_stall: Option<OnStall>,
     /// How long an answer is held at most: 1ms to 4s [default: 200ms]
     #[arg(long, value_name = "SPAN")]
-    pub stall_deadline: Option<Span>,
+    pub stall_deadline: Option<MillisDuration>,
     /// Answers held for one client: 1 to 10000000 [default: 200]
     #[arg(long, value_name = "COUNT")]
     pub held_per_client: Option<usize>,
@@ -65,16 +65,16 @@ pub struct RawConfig {
     pub records_total: Option<usize>,
     /// How long after its TTL an address is still told to an enforcer that comes back: 0s to 24h [default: 30s]
     #[arg(long, value_name = "SPAN")]
-    pub record_grace: Option<Span>,
+    pub record_grace: Option<MillisDuration>,
     /// Ask all upstreams over TCP [default: false]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub force_tcp: Option<bool>,
     /// How long one upstream is waited for: 50ms to 30s [default: 2s]
     #[arg(long, value_name = "SPAN")]
-    pub try_timeout: Option<Span>,
+    pub try_timeout: Option<MillisDuration>,
     /// How long all upstreams are waited for before SERVFAIL: 50ms to 60s [default: 4500ms]
     #[arg(long, value_name = "SPAN")]
-    pub total_timeout: Option<Span>,
+    pub total_timeout: Option<MillisDuration>,
     /// Queries of one client that wait for upstreams at once: 1 to 10000000 [default: 1024]
     #[arg(long, value_name = "COUNT")]
     pub waiting_per_client: Option<usize>,
@@ -93,19 +93,19 @@ pub struct RawConfig {
     pub max_udp_size: Option<u16>,
     /// Memory of the cache: 1MiB to 16GiB [default: 32MiB]
     #[arg(long, value_name = "SIZE")]
-    pub cache_size: Option<Size>,
+    pub cache_size: Option<ByteSize>,
     /// Threads that answer queries over UDP: 1 to 16 [default: 1]
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<usize>,
     /// TTLs below this are raised to it: 0s to 168h [default: 0s]
     #[arg(long, value_name = "SPAN")]
-    pub min_ttl: Option<Span>,
+    pub min_ttl: Option<MillisDuration>,
     /// TTLs above this are lowered to it: 0s to 168h [default: 24h]
     #[arg(long, value_name = "SPAN")]
-    pub max_ttl: Option<Span>,
+    pub max_ttl: Option<MillisDuration>,
     /// How long a negative answer is kept at most: 0s to 24h [default: 1h]
     #[arg(long, value_name = "SPAN")]
-    pub max_negative_ttl: Option<Span>,
+    pub max_negative_ttl: Option<MillisDuration>,
     /// TCP connections of all clients: 1 to 10000000 [default: 1000]
     #[arg(long, value_name = "COUNT")]
     pub tcp_connections: Option<usize>,
@@ -114,20 +114,20 @@ pub struct RawConfig {
     pub tcp_connections_per_client: Option<usize>,
     /// How long a TCP connection may be idle: 100ms to 10m [default: 10s]
     #[arg(long, value_name = "SPAN")]
-    pub tcp_idle: Option<Span>,
+    pub tcp_idle: Option<MillisDuration>,
     /// Networks whose addresses no name opens [default: 127.0.0.0/8 169.254.0.0/16 ::1/128 fe80::/10]
-    #[arg(long, value_name = "CIDR", num_args = 1..)]
+    #[arg(long, value_name = "CIDR", num_args = 1 ..)]
     pub protected: Option<Vec<IpNet>>,
     /// Domains of the cluster, for names in which resolvers outside of it are not asked [default: cluster.local with
     /// server blocks, none with --upstream]
-    #[arg(long = "cluster-domain", value_name = "NAME", num_args = 1..)]
+    #[arg(long = "cluster-domain", value_name = "NAME", num_args = 1 ..)]
     pub cluster_domains: Option<Vec<String>>,
     /// Whether names of a cluster domain below one that the upstream denied are denied without asking [default: true]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub nxdomain_cut: Option<bool>,
     /// Further zones for which this holds, such as the host's search domain: only where their servers deny no name that
     /// has others below it [default: none]
-    #[arg(long = "nxdomain-cut-zone", value_name = "NAME", num_args = 1..)]
+    #[arg(long = "nxdomain-cut-zone", value_name = "NAME", num_args = 1 ..)]
     pub nxdomain_cut_zones: Option<Vec<String>>,
     /// A file whose search domains are such zones where a cloud names its machines in them (ec2.internal and the like);
     /// none: no file [default: /etc/resolv.conf]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-pub use egret_shared::rt::config::{Size, Span};
+pub use egret_shared::rt::config::{ByteSize, MillisDuration};
 use serde::{Deserialize, Serialize};
 
 /// Why a value cannot be read.

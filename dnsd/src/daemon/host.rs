@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_dnsd::config::{Args, Config};
-use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::host::interception::{PodSets, follow_pods};
 use egret_dnsd::host::node_cache::kernel::Heartbeat;
 use egret_dnsd::host::node_cache::reconciler::{PreparedHost, Reconciler};
@@ -86,12 +86,12 @@ pub(crate) fn take_over(config: &Config) -> (Option<OldProcess>, InheritedSocket
 pub(crate) fn inherit(
     old_process: Option<&OldProcess>,
     resolver: &Resolver,
-    holder: &Holder,
+    gate: &ResponseGate,
 ) -> TransferSummary {
     let Some(old_process) = old_process.filter(|_| !is_off(Switch::HandOverMemory)) else {
         return TransferSummary::default();
     };
-    match transfer::inherit(old_process, resolver, holder) {
+    match transfer::inherit(old_process, resolver, gate) {
         Ok(summary) => {
             tracing::info!(
                 answers = summary.answers,
@@ -110,8 +110,8 @@ pub(crate) fn inherit(
 
 /// Waits until the enforcer has realized the old process's observations, if it was connected; the old process answers
 /// meanwhile.
-pub(crate) async fn catch_up(summary: TransferSummary, holder: &Holder) {
-    if summary.is_connected && tokio::time::timeout(CATCH_UP, holder.caught_up()).await.is_err() {
+pub(crate) async fn catch_up(summary: TransferSummary, gate: &ResponseGate) {
+    if summary.is_connected && tokio::time::timeout(CATCH_UP, gate.caught_up()).await.is_err() {
         tracing::info!(
             "the enforcer has not realized the old process's observations in time; their answers are held"
         );
@@ -136,7 +136,7 @@ impl Host {
         args: &Args,
         config: &Config,
         state: ProcessState,
-        holder: &Holder,
+        gate: &ResponseGate,
         threads: Arc<Threads>,
     ) -> anyhow::Result<Self> {
         let (heartbeat, heartbeat_state) = watch::channel(HeartbeatState::Running);
@@ -151,7 +151,7 @@ impl Host {
         if let Some(interception) = config.interception() {
             drop(task::spawn(
                 "seats",
-                follow_pods(PodSets::open(interception)?, holder.pods(), holder.cluster_dns()),
+                follow_pods(PodSets::open(interception)?, gate.pods(), gate.cluster_dns()),
             ));
         }
         let at_once = args
@@ -170,7 +170,7 @@ impl Host {
         if let Some(reconciler) = &reconciler {
             drop(task::spawn(
                 "fallback",
-                follow_cluster_dns(holder.cluster_dns(), reconciler.fallback_setter()),
+                follow_cluster_dns(gate.cluster_dns(), reconciler.fallback_setter()),
             ));
         }
         let pidfile = args.node_cache.as_ref().and_then(|flags| flags.pidfile.clone());

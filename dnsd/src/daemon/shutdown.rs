@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::listener::{Listeners, Service};
-use egret_shared::rt::shutdown::{Request, Signals};
+use egret_shared::rt::shutdown::{SignalRequest, Signals};
 
 use super::Daemon;
 
@@ -50,8 +50,8 @@ impl Daemon {
     pub(super) async fn end(mut self) {
         self.host.stop_heartbeat();
         stop_reading(&self.service, &mut self.listeners).await;
-        let (service, holder) = (self.service.clone(), Arc::clone(&self.holder));
-        let mut finishing = std::pin::pin!(drain(&service, &holder));
+        let (service, gate) = (self.service.clone(), Arc::clone(&self.gate));
+        let mut finishing = std::pin::pin!(drain(&service, &gate));
         let mut is_taken_over = tokio::select! {
             () = &mut finishing => false,
             is_taken_over = self.finish_takeover() => {
@@ -89,14 +89,14 @@ impl Daemon {
         let is_stop_requested = is_stop_requested
             || tokio::select! {
                 _waited = idle => false,
-                request = signals.next() => request == Request::Stop,
+                request = signals.next() => request == SignalRequest::Stop,
             };
         stop_reading(&self.service, &mut self.listeners).await;
-        drain(&self.service, &self.holder).await;
+        drain(&self.service, &self.gate).await;
         self.link.abort();
         if !is_stop_requested && self.host.is_supervised() {
             tracing::info!("waiting to be stopped");
-            while signals.next().await != Request::Stop {}
+            while signals.next().await != SignalRequest::Stop {}
         }
         self.host.end();
         Ok(())
@@ -112,9 +112,9 @@ async fn stop_reading(service: &Service, listeners: &mut Listeners) {
 }
 
 /// Waits for the pending answers, then for the enforcer to receive their observations.
-async fn drain(service: &Service, holder: &Holder) {
+async fn drain(service: &Service, gate: &ResponseGate) {
     let answered = tokio::time::timeout(DRAIN_TIMEOUT, service.under_way.wait()).await;
-    let sent = tokio::time::timeout(OBSERVATION_TIMEOUT, holder.tell_rest()).await;
+    let sent = tokio::time::timeout(OBSERVATION_TIMEOUT, gate.tell_rest()).await;
     if answered.is_err() {
         tracing::warn!(
             left = service.under_way.len(),

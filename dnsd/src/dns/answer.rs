@@ -6,7 +6,7 @@ use crate::dns::message::{
     HEADER, Malformed, Message, OPT_SIZE, Query, Question, Records, Section, flag, kind, push_reply_opt,
     truncated_reply,
 };
-use crate::net::buffers::room_for;
+use crate::net::buffers::take_buffer;
 
 /// The octets of an answer and what dnsd needs to know of them.
 #[derive(Clone, Debug)]
@@ -210,7 +210,7 @@ impl<'a> AnswerView<'a> {
         if length > limit {
             return (self.beginning_within(query, ttls, limit, udp_size), false);
         }
-        let mut reply = room_for(length);
+        let mut reply = take_buffer(length);
         reply.extend_from_slice(kept);
         self.patch(&mut reply, query, ttls);
         if adds_opt {

@@ -1,6 +1,6 @@
-//! Who asks, and who pays. A query is a pod's if the way back to its source address leaves by the interface that it came in
-//! by. A query in the name of another is not answered: the answer would go to that other one. Whatever comes by a pod's
-//! interface pays as that pod, whatever its source.
+//! Identifies the client of a query. A query is a pod's if the route to its source address leaves by the interface that it
+//! came in by (a strict reverse path check). A query with another client's address is not answered: the answer would go to
+//! that client. What comes in by a pod's interface is counted against that pod, whatever its source address.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,47 +12,49 @@ use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
 use crate::hash::HashMap;
+use crate::limits::quota_key::QuotaKey;
 
-/// How long a look-up of a route is believed.
-const BELIEVED: Duration = Duration::from_secs(1);
-/// How long it is believed by a query that it does not fit: a flood of spoofed queries costs one look-up in this time.
-const BELIEVED_UNFIT: Duration = Duration::from_millis(50);
-/// Addresses whose routes are remembered; with more, all are looked up anew.
-const MAX_REMEMBERED: usize = 16_384;
+/// How long a looked-up route is cached.
+const ROUTE_TTL: Duration = Duration::from_secs(1);
+/// How long it is cached for queries that came in by another interface: a flood of spoofed queries costs one look-up in this
+/// time.
+const MISMATCH_TTL: Duration = Duration::from_millis(50);
+/// Addresses whose routes are cached; above it the cache is emptied.
+const MAX_CACHED: usize = 16_384;
 
 /// The client of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
-    /// A pod (or something else behind an interface of its own).
-    Attributed(Asker),
-    /// Nobody to whom a record could be kept.
-    Unattributed(Unattributed),
+    /// A pod, or another host behind an interface of its own.
+    Identified(ClientId),
+    /// A client for which no record can be kept.
+    Unidentified(Unidentified),
 }
 
-/// Whose a query is.
+/// The identity of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asker {
-    /// By its address …
+pub struct ClientId {
+    /// Its address.
     pub address: IpAddr,
-    /// … and by what that is attached to: an address is used again, and who has it next is another. None where that
-    /// cannot be told.
+    /// What the address is attached to: an address is reused, and its next owner is another client. `None` where it is
+    /// unknown.
     pub attachment: Option<Attachment>,
 }
 
-/// Why a query belongs to nobody.
+/// Why a client is not identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unattributed {
+pub enum Unidentified {
     /// It comes from this host.
     Local,
-    /// It came in by another interface than the way back leaves by.
+    /// It came in by another interface than the route to its source leaves by.
     Interface,
-    /// There is no way back.
+    /// There is no route to its source.
     NoRoute,
     /// The kernel did not say.
     Unknown,
 }
 
-impl Unattributed {
+impl Unidentified {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Local, Self::Interface, Self::NoRoute, Self::Unknown];
 
@@ -68,115 +70,61 @@ impl Unattributed {
     }
 }
 
-/// Who asks, who pays, and whether it is an answer at all that is due.
+/// What is known of the sender of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The client.
     pub client: Client,
-    /// From whose share it is taken.
-    pub payer: Payer,
-    /// Whether the source address is certainly not the sender's: whoever has it must not get the answer.
+    /// The key of its limits.
+    pub quota_key: QuotaKey,
+    /// Whether the source address is certainly not the sender's: its owner must not get the answer.
     pub is_forged: bool,
-}
-
-/// Quota key: from whose share of what is limited for each client a query is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Payer {
-    interface: Option<u32>,
-    /// None where all that comes by the interface is one client's.
-    address: Option<IpAddr>,
-}
-
-impl Payer {
-    /// dnsd itself.
-    pub const OWN: Self = Self {
-        interface: None,
-        address: None,
-    };
-
-    /// Who is behind this interface, at this address where several clients are.
-    #[must_use]
-    pub const fn behind(interface: u32, address: Option<IpAddr>) -> Self {
-        Self {
-            interface: Some(interface),
-            address,
-        }
-    }
-
-    pub(crate) const fn interface(self) -> Option<u32> {
-        self.interface
-    }
-
-    pub(crate) const fn address(self) -> Option<IpAddr> {
-        self.address
-    }
-
-    /// Of what comes by an interface. A source that is not to be found there is nobody's: those who write such share one key.
-    fn of(source: IpAddr, interface: Option<u32>, behind: Behind, is_found: bool) -> Self {
-        if switch::is_off(Switch::PayByInterface) {
-            return source.into();
-        }
-        let address = match behind {
-            Behind::Pod | Behind::Node => None,
-            Behind::Pods | Behind::Relay | Behind::Others => Some(source).filter(|_| is_found),
-        };
-        Self { interface, address }
-    }
-}
-
-impl From<IpAddr> for Payer {
-    fn from(address: IpAddr) -> Self {
-        Self {
-            interface: None,
-            address: Some(address),
-        }
-    }
 }
 
 /// What is behind an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Behind {
-    /// This node alone: `lo`, and interfaces that lead nowhere (`dummy`, `ifb`).
-    Node,
-    /// One pod alone: a cable into another namespace.
+pub enum InterfaceRole {
+    /// This node: `lo`, and interfaces without a peer (`dummy`, `ifb`).
+    Local,
+    /// One pod: a veth or netkit into another network namespace.
     Pod,
-    /// Pods alone: a bridge all of whose ports are such cables.
-    Pods,
-    /// A veth both ends of which are in this namespace: another program decides which way packets take, so that the route back
-    /// says nothing about who sends (`cilium_host`).
+    /// Pods: a bridge all of whose ports are such interfaces.
+    PodBridge,
+    /// A veth both ends of which are in this namespace: another program forwards packets, so the route says nothing about
+    /// the sender (`cilium_host`).
     Relay,
-    /// Anybody.
-    Others,
+    /// Any hosts.
+    Other,
 }
 
-impl Behind {
-    /// Whether who is there can have no addresses but those that are routed there.
-    const fn is_pods_own(self) -> bool {
+impl InterfaceRole {
+    /// Whether all addresses used behind the interface are routed to it.
+    const fn has_routed_addresses_only(self) -> bool {
         match self {
-            Self::Pod | Self::Pods => true,
-            Self::Node | Self::Relay | Self::Others => false,
+            Self::Pod | Self::PodBridge => true,
+            Self::Local | Self::Relay | Self::Other => false,
         }
     }
 }
 
-/// The way to an address.
+/// The route to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// It is this host's own.
+pub enum Route {
+    /// The address is this host's own.
     Local,
     /// It leaves by the interface with this index.
-    Leaves(u32),
-    /// There is none.
-    None,
+    Interface(u32),
+    /// There is no route.
+    Unreachable,
 }
 
-/// What knows the ways: the kernel's routing table, or a test's.
+/// A routing table: the kernel's, or a test's.
 pub trait Routes: Send {
-    /// The way to an address.
+    /// The route to an address.
     ///
     /// # Errors
     /// When the kernel does not say.
-    fn way_to(&mut self, address: IpAddr) -> io::Result<Way>;
+    fn route_to(&mut self, address: IpAddr) -> io::Result<Route>;
 
     /// What an address is attached to that is reached by the interface with this index.
     ///
@@ -188,16 +136,16 @@ pub trait Routes: Send {
     ///
     /// # Errors
     /// When the kernel does not say.
-    fn behind(&mut self, interface: u32) -> io::Result<Behind>;
+    fn role(&mut self, interface: u32) -> io::Result<InterfaceRole>;
 }
 
 impl Routes for Links {
-    fn way_to(&mut self, address: IpAddr) -> io::Result<Way> {
+    fn route_to(&mut self, address: IpAddr) -> io::Result<Route> {
         let route = self.route_to(address).map_err(io::Error::other)?;
         Ok(match route {
-            Some(route) if route.is_local => Way::Local,
-            Some(route) => Way::Leaves(route.interface),
-            None => Way::None,
+            Some(route) if route.is_local => Route::Local,
+            Some(route) => Route::Interface(route.interface),
+            None => Route::Unreachable,
         })
     }
 
@@ -205,17 +153,17 @@ impl Routes for Links {
         Self::attachment(self, interface, address).map_err(io::Error::other)
     }
 
-    fn behind(&mut self, interface: u32) -> io::Result<Behind> {
+    fn role(&mut self, interface: u32) -> io::Result<InterfaceRole> {
         if interface == LOOPBACK {
-            return Ok(Behind::Node);
+            return Ok(InterfaceRole::Local);
         }
         let Some(link) = self.interface_by_index(interface).map_err(io::Error::other)? else {
-            return Ok(Behind::Others);
+            return Ok(InterfaceRole::Other);
         };
         Ok(match link.kind.as_deref() {
-            _ if Attachment::to_cable(&link).is_some() => Behind::Pod,
-            Some("veth" | "netkit") => Behind::Relay,
-            Some("dummy" | "ifb") => Behind::Node,
+            _ if Attachment::to_cable(&link).is_some() => InterfaceRole::Pod,
+            Some("veth" | "netkit") => InterfaceRole::Relay,
+            Some("dummy" | "ifb") => InterfaceRole::Local,
             Some("bridge") => {
                 let all = self.interfaces().map_err(io::Error::other)?;
                 let mut ports = all
@@ -223,11 +171,11 @@ impl Routes for Links {
                     .filter(|port| port.master == Some(interface))
                     .peekable();
                 match ports.peek().is_some() && ports.all(|port| Attachment::to_cable(port).is_some()) {
-                    true => Behind::Pods,
-                    false => Behind::Others,
+                    true => InterfaceRole::PodBridge,
+                    false => InterfaceRole::Other,
                 }
             }
-            Some(_) | None => Behind::Others,
+            Some(_) | None => InterfaceRole::Other,
         })
     }
 }
@@ -235,151 +183,148 @@ impl Routes for Links {
 /// `LOOPBACK_IFINDEX`, in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// Attributes queries; look-ups are remembered for a second.
-pub struct Attribution(
-    /// Held for a look at the map; and once a second for each client while the kernel is asked, so that threads that are asked
-    /// by one client at once ask about it once.
-    Mutex<Known>,
+/// Identifies clients; look-ups are cached for a second.
+pub struct ClientLookup(
+    /// Held for one map operation, and once a second for each client while the kernel is asked: threads that serve one
+    /// client at once ask the kernel once.
+    Mutex<RouteCache>,
 );
 
-struct Known {
+struct RouteCache {
     routes: Box<dyn Routes>,
-    ways: HashMap<IpAddr, Seen>,
-    interfaces: HashMap<u32, (Behind, Timestamp)>,
+    by_address: HashMap<IpAddr, CachedRoute>,
+    interfaces: HashMap<u32, (InterfaceRole, Timestamp)>,
 }
 
-/// What a look-up found.
+/// The result of a look-up.
 #[derive(Clone, Copy)]
-struct Seen {
-    way: Way,
+struct CachedRoute {
+    route: Route,
     attachment: Option<Attachment>,
-    /// What is behind the interface by which the way leaves.
-    behind: Behind,
+    /// The role of the interface by which the route leaves.
+    role: InterfaceRole,
     at: Timestamp,
 }
 
-impl std::fmt::Debug for Attribution {
+impl std::fmt::Debug for ClientLookup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Attribution").finish_non_exhaustive()
+        f.debug_struct("ClientLookup").finish_non_exhaustive()
     }
 }
 
-impl Attribution {
-    /// Attributes by these routes.
+impl ClientLookup {
+    /// Looks up in this table.
     #[must_use]
     pub fn new(routes: Box<dyn Routes>) -> Self {
-        Self(Mutex::new(Known {
+        Self(Mutex::new(RouteCache {
             routes,
-            ways: HashMap::default(),
+            by_address: HashMap::default(),
             interfaces: HashMap::default(),
         }))
     }
 
-    /// Who sent a query from `source` that came in by `interface`.
+    /// Identifies the sender of a query from `source` that came in by `interface`.
     pub fn identify(&self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> Identity {
-        // A panic inside leaves a map that is still true.
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.identify(source, interface, now) {
+        // A panic while the lock is held leaves the cache consistent.
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match cache.identify(source, interface, now) {
             Ok(identity) => identity,
             Err(error) => {
                 tracing::debug!(%source, %error, "the route of a client cannot be looked up");
                 Identity {
-                    client: Client::Unattributed(Unattributed::Unknown),
-                    payer: Payer {
-                        interface,
-                        address: None,
-                    },
+                    client: Client::Unidentified(Unidentified::Unknown),
+                    quota_key: QuotaKey::new(interface, None),
                     is_forged: false,
                 }
             }
         }
     }
 
-    /// What an address is attached to at this moment; none where that cannot be told.
+    /// What an address is attached to now; `None` where it is unknown.
     pub fn attachment(&self, address: IpAddr) -> Option<Attachment> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let way = known.routes.way_to(address);
-        known.attachment(address, *way.as_ref().unwrap_or(&Way::None))
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let route = cache.routes.route_to(address);
+        cache.attachment(address, *route.as_ref().unwrap_or(&Route::Unreachable))
     }
 }
 
-impl Known {
+impl RouteCache {
     fn identify(&mut self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> io::Result<Identity> {
-        let seen = self.seen(source, interface, now)?;
-        let attributed = Client::Attributed(Asker {
+        let cached = self.cached(source, interface, now)?;
+        let attributed = Client::Identified(ClientId {
             address: source,
-            attachment: seen.attachment,
+            attachment: cached.attachment,
         });
-        let fits = matches!(seen.way, Way::Leaves(way) if Some(way) == interface);
-        let behind = match interface {
-            _ if fits => seen.behind,
-            Some(interface) => self.behind(interface, now)?,
-            None => Behind::Others,
+        let fits = matches!(cached.route, Route::Interface(route) if Some(route) == interface);
+        let role = match interface {
+            _ if fits => cached.role,
+            Some(interface) => self.role(interface, now)?,
+            None => InterfaceRole::Other,
         };
-        // In IPv6 the kernel says of what this node sends to itself that it came by the interface that has the address
-        // asked (`ip6_rcv_core`): so `lo` is not the only one by which it comes.
-        let is_local = seen.way == Way::Local && !behind.is_pods_own();
-        let client = match seen.way {
+        // For IPv6 packets that this node sends to itself, the kernel reports the interface that has the destination address
+        // (`ip6_rcv_core`), not `lo`.
+        let is_local = cached.route == Route::Local && !role.has_routed_addresses_only();
+        let client = match cached.route {
             _ if switch::is_off(Switch::AttributeByInterface) => attributed,
-            Way::None => Client::Unattributed(Unattributed::NoRoute),
-            Way::Local if is_local => Client::Unattributed(Unattributed::Local),
-            Way::Leaves(_) if fits => attributed,
-            Way::Local | Way::Leaves(_) => Client::Unattributed(Unattributed::Interface),
+            Route::Unreachable => Client::Unidentified(Unidentified::NoRoute),
+            Route::Local if is_local => Client::Unidentified(Unidentified::Local),
+            Route::Interface(_) if fits => attributed,
+            Route::Local | Route::Interface(_) => Client::Unidentified(Unidentified::Interface),
         };
         Ok(Identity {
             client,
-            payer: Payer::of(source, interface, behind, fits || is_local),
-            is_forged: client == Client::Unattributed(Unattributed::Interface)
-                && is_forged(behind, interface, seen),
+            quota_key: quota_key(source, interface, role, fits || is_local),
+            is_forged: client == Client::Unidentified(Unidentified::Interface)
+                && is_forged(role, interface, cached),
         })
     }
 
-    /// What is behind an interface; an index is used again.
-    fn behind(&mut self, interface: u32, now: Timestamp) -> io::Result<Behind> {
-        if let Some((behind, at)) = self.interfaces.get(&interface)
-            && now < at.after(BELIEVED)
+    /// The role of an interface, cached for a second: an index is reused.
+    fn role(&mut self, interface: u32, now: Timestamp) -> io::Result<InterfaceRole> {
+        if let Some((role, at)) = self.interfaces.get(&interface)
+            && now < at.after(ROUTE_TTL)
         {
-            return Ok(*behind);
+            return Ok(*role);
         }
-        let behind = self.routes.behind(interface)?;
-        if self.interfaces.len() >= MAX_REMEMBERED {
+        let role = self.routes.role(interface)?;
+        if self.interfaces.len() >= MAX_CACHED {
             self.interfaces.clear();
         }
-        self.interfaces.insert(interface, (behind, now));
-        Ok(behind)
+        self.interfaces.insert(interface, (role, now));
+        Ok(role)
     }
 
-    /// The way to the source. One that does not fit is looked up again: a pod may have come just now.
-    fn seen(&mut self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> io::Result<Seen> {
-        if let Some(seen) = self.ways.get(&source) {
-            let fits = matches!(seen.way, Way::Leaves(index) if Some(index) == interface);
-            let believed = if fits { BELIEVED } else { BELIEVED_UNFIT };
-            if now < seen.at.after(believed) {
-                return Ok(*seen);
+    /// The route to a source. One by another interface is looked up again soon: the pod may be new.
+    fn cached(&mut self, source: IpAddr, interface: Option<u32>, now: Timestamp) -> io::Result<CachedRoute> {
+        if let Some(cached) = self.by_address.get(&source) {
+            let fits = matches!(cached.route, Route::Interface(index) if Some(index) == interface);
+            let lifetime = if fits { ROUTE_TTL } else { MISMATCH_TTL };
+            if now < cached.at.after(lifetime) {
+                return Ok(*cached);
             }
         }
-        let way = self.routes.way_to(source)?;
-        let attachment = self.attachment(source, way);
-        let behind = match way {
-            Way::Local => Behind::Node,
-            Way::Leaves(interface) => self.behind(interface, now)?,
-            Way::None => Behind::Others,
+        let route = self.routes.route_to(source)?;
+        let attachment = self.attachment(source, route);
+        let role = match route {
+            Route::Local => InterfaceRole::Local,
+            Route::Interface(interface) => self.role(interface, now)?,
+            Route::Unreachable => InterfaceRole::Other,
         };
-        let seen = Seen {
-            way,
+        let cached = CachedRoute {
+            route,
             attachment,
-            behind,
+            role,
             at: now,
         };
-        if self.ways.len() >= MAX_REMEMBERED {
-            self.ways.clear();
+        if self.by_address.len() >= MAX_CACHED {
+            self.by_address.clear();
         }
-        self.ways.insert(source, seen);
-        Ok(seen)
+        self.by_address.insert(source, cached);
+        Ok(cached)
     }
 
-    fn attachment(&mut self, address: IpAddr, way: Way) -> Option<Attachment> {
-        let Way::Leaves(interface) = way else {
+    fn attachment(&mut self, address: IpAddr, route: Route) -> Option<Attachment> {
+        let Route::Interface(interface) = route else {
             return None;
         };
         if switch::is_off(Switch::ForgetPredecessor) {
@@ -388,19 +333,36 @@ impl Known {
         match self.routes.attachment(interface, address) {
             Ok(attachment) => attachment,
             Err(error) => {
-                tracing::debug!(%address, %error, "what a client is attached to cannot be looked up");
+                tracing::debug!(%address, %error, "the attachment of a client cannot be looked up");
                 None
             }
         }
     }
 }
 
-/// Whether a source address to which another way leads is certainly not the sender's: where pods of this node are at either
-/// end, which have no other way. Between other interfaces routes may well be asymmetric.
-const fn is_forged(behind: Behind, interface: Option<u32>, seen: Seen) -> bool {
-    match (behind, seen.behind) {
-        (Behind::Relay | Behind::Node, _) | (_, Behind::Relay) => false,
-        _ => interface.is_some() && (behind.is_pods_own() || seen.behind.is_pods_own()),
+/// The quota key of a query by the interface it came in by. A source that is not found there is nobody's: all such share one key.
+fn quota_key(source: IpAddr, interface: Option<u32>, role: InterfaceRole, is_found: bool) -> QuotaKey {
+    if switch::is_off(Switch::PayByInterface) {
+        return source.into();
+    }
+    let address = match role {
+        InterfaceRole::Pod | InterfaceRole::Local => None,
+        InterfaceRole::PodBridge | InterfaceRole::Relay | InterfaceRole::Other => {
+            Some(source).filter(|_| is_found)
+        }
+    };
+    QuotaKey::new(interface, address)
+}
+
+/// Whether a source address that is routed elsewhere is certainly not the sender's: where a pod of this node is at either end,
+/// since pods have one route. Between other interfaces routes may be asymmetric.
+const fn is_forged(role: InterfaceRole, interface: Option<u32>, cached: CachedRoute) -> bool {
+    match (role, cached.role) {
+        (InterfaceRole::Relay | InterfaceRole::Local, _) | (_, InterfaceRole::Relay) => false,
+        _ => {
+            interface.is_some()
+                && (role.has_routed_addresses_only() || cached.role.has_routed_addresses_only())
+        }
     }
 }
 
@@ -433,52 +395,56 @@ mod tests {
     const POD: u32 = 7;
     const OTHER_POD: u32 = 8;
 
-    struct Table(HashMap<IpAddr, Way>);
+    struct Table(HashMap<IpAddr, Route>);
 
     impl Default for Table {
         fn default() -> Self {
             Self(HashMap::from([
-                (V4, Way::Leaves(POD)),
-                (V6, Way::Leaves(POD)),
-                (OTHER, Way::Leaves(OTHER_POD)),
-                (BRIDGED, Way::Leaves(BRIDGE)),
-                (FAR, Way::Leaves(UPLINK)),
-                (FARTHER, Way::Leaves(SECOND_UPLINK)),
-                (RELAYED, Way::Leaves(RELAY)),
-                (NODE, Way::Local),
+                (V4, Route::Interface(POD)),
+                (V6, Route::Interface(POD)),
+                (OTHER, Route::Interface(OTHER_POD)),
+                (BRIDGED, Route::Interface(BRIDGE)),
+                (FAR, Route::Interface(UPLINK)),
+                (FARTHER, Route::Interface(SECOND_UPLINK)),
+                (RELAYED, Route::Interface(RELAY)),
+                (NODE, Route::Local),
             ]))
         }
     }
 
     impl Routes for Table {
-        fn way_to(&mut self, address: IpAddr) -> io::Result<Way> {
-            Ok(self.0.get(&address).copied().unwrap_or(Way::None))
+        fn route_to(&mut self, address: IpAddr) -> io::Result<Route> {
+            Ok(self.0.get(&address).copied().unwrap_or(Route::Unreachable))
         }
 
         fn attachment(&mut self, interface: u32, _address: IpAddr) -> io::Result<Option<Attachment>> {
             Ok(Some(Attachment::to(&interface)))
         }
 
-        fn behind(&mut self, interface: u32) -> io::Result<Behind> {
+        fn role(&mut self, interface: u32) -> io::Result<InterfaceRole> {
             Ok(match interface {
-                LO | DUMMY => Behind::Node,
-                RELAY => Behind::Relay,
-                BRIDGE => Behind::Pods,
-                POD | OTHER_POD => Behind::Pod,
-                _uplink => Behind::Others,
+                LO | DUMMY => InterfaceRole::Local,
+                RELAY => InterfaceRole::Relay,
+                BRIDGE => InterfaceRole::PodBridge,
+                POD | OTHER_POD => InterfaceRole::Pod,
+                _uplink => InterfaceRole::Other,
             })
         }
     }
 
     fn identify(source: IpAddr, interface: Option<u32>) -> Identity {
-        let attribution = Attribution::new(Box::<Table>::default());
-        let first = attribution.identify(source, interface, NOW);
-        assert_eq!(attribution.identify(source, interface, NOW), first, "remembered");
+        let client_lookup = ClientLookup::new(Box::<Table>::default());
+        let first = client_lookup.identify(source, interface, NOW);
+        assert_eq!(
+            client_lookup.identify(source, interface, NOW),
+            first,
+            "remembered"
+        );
         first
     }
 
     fn attributed(address: IpAddr, interface: u32) -> Client {
-        Client::Attributed(Asker {
+        Client::Identified(ClientId {
             address,
             attachment: Some(Attachment::to(&interface)),
         })
@@ -488,14 +454,14 @@ mod tests {
     fn a_query_is_a_pods_only_by_the_pods_own_interface() {
         for (source, interface, client) in [
             (V4, Some(POD), attributed(V4, POD)),
-            (OTHER, Some(POD), Client::Unattributed(Unattributed::Interface)),
+            (OTHER, Some(POD), Client::Unidentified(Unidentified::Interface)),
             (OTHER, Some(OTHER_POD), attributed(OTHER, OTHER_POD)),
-            (V4, None, Client::Unattributed(Unattributed::Interface)),
-            (NODE, Some(LO), Client::Unattributed(Unattributed::Local)),
-            (NODE, Some(DUMMY), Client::Unattributed(Unattributed::Local)),
-            (NODE, Some(POD), Client::Unattributed(Unattributed::Interface)),
-            (NODE, Some(BRIDGE), Client::Unattributed(Unattributed::Interface)),
-            (NOBODY, Some(POD), Client::Unattributed(Unattributed::NoRoute)),
+            (V4, None, Client::Unidentified(Unidentified::Interface)),
+            (NODE, Some(LO), Client::Unidentified(Unidentified::Local)),
+            (NODE, Some(DUMMY), Client::Unidentified(Unidentified::Local)),
+            (NODE, Some(POD), Client::Unidentified(Unidentified::Interface)),
+            (NODE, Some(BRIDGE), Client::Unidentified(Unidentified::Interface)),
+            (NOBODY, Some(POD), Client::Unidentified(Unidentified::NoRoute)),
         ] {
             assert_eq!(
                 identify(source, interface).client,
@@ -509,24 +475,24 @@ mod tests {
     fn whatever_comes_by_a_pods_interface_pays_as_that_pod() {
         for source in [V4, V6, OTHER, NODE, FAR, NOBODY] {
             assert_eq!(
-                identify(source, Some(POD)).payer,
-                Payer::behind(POD, None),
+                identify(source, Some(POD)).quota_key,
+                QuotaKey::behind(POD, None),
                 "{source}"
             );
         }
-        for (source, interface, payer) in [
-            (OTHER, OTHER_POD, Payer::behind(OTHER_POD, None)),
-            (NODE, LO, Payer::behind(LO, None)),
-            (BRIDGED, BRIDGE, Payer::behind(BRIDGE, Some(BRIDGED))),
-            (FAR, UPLINK, Payer::behind(UPLINK, Some(FAR))),
+        for (source, interface, quota_key) in [
+            (OTHER, OTHER_POD, QuotaKey::behind(OTHER_POD, None)),
+            (NODE, LO, QuotaKey::behind(LO, None)),
+            (BRIDGED, BRIDGE, QuotaKey::behind(BRIDGE, Some(BRIDGED))),
+            (FAR, UPLINK, QuotaKey::behind(UPLINK, Some(FAR))),
             // Whoever writes addresses that are not behind a common interface has one share with others who do.
-            (OTHER, BRIDGE, Payer::behind(BRIDGE, None)),
-            (FARTHER, UPLINK, Payer::behind(UPLINK, None)),
-            (NOBODY, UPLINK, Payer::behind(UPLINK, None)),
+            (OTHER, BRIDGE, QuotaKey::behind(BRIDGE, None)),
+            (FARTHER, UPLINK, QuotaKey::behind(UPLINK, None)),
+            (NOBODY, UPLINK, QuotaKey::behind(UPLINK, None)),
         ] {
             assert_eq!(
-                identify(source, Some(interface)).payer,
-                payer,
+                identify(source, Some(interface)).quota_key,
+                quota_key,
                 "{source} by {interface}"
             );
         }
@@ -573,29 +539,29 @@ mod tests {
     #[test]
     fn an_address_that_moves_to_another_interface_belongs_to_its_new_pod() {
         let table = Arc::<Mutex<Table>>::default();
-        let attribution = Attribution::new(Box::new(Shared(Arc::clone(&table))));
-        let client = |interface, now| attribution.identify(V4, Some(interface), now).client;
+        let client_lookup = ClientLookup::new(Box::new(Shared(Arc::clone(&table))));
+        let client = |interface, now| client_lookup.identify(V4, Some(interface), now).client;
         assert_eq!(client(POD, NOW), attributed(V4, POD));
-        table.lock().unwrap().0.insert(V4, Way::Leaves(OTHER_POD));
-        let later = NOW.after(BELIEVED_UNFIT);
+        table.lock().unwrap().0.insert(V4, Route::Interface(OTHER_POD));
+        let later = NOW.after(MISMATCH_TTL);
         assert_eq!(client(OTHER_POD, later), attributed(V4, OTHER_POD));
-        assert_eq!(attribution.attachment(V4), Some(Attachment::to(&OTHER_POD)));
-        assert_eq!(client(POD, later), Client::Unattributed(Unattributed::Interface));
+        assert_eq!(client_lookup.attachment(V4), Some(Attachment::to(&OTHER_POD)));
+        assert_eq!(client(POD, later), Client::Unidentified(Unidentified::Interface));
     }
 
     struct Shared(Arc<Mutex<Table>>);
 
     impl Routes for Shared {
-        fn way_to(&mut self, address: IpAddr) -> io::Result<Way> {
-            self.0.lock().unwrap().way_to(address)
+        fn route_to(&mut self, address: IpAddr) -> io::Result<Route> {
+            self.0.lock().unwrap().route_to(address)
         }
 
         fn attachment(&mut self, interface: u32, address: IpAddr) -> io::Result<Option<Attachment>> {
             self.0.lock().unwrap().attachment(interface, address)
         }
 
-        fn behind(&mut self, interface: u32) -> io::Result<Behind> {
-            self.0.lock().unwrap().behind(interface)
+        fn role(&mut self, interface: u32) -> io::Result<InterfaceRole> {
+            self.0.lock().unwrap().role(interface)
         }
     }
 }

@@ -1,18 +1,19 @@
-//! Which answers wait, for what, and until when: a function with memory. It has no clock, no socket, no task.
+//! Decides which responses are held, for which sequence, and until when: a state machine without clock, socket or task.
+
 //!
 //! ```text
-//!   answer ──▶ note in the ledger ──▶ interesting, and something of it not yet realized?
+//!   answer ──▶ record ──▶ client has interest in the name, and a sequence is not yet realized?
 //!                                        │ no: released            │ yes: held
 //!                                        ▼                         ▼
 //!                                      client ◀── Realized{through ≥ number} · failed · deadline
 //! ```
 //!
-//! An answer waits for the numbers under which its addresses were told, never for "a change": the second of two
-//! equal questions changes nothing, and would overtake the change that the first one caused.
+//! A response waits for the sequences under which its addresses were recorded, never for "a change": the second of two
+//! equal queries changes nothing, and would overtake the change that the first one caused.
 //!
 //! ```text
 //!   first query            second query
-//!   told as 7, held
+//!   recorded as 7, held
 //!                          nothing new: waits for 7 as well
 //!   Realized{7}: released  Realized{7}: released
 //! ```
@@ -34,179 +35,185 @@ use egret_shared::revision::Sequence;
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
-use crate::enforcement::client::{Asker, Payer};
-use crate::enforcement::records::{Ledger, LedgerLimits, Marks};
-use crate::limits::quota::Places;
+use crate::enforcement::client::ClientId;
+use crate::enforcement::records::{ClientBitmap, RecordLimits, Records};
+use crate::limits::quota::PermitLimits;
+use crate::limits::quota_key::QuotaKey;
 use interest::Interests;
-use send_queue::Outgoing;
-use waiting::HeldAnswers;
+use send_queue::SendQueue;
+use waiting::HeldResponses;
 
-pub use outcome::{Figures, Origin, Outcome, Stall, Verdict};
-pub use transfer::{GateRecord, Inherited, ObservationRecord};
+pub use outcome::{GateStats, Origin, Outcome, Stall, Verdict};
+pub use transfer::{GateRecord, GateSnapshot, ObservationRecord};
 pub use waiting::Ticket;
 
-/// How long a dnsd that never heard of any interest waits with every answer.
+/// How long every response is held while no enforcer has ever sent its interests.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
-/// How long a resync waits for the enforcer to have named its interests.
+/// How long a resync waits for the enforcer to send its interests.
 const INTEREST_WAIT: Duration = Duration::from_millis(100);
-/// Numbers that could not be realized, remembered until they are told again.
+/// Failed sequences that are remembered until their observations are sent again.
 const MAX_FAILED: usize = 4096;
 
-/// What may be held, and how long.
+/// The limits of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HoldLimits {
-    /// How long an answer waits.
+pub struct GateLimits {
+    /// How long a response is held at most.
     pub deadline: Duration,
-    /// Answers held for one client.
+    /// Responses held for one client.
     pub per_client: usize,
-    /// Answers held for all.
+    /// Responses held for all clients.
     pub total: usize,
-    /// What the ledger holds.
-    pub ledger: LedgerLimits,
+    /// The limits of the records.
+    pub records: RecordLimits,
 }
 
-/// The answers that wait, and all that decides about them.
+/// The held responses and the state that decides about them.
 #[derive(Debug)]
-pub struct Hold {
+pub struct Gate {
     started: Timestamp,
-    limits: HoldLimits,
+    limits: GateLimits,
     interests: Interests,
-    ledger: Ledger,
-    outgoing: Outgoing,
+    records: Records,
+    send_queue: SendQueue,
     connected: bool,
-    /// What was told up to this number was told on an earlier connection.
+    /// Sequences up to this one were sent on an earlier connection.
     connection_floor: Sequence,
     realized: Sequence,
     failed: BTreeSet<Sequence>,
-    held: HeldAnswers,
+    held: HeldResponses,
     ended: VecDeque<(Ticket, Outcome)>,
 }
 
-impl Hold {
-    /// Nothing is held, nobody is connected.
+impl Gate {
+    /// A gate that holds nothing, with no enforcer connected.
     #[must_use]
-    pub fn new(limits: HoldLimits, now: Timestamp) -> Self {
+    pub fn new(limits: GateLimits, now: Timestamp) -> Self {
         Self {
             started: now,
             limits,
             interests: Interests::default(),
-            ledger: Ledger::new(limits.ledger),
-            outgoing: Outgoing::default(),
+            records: Records::new(limits.records),
+            send_queue: SendQueue::default(),
             connected: false,
             connection_floor: Sequence::ZERO,
             realized: Sequence::ZERO,
             failed: BTreeSet::new(),
-            held: HeldAnswers::default(),
+            held: HeldResponses::default(),
             ended: VecDeque::new(),
         }
     }
 
-    /// An answer is about to go to its client, which is attached so.
+    /// Records the observation of an answer and decides whether its response is held. `attachment` is the client's.
     pub fn answer(
         &mut self,
         observation: Observation,
         attachment: Option<Attachment>,
-        payer: Payer,
+        quota_key: QuotaKey,
         origin: Origin,
         now: Timestamp,
     ) -> Verdict {
         if !self.is_waited_for(&observation, now) {
-            self.tell(observation, attachment, now);
+            self.record(observation, attachment, now);
             return Verdict::Release;
         }
-        let (sequences, is_new) = self.tell(observation.clone(), attachment, now);
+        let (sequences, is_new) = self.record(observation.clone(), attachment, now);
         if self.are_realized(&sequences) || is_switched_off(origin, is_new) {
             return Verdict::Release;
         }
-        self.outgoing.hurry();
+        self.send_queue.flush();
         let deadline = now.after(self.limits.deadline);
-        let places = Places {
+        let limits = PermitLimits {
             per_client: self.limits.per_client,
             total: self.limits.total,
         };
-        let mut gave_way = Vec::new();
-        let room = self.held.room(payer, places, &mut gave_way);
-        for ticket in gave_way {
+        let mut revoked = Vec::new();
+        let permit = self.held.permit(quota_key, limits, &mut revoked);
+        for ticket in revoked {
             self.end(ticket, Outcome::Stalled(Stall::OverLimit));
         }
-        match room {
-            Some(room) => Verdict::Hold(
-                self.held
-                    .insert(observation, attachment, sequences, deadline, room),
-            ),
+        match permit {
+            Some(permit) => {
+                Verdict::Hold(
+                    self.held
+                        .insert(observation, attachment, sequences, deadline, permit),
+                )
+            }
             None => Verdict::OverLimit,
         }
     }
 
-    /// The same of an answer that is marked: without a look at names. What is not marked may have been told all the same.
+    /// Whether the client's bit is set at a cached answer: then it [is settled](Self::is_settled), without a look-up by name.
+    /// A settled answer may lack the bit.
     #[must_use]
-    pub fn is_marked(&self, asker: Asker, marks: &Marks) -> bool {
-        self.ledger.is_marked(asker, marks)
+    pub fn is_marked(&self, client_id: ClientId, bitmap: &ClientBitmap) -> bool {
+        self.records.is_marked(client_id, bitmap)
     }
 
-    /// Marks an answer that [is settled](Self::is_settled) for this client.
-    pub fn mark(&mut self, asker: Asker, marks: &Marks) {
-        self.ledger.mark(asker, marks);
+    /// Sets the client's bit at an answer that [is settled](Self::is_settled) for this client.
+    pub fn mark(&mut self, client_id: ClientId, bitmap: &ClientBitmap) {
+        self.records.mark(client_id, bitmap);
     }
 
-    /// Whether this client was told all of this before, and nothing of it is waited for: then an answer need not be
-    /// noted. Answers from the cache are mostly such.
+    /// Whether all of these addresses are recorded for the client and realized: then the answer need not be recorded again.
+    /// Most cached answers are settled.
     #[must_use]
     pub fn is_settled(
         &self,
-        asker: Asker,
+        client_id: ClientId,
         question: &str,
         addresses: impl Iterator<Item = ObservedAddress>,
     ) -> bool {
-        let floor = self.floor(asker.address);
-        let told = self.ledger.told(asker, question, addresses, |sequence| {
-            sequence <= floor || self.failed.contains(&sequence)
-        });
-        told.is_some_and(|highest| highest <= self.realized)
+        let floor = self.floor(client_id.address);
+        let highest = self
+            .records
+            .sequence_of(client_id, question, addresses, |sequence| {
+                sequence <= floor || self.failed.contains(&sequence)
+            });
+        highest.is_some_and(|highest| highest <= self.realized)
     }
 
-    /// The enforcer is there; all that was told before counts no longer.
+    /// An enforcer has connected: what was sent on earlier connections counts no longer.
     pub fn connected(&mut self, now: Timestamp) {
         self.connected = true;
         self.interests.begin();
-        self.tell_all_again(now);
-        self.outgoing.wait_for_interest(now.after(INTEREST_WAIT));
+        self.resend_all(now);
+        self.send_queue.wait_for_interest(now.after(INTEREST_WAIT));
     }
 
-    /// The enforcer is gone. What it had realized stays realized: the kernel keeps it.
+    /// The enforcer has disconnected. What it realized stays realized: the kernel keeps it.
     pub fn disconnected(&mut self) {
         self.connected = false;
-        self.outgoing.clear();
+        self.send_queue.clear();
     }
 
-    /// The enforcer says something.
+    /// Handles a message of the enforcer.
     pub fn receive(&mut self, message: ToDnsd, now: Timestamp) {
         match message {
             ToDnsd::Hello(_) | ToDnsd::Pods(_) | ToDnsd::ClusterDns(_) => {}
             ToDnsd::Interest(interest) => {
-                self.ledger.unmark(interest.pod);
-                self.interests.set(interest, self.ledger.latest());
-                // Its policy may be in force already, and may open what the pod was told just now.
-                self.outgoing.hurry();
+                self.records.unmark(interest.pod);
+                self.interests.set(interest, self.records.latest());
+                // The policy may be in force already, and may open addresses that the pod was given just now.
+                self.send_queue.flush();
             }
             ToDnsd::InterestComplete => {
                 self.interests.complete();
                 self.reconsider(now);
-                self.outgoing.hurry();
-                self.outgoing.stop_waiting(&self.ledger);
+                self.send_queue.flush();
+                self.send_queue.stop_waiting(&self.records);
             }
             ToDnsd::Realized { through, failed } => self.note_realized(through, failed),
         }
     }
 
-    /// Time has passed.
+    /// Ends waits whose deadline has passed.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         if self
-            .outgoing
+            .send_queue
             .interest_deadline()
             .is_some_and(|deadline| deadline <= now)
         {
-            self.outgoing.stop_waiting(&self.ledger);
+            self.send_queue.stop_waiting(&self.records);
         }
         if switch::is_off(Switch::StallDeadline) {
             return;
@@ -223,87 +230,87 @@ impl Hold {
             .held
             .first_deadline()
             .filter(|_| !switch::is_off(Switch::StallDeadline));
-        [held, self.outgoing.interest_deadline()]
+        [held, self.send_queue.interest_deadline()]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// The next answer whose wait has ended.
+    /// The next response whose wait has ended.
     pub fn poll_ended(&mut self) -> Option<(Ticket, Outcome)> {
         self.ended.pop_front()
     }
 
-    /// Whether any answer waits.
+    /// Whether any response is held.
     #[must_use]
     pub fn is_holding(&self) -> bool {
         self.held.len() > 0
     }
 
-    /// When the next message for the enforcer is to go, if there is one: a moment that has passed means now.
+    /// When the next message for the enforcer is due; a time in the past means now.
     #[must_use]
     pub fn poll_outgoing(&self) -> Option<Timestamp> {
-        self.outgoing.due()
+        self.send_queue.due()
     }
 
-    /// How many messages for the enforcer there are, those of a resync left out.
+    /// Queued messages for the enforcer, without those of a resync.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.outgoing.queued()
+        self.send_queue.queued()
     }
 
-    /// Has all that is to be told go at once, and what was told while no enforcer was there.
-    pub fn hurry(&mut self) {
-        self.outgoing.hurry();
-        self.outgoing.stop_waiting(&self.ledger);
+    /// Makes all queued observations due now, and starts a resync that is due.
+    pub fn flush(&mut self) {
+        self.send_queue.flush();
+        self.send_queue.stop_waiting(&self.records);
     }
 
-    /// The next message for the enforcer. `who_has` says what an address is attached to now: what was told to who had it
-    /// before is not told again.
+    /// The next message for the enforcer. `identify` gives the present owner of an address: records of an earlier owner are
+    /// not sent.
     pub fn poll_transmit(
         &mut self,
         now: Timestamp,
-        who_has: impl FnMut(IpAddr) -> Asker,
+        identify: impl FnMut(IpAddr) -> ClientId,
     ) -> Option<ToEnforcer> {
-        if self.outgoing.has_overflowed() {
-            self.tell_all_again(now);
-            self.outgoing.stop_waiting(&self.ledger);
+        if self.send_queue.has_overflowed() {
+            self.resend_all(now);
+            self.send_queue.stop_waiting(&self.records);
         }
-        self.outgoing.next(&mut self.ledger, now, who_has)
+        self.send_queue.next(&mut self.records, now, identify)
     }
 
-    /// Forgets what is dead; says how many addresses that were.
+    /// Removes expired records; returns the number of addresses removed.
     pub fn sweep(&mut self, now: Timestamp) -> usize {
-        self.ledger.sweep(now)
+        self.records.sweep(now)
     }
 
-    /// Changes the limits for what comes.
-    pub const fn set_limits(&mut self, limits: HoldLimits) {
+    /// Changes the limits; responses that are held already keep their deadline.
+    pub const fn set_limits(&mut self, limits: GateLimits) {
         self.limits = limits;
-        self.ledger.set_limits(limits.ledger);
+        self.records.set_limits(limits.records);
     }
 
-    /// The state in figures.
+    /// The state in numbers.
     #[must_use]
-    pub fn figures(&self) -> Figures {
-        Figures {
+    pub fn stats(&self) -> GateStats {
+        GateStats {
             held: self.held.len(),
-            told: self.ledger.len(),
-            evictions: self.ledger.evictions(),
+            recorded: self.records.len(),
+            evictions: self.records.evictions(),
             clients_with_interest: self.interests.len(),
             is_connected: self.connected,
             is_interest_known: self.interests.are_known(),
         }
     }
 
-    /// Whether every answer waits, since no enforcer has told its interest yet.
+    /// Whether every response is held because no enforcer has sent its interests yet.
     #[must_use]
     pub fn waits_for_interest(&self, now: Timestamp) -> bool {
         !self.interests.are_known() && now < self.started.after(FIRST_WAIT)
     }
 
-    /// Notes an observation; gives the numbers it waits for, and whether it tells something new.
-    fn tell(
+    /// Records an observation; returns the sequences that its response waits for, and whether any is new.
+    fn record(
         &mut self,
         mut observation: Observation,
         attachment: Option<Attachment>,
@@ -311,7 +318,7 @@ impl Hold {
     ) -> (Vec<Sequence>, bool) {
         let floor = self.floor(observation.client);
         let failed = &self.failed;
-        let noted = self.ledger.note(
+        let noted = self.records.note(
             &observation,
             attachment,
             |sequence| sequence <= floor || failed.contains(&sequence),
@@ -320,15 +327,17 @@ impl Hold {
         if let Some(sequence) = noted.new.filter(|_| self.connected) {
             for longer in &noted.longer {
                 let same = |known: &&mut ObservedAddress| known.address == longer.address;
-                let told = observation.addresses.iter_mut();
-                told.filter(same).for_each(|known| known.expires = longer.expires);
+                let addresses = observation.addresses.iter_mut();
+                addresses
+                    .filter(same)
+                    .for_each(|known| known.expires = longer.expires);
             }
-            self.outgoing.push(sequence, observation);
+            self.send_queue.push(sequence, observation);
         }
         (noted.sequences, noted.new.is_some())
     }
 
-    /// What was told to a client up to this number counts no longer.
+    /// Sequences of a client up to this one count no longer.
     fn floor(&self, client: IpAddr) -> Sequence {
         self.connection_floor.max(self.interests.floor(client))
     }
@@ -358,7 +367,7 @@ impl Hold {
 
     fn note_realized(&mut self, through: Sequence, failed: Vec<Sequence>) {
         if !failed.is_empty() {
-            self.ledger.unmark_all();
+            self.records.unmark_all();
         }
         self.failed.extend(failed);
         self.realized = self.realized.max(through);
@@ -377,22 +386,22 @@ impl Hold {
         }
     }
 
-    /// A connection begins, or could not keep up: everything is told again, what is waited for first.
-    fn tell_all_again(&mut self, now: Timestamp) {
-        self.outgoing.clear();
-        self.ledger.unmark_all();
-        self.connection_floor = self.ledger.latest();
+    /// A connection begins, or the queue overflowed: all records are sent again, those of held responses first.
+    fn resend_all(&mut self, now: Timestamp) {
+        self.send_queue.clear();
+        self.records.unmark_all();
+        self.connection_floor = self.records.latest();
         self.realized = self.connection_floor;
         self.failed.clear();
         self.reconsider(now);
-        self.outgoing.begin_resync();
+        self.send_queue.begin_resync();
     }
 
-    /// Tells anew what held answers tell, and lets those go that nobody waits for.
+    /// Records the observations of held responses anew, and releases those whose client has no interest any more.
     fn reconsider(&mut self, now: Timestamp) {
         for (ticket, observation, attachment) in self.held.observations() {
             if self.is_waited_for(&observation, now) {
-                let (sequences, _) = self.tell(observation, attachment, now);
+                let (sequences, _) = self.record(observation, attachment, now);
                 self.held.wait_for(ticket, sequences);
             } else {
                 self.end(ticket, Outcome::NotInteresting);

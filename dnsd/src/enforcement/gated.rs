@@ -1,12 +1,12 @@
-//! The hold at work: answers wait here as values that cannot be sent, until `Hold` says how their wait ended.
+//! The gate as tasks use it: a held response waits here until `Gate` decides how its wait ended.
 
 use std::borrow::Cow;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egret_kernel::memory::give_back;
-use egret_shared::link::{ClusterDns, Pods, ToDnsd, ToEnforcer};
+use egret_kernel::allocator::trim;
+use egret_shared::link::{ClusterDns, NodePods, ToDnsd, ToEnforcer};
 use egret_shared::observation::ObservedAddress;
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
@@ -15,64 +15,65 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::enforcement::Metrics;
-use crate::enforcement::client::{Asker, Attribution, Payer};
+use crate::enforcement::client::{ClientId, ClientLookup};
 use crate::enforcement::gate::{
-    Figures, GateRecord, Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict,
+    Gate, GateLimits, GateRecord, GateSnapshot, GateStats, Origin, Outcome, Stall, Ticket, Verdict,
 };
-use crate::enforcement::observation::Told;
-use crate::enforcement::records::Marks;
+use crate::enforcement::observation::AnswerObservation;
+use crate::enforcement::records::ClientBitmap;
 use crate::hash::HashMap;
+use crate::limits::quota_key::QuotaKey;
 
-/// How often the dead are forgotten.
+/// How often expired records are removed.
 const SWEEP: Duration = Duration::from_secs(10);
-/// After so many at once the pages between what is left are given back: under a flood of names nobody else would.
-const MANY: usize = 4096;
+/// When a sweep removes so many addresses, free pages are returned to the kernel: after a flood of names malloc keeps them.
+const TRIM_FROM: usize = 4096;
 
-/// The answers that wait, shared by those who bring them, the link and the timer.
+/// The gate, shared by the pipeline, the link and the timer task.
 #[derive(Debug)]
-pub struct Holder {
+pub struct ResponseGate {
     /// Held for a few map operations at a time, never across an await.
     state: Mutex<State>,
     timer: Notify,
     outgoing: Notify,
-    /// An enforcer is there and has realized all that was told.
+    /// An enforcer is connected and has realized all records.
     settled: Notify,
-    attribution: Arc<Attribution>,
-    /// Whose questions to other resolvers are caught, as the enforcer told last.
-    pods: watch::Sender<Option<Pods>>,
-    /// Where the cluster's own DNS is, as the enforcer told last.
+    client_lookup: Arc<ClientLookup>,
+    /// Pods whose queries to other resolvers are intercepted, as the enforcer sent them last.
+    pods: watch::Sender<Option<NodePods>>,
+    /// The addresses of the cluster's DNS, as the enforcer sent them last.
     cluster_dns: watch::Sender<ClusterDns>,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Debug)]
 struct State {
-    hold: Hold,
-    /// Whether the link has taken something that is not written yet.
+    gate: Gate,
+    /// Whether the link has taken messages that are not written yet.
     is_writing: bool,
     waiting: HashMap<Ticket, oneshot::Sender<Outcome>>,
 }
 
-/// Whether an answer may go now.
+/// Whether a response is sent now.
 #[derive(Debug)]
 pub enum Admission {
-    /// It may.
+    /// It is.
     Now,
-    /// It may, since there is no room to hold it.
+    /// It is, because the limits of held responses are used up.
     OverLimit,
-    /// It waits.
-    Held(Held),
+    /// It is held.
+    Held(GatedResponse),
 }
 
-/// The wait of an answer.
+/// A held response.
 #[derive(Debug)]
-pub struct Held {
+pub struct GatedResponse {
     ended: oneshot::Receiver<Outcome>,
     since: Instant,
 }
 
-impl Held {
-    /// Waits until it is known what becomes of the answer.
+impl GatedResponse {
+    /// Waits for the gate's decision.
     pub async fn end(self, metrics: &Metrics) -> Outcome {
         let outcome = self.ended.await.unwrap_or(Outcome::Stalled(Stall::Deadline));
         metrics.held_for(self.since.elapsed());
@@ -80,92 +81,91 @@ impl Held {
     }
 }
 
-impl Holder {
-    /// Holds nothing yet.
+impl ResponseGate {
+    /// A gate that holds nothing.
     #[must_use]
     pub fn new(
-        limits: HoldLimits,
+        limits: GateLimits,
         now: Timestamp,
-        attribution: Arc<Attribution>,
+        client_lookup: Arc<ClientLookup>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             state: Mutex::new(State {
-                hold: Hold::new(limits, now),
+                gate: Gate::new(limits, now),
                 is_writing: false,
                 waiting: HashMap::default(),
             }),
             timer: Notify::new(),
             outgoing: Notify::new(),
             settled: Notify::new(),
-            attribution,
+            client_lookup,
             pods: watch::Sender::new(None),
             cluster_dns: watch::Sender::default(),
             metrics,
         }
     }
 
-    /// Whose questions to other resolvers are caught; nothing while no enforcer has told.
+    /// Pods whose queries to other resolvers are intercepted; `None` before an enforcer has sent them.
     #[must_use]
-    pub fn pods(&self) -> watch::Receiver<Option<Pods>> {
+    pub fn pods(&self) -> watch::Receiver<Option<NodePods>> {
         self.pods.subscribe()
     }
 
-    /// Where the cluster's own DNS is; nowhere while no enforcer has told.
+    /// The addresses of the cluster's DNS; none before an enforcer has sent them.
     #[must_use]
     pub fn cluster_dns(&self) -> watch::Receiver<ClusterDns> {
         self.cluster_dns.subscribe()
     }
 
-    /// Whether an answer that is about to go is marked as one that tells its client nothing new; then it may, and who asks
-    /// here counts it.
+    /// Whether the client's bit is set at a cached answer; then it is sent now, and the caller counts the observation.
     #[must_use]
-    pub fn is_marked(&self, asker: Asker, marks: &Marks) -> bool {
-        self.lock().hold.is_marked(asker, marks)
+    pub fn is_marked(&self, client_id: ClientId, bitmap: &ClientBitmap) -> bool {
+        self.lock().gate.is_marked(client_id, bitmap)
     }
 
-    /// Whether it tells its client nothing new; then it may, was admitted, and is marked.
-    pub fn has_told(
+    /// Whether the answer is settled for the client; then it is sent now, and the client's bit is set.
+    pub fn settle(
         &self,
-        asker: Asker,
+        client_id: ClientId,
         question: &str,
         addresses: impl Iterator<Item = ObservedAddress>,
-        marks: &Marks,
+        bitmap: &ClientBitmap,
     ) -> bool {
-        let hold = &mut self.lock().hold;
-        let is_settled = hold.is_settled(asker, question, addresses);
+        let gate = &mut self.lock().gate;
+        let is_settled = gate.is_settled(client_id, question, addresses);
         if is_settled {
-            hold.mark(asker, marks);
+            gate.mark(client_id, bitmap);
         }
         self.metrics.observations.increment(is_settled.into());
         is_settled
     }
 
-    /// An answer is about to go to its client.
+    /// Records the observation of an answer and decides whether its response is sent now.
     pub fn admit(
         &self,
-        asker: Asker,
-        payer: Payer,
-        told: Cow<'_, Told>,
+        client_id: ClientId,
+        quota_key: QuotaKey,
+        observation: Cow<'_, AnswerObservation>,
         origin: Origin,
         now: Timestamp,
     ) -> Admission {
         self.metrics.observations.increment(1);
-        if origin == Origin::Cache && self.is_settled(asker, &told) {
+        if origin == Origin::Cache && self.is_settled(client_id, &observation) {
             return Admission::Now;
         }
-        let observation = told.into_owned().to(asker.address);
+        let observation = observation.into_owned().for_client(client_id.address);
         self.change(|state| {
             let verdict = state
-                .hold
-                .answer(observation, asker.attachment, payer, origin, now);
+                .gate
+                .answer(observation, client_id.attachment, quota_key, origin, now);
             match verdict {
                 Verdict::Release => Admission::Now,
                 Verdict::OverLimit => Admission::OverLimit,
                 Verdict::Hold(ticket) => {
                     let (sender, ended) = oneshot::channel();
                     state.waiting.insert(ticket, sender);
-                    Admission::Held(Held {
+                    Admission::Held(GatedResponse {
                         ended,
                         since: Instant::now(),
                     })
@@ -174,57 +174,59 @@ impl Holder {
         })
     }
 
-    /// Whether it tells nothing new, by a look alone. What an upstream says just now nearly always does.
-    fn is_settled(&self, asker: Asker, told: &Told) -> bool {
-        let (question, addresses) = (told.question().as_str(), told.addresses().iter().copied());
-        self.lock().hold.is_settled(asker, question, addresses)
+    /// Whether the observation is settled, without recording it. Answers of an upstream hardly ever are.
+    fn is_settled(&self, client_id: ClientId, observation: &AnswerObservation) -> bool {
+        let (question, addresses) = (
+            observation.question().as_str(),
+            observation.addresses().iter().copied(),
+        );
+        self.lock().gate.is_settled(client_id, question, addresses)
     }
 
-    /// The link is up.
+    /// An enforcer has connected.
     pub fn connected(&self) {
-        self.change(|state| state.hold.connected(clock::now()));
+        self.change(|state| state.gate.connected(clock::now()));
     }
 
-    /// The link is down.
+    /// The enforcer has disconnected.
     pub fn disconnected(&self) {
         self.change(|state| {
-            state.hold.disconnected();
+            state.gate.disconnected();
             state.is_writing = false;
         });
     }
 
-    /// The enforcer says something.
+    /// Handles a message of the enforcer.
     pub fn receive(&self, message: ToDnsd) {
         match &message {
             ToDnsd::Pods(pods) => drop(self.pods.send_replace(Some(pods.clone()))),
             ToDnsd::ClusterDns(dns) => drop(self.cluster_dns.send_replace(dns.clone())),
             ToDnsd::Hello(_) | ToDnsd::Interest(_) | ToDnsd::InterestComplete | ToDnsd::Realized { .. } => {}
         }
-        self.change(|state| state.hold.receive(message, clock::now()));
+        self.change(|state| state.gate.receive(message, clock::now()));
     }
 
-    /// Waits until something is to go to the enforcer.
+    /// Waits until a message for the enforcer is due.
     pub async fn has_outgoing(&self) {
         loop {
-            let (due, now) = (self.lock().hold.poll_outgoing(), clock::now());
+            let (due, now) = (self.lock().gate.poll_outgoing(), clock::now());
             match due {
                 Some(due) if due <= now => return,
-                Some(due) => tokio::select! {
-                    () = tokio::time::sleep(due.since(now)) => {}
-                    () = self.outgoing.notified() => {}
-                },
+                Some(due) => {
+                    tokio::select! { () = tokio::time::sleep(due.since(now)) => { } () = self.outgoing.notified() => { } }
+                }
                 None => self.outgoing.notified().await,
             }
         }
     }
 
-    /// Has all that is to be told go at once, and waits until it is written: then the enforcer can read it, though dnsd is gone.
+    /// Sends all queued observations and waits until they are written: the enforcer reads them though dnsd has exited.
     pub async fn tell_rest(&self) {
         if is_off(Switch::TellRest) {
             return;
         }
-        self.change(|state| state.hold.hurry());
-        while self.lock().is_telling() {
+        self.change(|state| state.gate.flush());
+        while self.lock().has_unsent() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -233,49 +235,49 @@ impl Holder {
     #[must_use]
     pub fn outgoing(&self, limit: usize) -> Vec<ToEnforcer> {
         let now = clock::now();
-        // Names come client by client, and each client is looked up once for all of them that go at once.
-        let mut last: Option<Asker> = None;
-        let mut who_has = |address| {
+        // Records come client by client: each client is looked up once per batch.
+        let mut last: Option<ClientId> = None;
+        let mut identify = |address| {
             let known = last.filter(|last| last.address == address);
-            *last.insert(known.unwrap_or_else(|| Asker {
+            *last.insert(known.unwrap_or_else(|| ClientId {
                 address,
-                attachment: self.attribution.attachment(address),
+                attachment: self.client_lookup.attachment(address),
             }))
         };
         self.change(|state| {
-            let mut messages = Vec::with_capacity(state.hold.queued().min(limit));
-            messages.extend(std::iter::from_fn(|| state.hold.poll_transmit(now, &mut who_has)).take(limit));
+            let mut messages = Vec::with_capacity(state.gate.queued().min(limit));
+            messages.extend(std::iter::from_fn(|| state.gate.poll_transmit(now, &mut identify)).take(limit));
             state.is_writing = true;
             messages
         })
     }
 
-    /// What was taken for the enforcer is written.
+    /// The messages taken by [`outgoing`](Self::outgoing) are written.
     pub fn written(&self) {
         self.lock().is_writing = false;
     }
 
-    /// Changes the limits for what comes.
-    pub fn set_limits(&self, limits: HoldLimits) {
-        self.change(|state| state.hold.set_limits(limits));
+    /// Changes the limits.
+    pub fn set_limits(&self, limits: GateLimits) {
+        self.change(|state| state.gate.set_limits(limits));
     }
 
-    /// Whether any answer waits.
+    /// Whether any response is held.
     #[must_use]
     pub fn is_holding(&self) -> bool {
-        self.lock().hold.is_holding()
+        self.lock().gate.is_holding()
     }
 
     /// The state in figures.
     #[must_use]
-    pub fn figures(&self) -> Figures {
-        self.lock().hold.figures()
+    pub fn stats(&self) -> GateStats {
+        self.lock().gate.stats()
     }
 
-    /// Whether every answer waits for the first interest.
+    /// Whether every response is held until the first interests arrive.
     #[must_use]
     pub fn waits_for_interest(&self) -> bool {
-        self.lock().hold.waits_for_interest(clock::now())
+        self.lock().gate.waits_for_interest(clock::now())
     }
 
     /// Emits the state for a new process, record by record: the lock is held for one client at a time.
@@ -284,14 +286,9 @@ impl Holder {
     /// Those of `emit`.
     pub fn export(&self, mut emit: impl FnMut(GateRecord) -> io::Result<()>) -> io::Result<()> {
         let (since, is_connected, interests, clients) = {
-            let hold = &self.lock().hold;
-            let figures = hold.figures();
-            (
-                hold.since(),
-                figures.is_connected,
-                hold.interests(),
-                hold.clients(),
-            )
+            let gate = &self.lock().gate;
+            let stats = gate.stats();
+            (gate.since(), stats.is_connected, gate.interests(), gate.clients())
         };
         emit(GateRecord::Enforcer { since, is_connected })?;
         if let Some(interests) = interests {
@@ -301,7 +298,7 @@ impl Holder {
             emit(GateRecord::InterestComplete)?;
         }
         for client in clients {
-            let told = self.lock().hold.told_to(client, clock::now());
+            let told = self.lock().gate.records_of(client, clock::now());
             for record in told {
                 emit(GateRecord::Observation(record))?;
             }
@@ -309,14 +306,14 @@ impl Holder {
         Ok(())
     }
 
-    /// Begins with what another one knew.
-    pub fn inherit(&self, inherited: Inherited) {
-        self.change(|state| state.hold.inherit(inherited, clock::now()));
+    /// Takes over another process' state.
+    pub fn restore(&self, snapshot: GateSnapshot) {
+        self.change(|state| state.gate.restore(snapshot, clock::now()));
     }
 
-    /// Waits until an enforcer is there and has realized all that was told.
+    /// Waits until an enforcer is connected and has realized all records.
     pub async fn caught_up(&self) {
-        while !self.lock().hold.is_caught_up() {
+        while !self.lock().gate.is_caught_up() {
             self.settled.notified().await;
         }
     }
@@ -327,41 +324,41 @@ impl Holder {
         loop {
             let now = clock::now();
             if sweep <= now {
-                let forgotten = self.change(|state| state.hold.sweep(now));
-                if forgotten >= MANY {
-                    give_back();
+                let forgotten = self.change(|state| state.gate.sweep(now));
+                if forgotten >= TRIM_FROM {
+                    trim();
                 }
                 sweep = now.after(SWEEP);
             }
-            let next = self.lock().hold.poll_timeout().unwrap_or(sweep).min(sweep);
+            let next = self.lock().gate.poll_timeout().unwrap_or(sweep).min(sweep);
             tokio::select! {
                 () = tokio::time::sleep(next.since(now)) => {
-                    self.change(|state| state.hold.handle_timeout(clock::now()));
+                    self.change(|state| state.gate.handle_timeout(clock::now()));
                 }
                 () = self.timer.notified() => {}
             }
         }
     }
 
-    /// Does something to the state; wakes those whose wait it ended, the timer if its next moment changed, and the
-    /// link if something is to be said sooner.
+    /// Changes the state; wakes the responses whose wait ended, the timer if its deadline changed, and the link if a message
+    /// is due sooner.
     fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
-        let (before, outgoing_before) = (state.hold.poll_timeout(), state.hold.poll_outgoing());
+        let (before, outgoing_before) = (state.gate.poll_timeout(), state.gate.poll_outgoing());
         let result = act(&mut state);
-        while let Some((ticket, outcome)) = state.hold.poll_ended() {
+        while let Some((ticket, outcome)) = state.gate.poll_ended() {
             let waiting = state.waiting.remove(&ticket);
             if waiting.is_some_and(|sender| sender.send(outcome).is_err()) {
-                tracing::trace!(?outcome, "the client of a held answer has gone");
+                tracing::trace!(?outcome, "the client of a held response has gone");
             }
         }
-        if state.hold.poll_timeout() != before {
+        if state.gate.poll_timeout() != before {
             self.timer.notify_one();
         }
-        if state.hold.is_caught_up() {
+        if state.gate.is_caught_up() {
             self.settled.notify_one();
         }
-        let outgoing = state.hold.poll_outgoing();
+        let outgoing = state.gate.poll_outgoing();
         if outgoing.is_some() && outgoing != outgoing_before {
             self.outgoing.notify_one();
         }
@@ -374,12 +371,12 @@ impl Holder {
 }
 
 impl State {
-    fn is_telling(&self) -> bool {
-        self.is_writing || self.hold.poll_outgoing().is_some()
+    fn has_unsent(&self) -> bool {
+        self.is_writing || self.gate.poll_outgoing().is_some()
     }
 }
 
-/// What becomes of an answer whose wait ended so; nothing where it goes out as it is.
+/// Why the wait of a response was given up; `None` where the response is sent as it is.
 #[must_use]
 pub const fn stalled(outcome: Outcome) -> Option<Stall> {
     match outcome {

@@ -1,26 +1,27 @@
-//! The connection to the enforcer: kept up, begun anew when it ends, quick to find an enforcer that comes back.
+//! The connection to the enforcer: reconnects when it ends, and finds a restarted enforcer within milliseconds.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_shared::link::{CodecError, Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
-use egret_shared::revision::Instance;
-use egret_shared::rt::wire::Wire;
+use egret_shared::link::{CodecError, Frame, FrameDecoder, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::frame_stream::FrameStream;
 use tokio::net::UnixStream;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::enforcement::Metrics;
-use crate::enforcement::gated::Holder;
+use crate::enforcement::gated::ResponseGate;
 
-/// How often an enforcer is looked for: a few microseconds each time, and what was told while it was away is
+/// How often a connection is attempted: a few microseconds each time, and records made while the enforcer was away are
+
 /// realized that much sooner.
 const RETRY: Duration = Duration::from_millis(20);
-/// Messages that are written at once.
+/// Messages per write.
 const BATCH: usize = 256;
-/// How often the number of held answers is told, if it changed.
-const FIGURES: Duration = Duration::from_secs(1);
+/// How often the number of held responses is sent, if it changed.
+const HELD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +35,7 @@ enum LinkEnd {
 }
 
 /// Keeps the link up until the runtime ends.
-pub async fn keep(path: Arc<Path>, instance: Instance, holder: Arc<Holder>, metrics: Arc<Metrics>) {
+pub async fn keep(path: Arc<Path>, instance: DnsdInstance, gate: Arc<ResponseGate>, metrics: Arc<Metrics>) {
     let mut is_known_absent = false;
     loop {
         match UnixStream::connect(&path).await {
@@ -42,9 +43,9 @@ pub async fn keep(path: Arc<Path>, instance: Instance, holder: Arc<Holder>, metr
                 is_known_absent = false;
                 metrics.link_connections.increment(1);
                 tracing::info!(path = %path.display(), "connected to the enforcer");
-                let Err(end) = converse(stream, instance, &holder, &metrics).await;
-                holder.disconnected();
-                tracing::warn!(%end, "the link is down; interesting answers are held up to the deadline");
+                let Err(end) = converse(stream, instance, &gate, &metrics).await;
+                gate.disconnected();
+                tracing::warn!(%end, "the link is down; responses to clients with interest are held up to the deadline");
             }
             Err(error) if !is_known_absent => {
                 is_known_absent = true;
@@ -58,20 +59,17 @@ pub async fn keep(path: Arc<Path>, instance: Instance, holder: Arc<Holder>, metr
 
 async fn converse(
     stream: UnixStream,
-    instance: Instance,
-    holder: &Holder,
+    instance: DnsdInstance,
+    gate: &ResponseGate,
     metrics: &Metrics,
 ) -> Result<std::convert::Infallible, LinkEnd> {
-    let wire = Wire::new(stream)?;
-    holder.connected();
-    tokio::select! {
-        end = read(&wire, holder) => end,
-        end = write(&wire, instance, holder, metrics) => end,
-    }
+    let wire = FrameStream::new(stream)?;
+    gate.connected();
+    tokio::select! { end = read(& wire, gate) => end, end = write(& wire, instance, gate, metrics) => end, }
 }
 
-async fn read(wire: &Wire, holder: &Holder) -> Result<std::convert::Infallible, LinkEnd> {
-    let mut decoder = Decoder::default();
+async fn read(wire: &FrameStream, gate: &ResponseGate) -> Result<std::convert::Infallible, LinkEnd> {
+    let mut decoder = FrameDecoder::default();
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = wire.read(&mut buffer).await?;
@@ -84,7 +82,7 @@ async fn read(wire: &Wire, holder: &Holder) -> Result<std::convert::Infallible, 
                 Frame::Message(_, ToDnsd::Hello(hello)) => {
                     tracing::info!(program = hello.program, "the enforcer says hello")
                 }
-                Frame::Message(_, message) => holder.receive(message),
+                Frame::Message(_, message) => gate.receive(message),
                 Frame::Unknown(kind) => tracing::debug!(kind, "a frame of an unknown kind was skipped"),
             }
         }
@@ -92,9 +90,9 @@ async fn read(wire: &Wire, holder: &Holder) -> Result<std::convert::Infallible, 
 }
 
 async fn write(
-    wire: &Wire,
-    instance: Instance,
-    holder: &Holder,
+    wire: &FrameStream,
+    instance: DnsdInstance,
+    gate: &ResponseGate,
     metrics: &Metrics,
 ) -> Result<std::convert::Infallible, LinkEnd> {
     let hello = ToEnforcer::Hello(Hello {
@@ -102,43 +100,35 @@ async fn write(
     });
     let mut frames = Vec::new();
     encode(instance, &hello, &mut frames);
-    let mut figures = Figures::new();
+    let mut held_count = HeldCount::new();
     loop {
         wire.write_all(&frames).await?;
-        holder.written();
+        gate.written();
         frames.clear();
-        tokio::select! {
-            () = holder.has_outgoing() => {
-                for message in &holder.outgoing(BATCH) {
-                    count(message, metrics);
-                    encode(instance, message, &mut frames);
-                }
-            }
-            held = figures.changed(holder) => encode(instance, &held, &mut frames),
-        }
+        tokio::select! { () = gate.has_outgoing() => { for message in & gate.outgoing(BATCH) { count(message, metrics); encode(instance, message, & mut frames); } } held = held_count.changed(gate) => encode(instance, & held, & mut frames), }
     }
 }
 
-/// How many answers are held, as the enforcer knows it.
-struct Figures {
+/// The number of held responses as sent last.
+struct HeldCount {
     ticks: Interval,
-    told: u32,
+    sent: u32,
 }
 
-impl Figures {
+impl HeldCount {
     fn new() -> Self {
-        let mut ticks = tokio::time::interval(FIGURES);
+        let mut ticks = tokio::time::interval(HELD_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { ticks, told: 0 }
+        Self { ticks, sent: 0 }
     }
 
-    /// Waits until there is something else to tell.
-    async fn changed(&mut self, holder: &Holder) -> ToEnforcer {
+    /// Waits until the number has changed.
+    async fn changed(&mut self, gate: &ResponseGate) -> ToEnforcer {
         loop {
             self.ticks.tick().await;
-            let answers = u32::try_from(holder.figures().held).unwrap_or(u32::MAX);
-            if answers != self.told {
-                self.told = answers;
+            let answers = u32::try_from(gate.stats().held).unwrap_or(u32::MAX);
+            if answers != self.sent {
+                self.sent = answers;
                 return ToEnforcer::Holding { answers };
             }
         }

@@ -1,7 +1,7 @@
-//! What an answer tells its client: addresses whose owner is on the chain that starts at the question.
+//! Observes the addresses of an answer: those whose owner is on the CNAME chain that starts at the question.
 //!
-//! Records of other owners are relayed and never learned: an upstream, or whoever writes the zone of one
-//! name, must not open addresses under another.
+//! Records of other owners are relayed and never observed: an upstream, or the author of one name's zone, must not open
+//! addresses under another name.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -20,43 +20,43 @@ use crate::upstream::pending_query::Matched;
 /// The most aliases that are followed; resolvers give up earlier.
 const MAX_CHAIN: usize = 16;
 
-/// What an answer tells, whoever asked.
+/// The addresses that an answer gives, for any client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct AnswerObservation {
     question: DnsName,
     chain: Vec<DnsName>,
     addresses: Vec<ObservedAddress>,
 }
 
-impl Told {
-    /// The name that was asked for.
+impl AnswerObservation {
+    /// The question's name.
     #[must_use]
     pub const fn question(&self) -> &DnsName {
         &self.question
     }
 
-    /// The addresses, each with its end.
+    /// The addresses, each with its expiry.
     #[must_use]
     pub fn addresses(&self) -> &[ObservedAddress] {
         &self.addresses
     }
 
-    /// The same as told again after this span, with the TTLs of the first time.
+    /// The same observation later by this span: all addresses expire later by it.
     #[must_use]
     pub fn later(&self, by: Duration) -> Self {
-        self.ending(|address| address.expires.after(by))
+        self.with_expiry(|address| address.expires.after(by))
     }
 
-    /// The same with one end for all addresses: a stale answer says nothing else.
+    /// The same with one expiry for all addresses, as a stale answer has it.
     #[must_use]
-    pub fn until(&self, end: Timestamp) -> Self {
-        self.ending(|_| end)
+    pub fn expiring(&self, end: Timestamp) -> Self {
+        self.with_expiry(|_| end)
     }
 
-    fn ending(&self, end: impl Fn(&ObservedAddress) -> Timestamp) -> Self {
-        let addresses = self.addresses.iter().map(|told| ObservedAddress {
-            expires: end(told),
-            ..*told
+    fn with_expiry(&self, end: impl Fn(&ObservedAddress) -> Timestamp) -> Self {
+        let addresses = self.addresses.iter().map(|observed| ObservedAddress {
+            expires: end(observed),
+            ..*observed
         });
         Self {
             addresses: addresses.collect(),
@@ -64,7 +64,7 @@ impl Told {
         }
     }
 
-    /// The same with these addresses alone; nothing where there are none.
+    /// The same with these addresses alone; `None` where there are none.
     #[must_use]
     pub fn only(self, addresses: &[ObservedAddress]) -> Option<Self> {
         (!addresses.is_empty()).then(|| Self {
@@ -73,9 +73,9 @@ impl Told {
         })
     }
 
-    /// The same as told to one client.
+    /// The observation of one client.
     #[must_use]
-    pub fn to(self, client: IpAddr) -> Observation {
+    pub fn for_client(self, client: IpAddr) -> Observation {
         Observation {
             client,
             question: self.question,
@@ -85,19 +85,18 @@ impl Told {
     }
 }
 
-/// Learns from an answer; nothing where it has no addresses of its question. `protected` addresses are left
-/// out and counted.
+/// Observes an answer; `None` where it has no addresses of its question. `protected` addresses are left out and counted.
 #[must_use]
-pub fn observe(answer: &Matched<Answer>, protected: &[IpNet]) -> (Option<Told>, usize) {
+pub fn observe(answer: &Matched<Answer>, protected: &[IpNet]) -> (Option<AnswerObservation>, usize) {
     observe_of(answer.get().message().question(), answer, protected)
 }
 
-/// The same where its question was read before.
+/// The same for a caller that has read the question.
 pub(crate) fn observe_of(
     question: &Question,
     answer: &Matched<Answer>,
     protected: &[IpNet],
-) -> (Option<Told>, usize) {
+) -> (Option<AnswerObservation>, usize) {
     let answer = answer.get();
     if answer.rcode() != rcode::NOERROR || answer.is_truncated() || question.class != CLASS_IN {
         return (None, 0);
@@ -107,24 +106,24 @@ pub(crate) fn observe_of(
     let found = addresses.len();
     let is_protected =
         |address| !switch::is_off(Switch::Protect) && protected.iter().any(|net| net.contains(&address));
-    addresses.retain(|told| !is_protected(told.address));
+    addresses.retain(|observed| !is_protected(observed.address));
     let left_out = found - addresses.len();
-    (chain.told(addresses), left_out)
+    (chain.observation(addresses), left_out)
 }
 
-/// The records that say what was asked for.
+/// The records of the answer section.
 fn records(answer: &Answer) -> impl Iterator<Item = Record> {
     let records = answer.records().flatten();
     records.filter(|record| record.section == Section::Answer && record.class == CLASS_IN)
 }
 
-/// No TTL is longer (RFC 2181 §8).
+/// The longest TTL (RFC 2181 §8).
 const LONGEST: Ttl = Ttl::from_wire(i32::MAX as u32);
 
-/// The names from the question along its aliases.
+/// The CNAME chain of a question.
 struct Chain<'a> {
     question: &'a Question,
-    /// Each with the lowest TTL on the way to it.
+    /// The names it leads to, each with the lowest TTL of the CNAME records before it.
     aliases: Vec<(WireName, Ttl)>,
 }
 
@@ -145,7 +144,7 @@ impl<'a> Chain<'a> {
         chain
     }
 
-    /// Where the last name leads, unless that is a name on the chain.
+    /// The target of the last name, unless it is on the chain already.
     fn next(&self, octets: &[u8], records: &[Record]) -> Option<(WireName, Ttl)> {
         let last = self.aliases.last();
         let (owner, lowest) = last.map_or((&self.question.name, LONGEST), |(name, lowest)| (name, *lowest));
@@ -163,7 +162,7 @@ impl<'a> Chain<'a> {
         std::iter::once(&self.question.name).chain(self.aliases.iter().map(|(name, _)| name))
     }
 
-    /// The lowest TTL on the way to the owner of a record, if it is on the chain.
+    /// The lowest TTL of the CNAME records that lead to the owner of a record, if it is on the chain.
     fn lowest_ttl(&self, record: &Record, octets: &[u8]) -> Option<Ttl> {
         if record.is_of_question(self.question, octets) {
             return Some(LONGEST);
@@ -175,7 +174,7 @@ impl<'a> Chain<'a> {
     }
 
     fn addresses(&self, answer: &Answer) -> Vec<ObservedAddress> {
-        let (octets, mut told) = (answer.octets(), Vec::new());
+        let (octets, mut observed) = (answer.octets(), Vec::new());
         for record in records(answer) {
             let Some(lowest) = self.lowest_ttl(&record, octets) else {
                 continue;
@@ -184,22 +183,22 @@ impl<'a> Chain<'a> {
                 .arrived()
                 .after(record.ttl(octets).min(lowest).as_duration());
             each_address(record.kind, &octets[record.data], |address| {
-                told.push(ObservedAddress { address, expires });
+                observed.push(ObservedAddress { address, expires });
             });
         }
-        told.sort_by_key(|told| (told.address, told.expires));
-        told.dedup_by_key(|told| told.address);
-        told
+        observed.sort_by_key(|observed| (observed.address, observed.expires));
+        observed.dedup_by_key(|observed| observed.address);
+        observed
     }
 
-    fn told(&self, addresses: Vec<ObservedAddress>) -> Option<Told> {
+    fn observation(&self, addresses: Vec<ObservedAddress>) -> Option<AnswerObservation> {
         if addresses.is_empty() {
             return None;
         }
         let mut names = self.names().map(WireName::to_name);
         let question = names.next()?.ok()?;
         let chain: Result<Vec<DnsName>, _> = names.collect();
-        Some(Told {
+        Some(AnswerObservation {
             question,
             chain: chain.ok()?,
             addresses,
@@ -232,8 +231,7 @@ fn ipv6(data: &[u8]) -> impl Iterator<Item = IpAddr> {
     addresses.iter().map(|octets| IpAddr::V6(Ipv6Addr::from(*octets)))
 }
 
-/// The addresses that a service binding hints at (RFC 9460 §2.2, §7.3): clients connect to them without
-/// asking for A or AAAA.
+/// The address hints of a service binding (RFC 9460 §2.2, §7.3): clients connect to them without querying A or AAAA.
 fn hints(data: &[u8]) -> Option<Vec<IpAddr>> {
     const IPV4_HINT: u16 = 4;
     const IPV6_HINT: u16 = 6;

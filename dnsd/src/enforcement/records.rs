@@ -1,11 +1,10 @@
-//! What was told to whom and is still live: the source of every resync, and the memory that knows whether an
-//! answer tells its client anything new.
+//! The live addresses that each client was given: the source of every resync, and what decides whether an answer is new to
+//! its client.
 //!
-//! An address is used again, and what was told to one pod was not told to the next one there: it is neither told again
-//! as if it were, nor does it count as told when the next one asks.
+//! An address is reused: records of its earlier owner are neither sent again nor counted for its next owner.
 //!
-//! Bounded for each client and in total. What has to go to make room is told again, and waited for again,
-//! when it is asked again; so a limit costs time, never safety.
+//! Bounded per client and in total. An evicted record is recorded, and waited for, again when the name is queried again: a
+//! limit costs time, never safety.
 
 mod client;
 mod name;
@@ -21,87 +20,87 @@ use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
 
-use crate::enforcement::client::Asker;
+use crate::enforcement::client::ClientId;
 use crate::hash::HashMap;
 
-pub use bitmap::Marks;
-pub use client::Id;
+pub use bitmap::ClientBitmap;
+pub use client::NameId;
 
-use bitmap::Seats;
-use client::Told;
-use name::{Address, Name, name_of};
+use bitmap::BitAllocator;
+use client::ClientRecords;
+use name::{AddressRecord, NameRecord, name_of};
 
-/// How much a ledger holds.
+/// The limits of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LedgerLimits {
-    /// Addresses for one client.
+pub struct RecordLimits {
+    /// Addresses of one client.
     pub per_client: usize,
-    /// Addresses for all.
+    /// Addresses of all clients.
     pub total: usize,
-    /// How long after its end an address is still told again: the enforcer keeps addresses for a grace (30 s by
-    /// default), and one with a TTL of 0 lives for the grace alone.
+    /// How long after its expiry an address is still sent again: the enforcer keeps addresses for a grace period (30 s by
+    /// default), and one with a TTL of 0 lives for that period alone.
     pub grace: Duration,
 }
 
-/// What was told.
+/// The records of all clients.
 #[derive(Debug)]
-pub struct Ledger {
-    clients: HashMap<IpAddr, Told>,
+pub struct Records {
+    clients: HashMap<IpAddr, ClientRecords>,
     addresses: usize,
     latest: Sequence,
-    limits: LedgerLimits,
+    limits: RecordLimits,
     evictions: u64,
-    seats: Seats,
+    bits: BitAllocator,
 }
 
-/// What came of noting an observation.
+/// The result of recording an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Noted {
-    /// The number under which it is to be told to the enforcer; nothing where all of it was told before.
+pub struct RecordOutcome {
+    /// The sequence under which it is sent to the enforcer; `None` where all of it is recorded already.
     pub new: Option<Sequence>,
-    /// The numbers that its addresses wait for, each once.
+    /// The sequences of its addresses, each once.
     pub sequences: Vec<Sequence>,
-    /// Addresses of it that are told again because their last telling does not count, and were told to live longer: that
-    /// is what is to be told again.
+    /// Addresses of it that are sent again because their sequence does not count, and that are recorded with a later expiry:
+    /// that expiry is sent.
     pub longer: Vec<ObservedAddress>,
 }
 
-impl Ledger {
-    /// An empty ledger.
+impl Records {
+    /// Empty records.
     #[must_use]
-    pub fn new(limits: LedgerLimits) -> Self {
+    pub fn new(limits: RecordLimits) -> Self {
         Self {
             clients: HashMap::default(),
             addresses: 0,
             latest: Sequence::ZERO,
             limits,
             evictions: 0,
-            seats: Seats::new(),
+            bits: BitAllocator::new(),
         }
     }
 
-    /// Notes an observation. An address is told (again) if it is new, if it lives longer than was told, or if
-    /// `is_stale` says that its last telling does not count.
+    /// Records an observation. An address gets a new sequence if it is new, if it expires later than recorded, or if
+    /// `is_stale` says that its sequence does not count.
     pub fn note(
         &mut self,
         observation: &Observation,
         attachment: Option<Attachment>,
         is_stale: impl Fn(Sequence) -> bool,
         now: Timestamp,
-    ) -> Noted {
+    ) -> RecordOutcome {
         let next = self.latest.next();
-        let told = match self.clients.entry(observation.client) {
-            Entry::Vacant(place) => place.insert(Told::to(attachment)),
-            Entry::Occupied(place) => place.into_mut(),
+        let client_records = match self.clients.entry(observation.client) {
+            Entry::Vacant(entry) => entry.insert(ClientRecords::to(attachment)),
+            Entry::Occupied(entry) => entry.into_mut(),
         };
-        if told.of(attachment).is_none() {
-            // What was told to who had the address before.
-            self.addresses -= told.addresses();
-            *told = Told::to(attachment);
+        if client_records.of(attachment).is_none() {
+            // The records of the address' earlier owner.
+            self.addresses -= client_records.addresses();
+            *client_records = ClientRecords::to(attachment);
         }
-        let before = told.addresses();
-        let noted = told.note(observation, next, is_stale);
-        let after = told.addresses();
+        let before = client_records.addresses();
+        let noted = client_records.note(observation, next, is_stale);
+        let after = client_records.addresses();
         self.addresses = self.addresses + after - before;
         if noted.new.is_some() {
             self.latest = next;
@@ -112,103 +111,110 @@ impl Ledger {
         noted
     }
 
-    /// The highest number under which a client was told these addresses for at least as long; nothing where one of them
-    /// was not, or `is_stale` says that its last telling does not count.
+    /// The highest sequence of these addresses in the client's records; `None` where one of them is missing or expires
+    /// earlier there, or `is_stale` says that its sequence does not count.
     #[must_use]
-    pub fn told(
+    pub fn sequence_of(
         &self,
-        asker: Asker,
+        client_id: ClientId,
         question: &str,
         mut addresses: impl Iterator<Item = ObservedAddress>,
         is_stale: impl Fn(Sequence) -> bool,
     ) -> Option<Sequence> {
-        let told = self.clients.get(&asker.address)?;
-        let told = told.of(asker.attachment)?;
-        let name = told.get(told.find(question)?)?;
-        let mut places = 0..;
-        addresses.try_fold(Sequence::ZERO, |highest, told| {
-            let known = name.find(told.address, places.next()?)?;
-            let counts = known.told.expires >= told.expires && !is_stale(known.sequence);
+        let client_records = self.clients.get(&client_id.address)?.of(client_id.attachment)?;
+        let name = client_records.get(client_records.find(question)?)?;
+        let mut positions = 0..;
+        addresses.try_fold(Sequence::ZERO, |highest, observed| {
+            let known = name.find(observed.address, positions.next()?)?;
+            let counts = known.observed.expires >= observed.expires && !is_stale(known.sequence);
             counts.then(|| highest.max(known.sequence))
         })
     }
 
-    /// Whether an answer is marked as one that the client was told.
+    /// Whether the client's bit is set at an answer.
     #[must_use]
-    pub fn is_marked(&self, asker: Asker, marks: &Marks) -> bool {
-        let told = self.clients.get(&asker.address);
-        told.and_then(|told| told.of(asker.attachment))
-            .is_some_and(|told| self.seats.is_marked(told.seat, marks))
+    pub fn is_marked(&self, client_id: ClientId, bitmap: &ClientBitmap) -> bool {
+        let client_records = self.clients.get(&client_id.address);
+        client_records
+            .and_then(|client_records| client_records.of(client_id.attachment))
+            .is_some_and(|client_records| self.bits.is_marked(client_records.bit, bitmap))
     }
 
-    /// Marks an answer that the client was told.
-    pub fn mark(&mut self, asker: Asker, marks: &Marks) {
-        let told = self.clients.get_mut(&asker.address);
-        if let Some(told) = told.filter(|told| told.of(asker.attachment).is_some()) {
-            self.seats.mark(&mut told.seat, marks);
+    /// Sets the client's bit at an answer.
+    pub fn mark(&mut self, client_id: ClientId, bitmap: &ClientBitmap) {
+        let client_records = self.clients.get_mut(&client_id.address);
+        if let Some(client_records) =
+            client_records.filter(|client_records| client_records.of(client_id.attachment).is_some())
+        {
+            self.bits.mark(&mut client_records.bit, bitmap);
         }
     }
 
-    /// Has the client's marks count no longer.
+    /// Voids the client's bits.
     pub fn unmark(&mut self, client: IpAddr) {
-        if let Some(told) = self.clients.get_mut(&client) {
-            self.seats.take(&mut told.seat);
+        if let Some(client_records) = self.clients.get_mut(&client) {
+            self.bits.take(&mut client_records.bit);
         }
     }
 
-    /// Has no mark count any longer.
+    /// Voids all bits.
     pub const fn unmark_all(&mut self) {
-        self.seats.begin_epoch();
+        self.bits.next_generation();
     }
 
-    /// The last number that was given.
+    /// The last sequence.
     #[must_use]
     pub const fn latest(&self) -> Sequence {
         self.latest
     }
 
-    /// How many addresses it holds.
+    /// The number of addresses.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.addresses
     }
 
-    /// Whether it holds none.
+    /// Whether there is none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.addresses == 0
     }
 
-    /// How many had to go while they lived.
+    /// Addresses that were evicted before they expired.
     #[must_use]
     pub const fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// Changes the limits; what is over them goes with the next telling.
-    pub const fn set_limits(&mut self, limits: LedgerLimits) {
+    /// Changes the limits; what exceeds them is evicted with the next new record.
+    pub const fn set_limits(&mut self, limits: RecordLimits) {
         self.limits = limits;
     }
 
-    /// Everything, as a list to go through in pieces.
+    /// The keys of all records, for a resync in pieces.
     #[must_use]
-    pub fn keys(&self) -> Vec<(IpAddr, Id)> {
+    pub fn keys(&self) -> Vec<(IpAddr, NameId)> {
         let clients = self.clients.iter();
         clients
-            .flat_map(|(client, told)| told.ids().map(|name| (*client, name)))
+            .flat_map(|(client, client_records)| client_records.ids().map(|name| (*client, name)))
             .collect()
     }
 
-    /// What one client was told of one name and still lives, under a new number; nothing where its address is attached
-    /// elsewhere now, or nobody can say where it is.
-    pub fn retell(&mut self, asker: Asker, name: Id, now: Timestamp) -> Option<(Sequence, Observation)> {
+    /// The live addresses of one record, under a new sequence; `None` where the client's address is attached elsewhere now, or
+    /// where that is unknown.
+    pub fn renumber(
+        &mut self,
+        client_id: ClientId,
+        name: NameId,
+        now: Timestamp,
+    ) -> Option<(Sequence, Observation)> {
         let next = self.latest.next();
-        let client = asker.address;
-        let told = self.clients.get_mut(&client)?;
-        told.of(Some(asker.attachment?))?;
-        let addresses = told.renumber(name, next, now, self.limits.grace)?;
+        let client = client_id.address;
+        let client_records = self.clients.get_mut(&client)?;
+        client_records.of(Some(client_id.attachment?))?;
+        let addresses = client_records.renumber(name, next, now, self.limits.grace)?;
         self.latest = next;
-        Some((next, observation(client, told.get(name)?, addresses)))
+        Some((next, observation(client, client_records.get(name)?, addresses)))
     }
 
     /// The clients.
@@ -217,34 +223,41 @@ impl Ledger {
         self.clients.keys().copied().collect()
     }
 
-    /// What a client was told and still lives, with the numbers of its tellings, and what the client was attached to.
-    pub fn told_to(
+    /// The live records of a client, with their sequences, and what the client was attached to.
+    pub fn observations_of(
         &self,
         client: IpAddr,
         now: Timestamp,
     ) -> impl Iterator<Item = (Observation, Option<Attachment>, Vec<Sequence>)> {
         let grace = self.limits.grace;
         let of_client = self.clients.get(&client).into_iter();
-        of_client.flat_map(move |told| {
-            told.ids().filter_map(move |id| {
-                let name = told.get(id)?;
+        of_client.flat_map(move |client_records| {
+            client_records.ids().filter_map(move |id| {
+                let name = client_records.get(id)?;
                 let live = name.addresses().filter(|address| address.lives(now, grace));
                 let (addresses, sequences): (Vec<_>, Vec<_>) =
-                    live.map(|address| (address.told, address.sequence)).unzip();
+                    live.map(|address| (address.observed, address.sequence)).unzip();
                 let is_live = !addresses.is_empty();
-                is_live.then(|| (observation(client, name, addresses), told.attachment, sequences))
+                is_live.then(|| {
+                    (
+                        observation(client, name, addresses),
+                        client_records.attachment,
+                        sequences,
+                    )
+                })
             })
         })
     }
 
-    /// Forgets what is dead; says how many addresses that were.
+    /// Removes expired addresses; returns their number.
     pub fn sweep(&mut self, now: Timestamp) -> usize {
         let (grace, before) = (self.limits.grace, self.addresses);
-        for told in self.clients.values_mut() {
-            self.addresses -= told.sweep(now, grace);
+        for client_records in self.clients.values_mut() {
+            self.addresses -= client_records.sweep(now, grace);
         }
-        self.clients.retain(|_, told| !told.is_empty());
-        if before > self.addresses || self.seats.are_short() {
+        self.clients
+            .retain(|_, client_records| !client_records.is_empty());
+        if before > self.addresses || self.bits.are_short() {
             self.unmark_all();
         }
         before - self.addresses
@@ -259,7 +272,10 @@ impl Ledger {
             }
         }
         while self.addresses > self.limits.total {
-            let largest = self.clients.iter().max_by_key(|(_, told)| told.addresses());
+            let largest = self
+                .clients
+                .iter()
+                .max_by_key(|(_, client_records)| client_records.addresses());
             let Some(client) = largest.map(|(client, _)| *client) else {
                 break;
             };
@@ -270,14 +286,14 @@ impl Ledger {
     }
 
     fn addresses_of(&self, client: IpAddr) -> usize {
-        self.clients.get(&client).map_or(0, Told::addresses)
+        self.clients.get(&client).map_or(0, ClientRecords::addresses)
     }
 
     fn evict_oldest(&mut self, client: IpAddr, keep: Option<&str>, now: Timestamp) -> bool {
         let Some(evicted) = self
             .clients
             .get_mut(&client)
-            .and_then(|told| told.remove_oldest(keep))
+            .and_then(|client_records| client_records.remove_oldest(keep))
         else {
             return false;
         };
@@ -285,26 +301,26 @@ impl Ledger {
         true
     }
 
-    /// A name of which no two answers are alike is not left to grow either.
+    /// Bounds the addresses of one name, whose answers may all differ.
     fn shorten(&mut self, observation: &Observation, now: Timestamp) {
         let (client, most) = (observation.client, self.limits.per_client);
-        if let Some(told) = self.clients.get_mut(&client) {
-            let evicted = told.shorten(observation, most);
+        if let Some(client_records) = self.clients.get_mut(&client) {
+            let evicted = client_records.shorten(observation, most);
             self.note_evicted(client, evicted.into_iter(), now);
         }
     }
 
-    fn note_evicted(&mut self, client: IpAddr, evicted: impl Iterator<Item = Address>, now: Timestamp) {
+    fn note_evicted(&mut self, client: IpAddr, evicted: impl Iterator<Item = AddressRecord>, now: Timestamp) {
         for address in evicted {
             self.addresses -= 1;
-            self.evictions += u64::from(now < address.told.expires);
+            self.evictions += u64::from(now < address.observed.expires);
         }
         self.unmark(client);
     }
 }
 
-/// What a client was told of a name.
-fn observation(client: IpAddr, name: &Name, addresses: Vec<ObservedAddress>) -> Observation {
+/// The observation that a record holds.
+fn observation(client: IpAddr, name: &NameRecord, addresses: Vec<ObservedAddress>) -> Observation {
     let mut chain: Vec<DnsName> = name.names().map(name_of).collect();
     Observation {
         client,

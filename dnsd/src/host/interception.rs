@@ -20,8 +20,10 @@ mod pods;
 
 use std::net::{IpAddr, SocketAddr};
 
-use egret_kernel::iptables::{Hook, Match, Protocol, Rule, Segments, SetName, Side, Sides, Table, Target};
-use egret_kernel::routing::Delivery;
+use egret_kernel::iptables::{
+    Endpoint, Hook, Match, Protocol, Rule, SetLookup, SetName, Table, Target, TcpSegments,
+};
+use egret_kernel::routing::LocalDelivery;
 use egret_kernel::{Family, Transport};
 use egret_shared::switch::{Switch, is_off};
 
@@ -72,8 +74,8 @@ impl InterceptSet {
 impl Interception {
     /// The routing of a family.
     #[must_use]
-    pub const fn delivery(&self, family: Family) -> Delivery {
-        Delivery {
+    pub const fn delivery(&self, family: Family) -> LocalDelivery {
+        LocalDelivery {
             family,
             mark: self.mark,
             table: self.table,
@@ -103,7 +105,7 @@ impl Interception {
     fn hand_over_further(&self, to: IpAddr) -> DesiredRule {
         let rule = Rule::to(self.tproxy(to))
             .protocol(Protocol::Segments(
-                Segments::Further,
+                TcpSegments::Further,
                 INTERCEPT_PORT..=INTERCEPT_PORT,
             ))
             .unless(Match::ToThisHost)
@@ -113,15 +115,15 @@ impl Interception {
 
     fn hand_over(&self, to: IpAddr, what: Protocol) -> DesiredRule {
         let family = Family::of(to);
-        let holds = |set: InterceptSet, side| Match::Set(set.name(family), Sides::One(side));
+        let holds = |set: InterceptSet, side| Match::Set(set.name(family), SetLookup::One(side));
         let rule = Rule::to(self.tproxy(to))
             .protocol(what)
-            .when(holds(InterceptSet::Pods, Side::Source))
-            .unless(holds(InterceptSet::Spared, Side::Destination));
+            .when(holds(InterceptSet::Pods, Endpoint::Source))
+            .unless(holds(InterceptSet::Spared, Endpoint::Destination));
         let rule = if is_off(Switch::CatchAlive) {
             rule
         } else {
-            rule.when(holds(InterceptSet::Living, Side::Source))
+            rule.when(holds(InterceptSet::Living, Endpoint::Source))
         };
         caught(rule.unless(Match::ToThisHost))
     }
@@ -150,7 +152,7 @@ impl Interception {
 fn beginning(transport: Transport) -> Protocol {
     match transport {
         Transport::Tcp if !is_off(Switch::StayWithBeginning) => {
-            Protocol::Segments(Segments::Opening, INTERCEPT_PORT..=INTERCEPT_PORT)
+            Protocol::Segments(TcpSegments::Opening, INTERCEPT_PORT..=INTERCEPT_PORT)
         }
         Transport::Tcp | Transport::Udp | Transport::Sctp => {
             Protocol::to_ports(transport, INTERCEPT_PORT..=INTERCEPT_PORT)
@@ -168,7 +170,10 @@ fn caught(rule: Rule) -> DesiredRule {
 
 /// Answers to pods, from whatever address they asked.
 fn let_out(family: Family, transport: Transport) -> DesiredRule {
-    let pods = Match::Set(InterceptSet::Pods.name(family), Sides::One(Side::Destination));
+    let pods = Match::Set(
+        InterceptSet::Pods.name(family),
+        SetLookup::One(Endpoint::Destination),
+    );
     let rule =
         Rule::to(Target::Accept).protocol(Protocol::from_ports(transport, INTERCEPT_PORT..=INTERCEPT_PORT));
     DesiredRule {

@@ -1,4 +1,4 @@
-//! A [`Quota`] that threads share. What was taken is given back when it is dropped, and may be lost before.
+//! A fair semaphore: a [`Quota`] that threads share. A permit is returned when it is dropped, and may be revoked before.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,43 +6,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::enforcement::client::Payer;
 use crate::limits::quota::Quota;
+use crate::limits::quota_key::QuotaKey;
 
-pub use crate::limits::quota::Places;
+pub use crate::limits::quota::PermitLimits;
 
-/// Who has places.
+/// Issues permits by fair shares.
 #[derive(Debug)]
-pub struct Tally<H> {
-    /// Held for a look at who has how many.
+pub struct FairSemaphore<H> {
+    /// Held for one operation.
     quota: Mutex<Quota<H>>,
 }
 
-/// A place, or several, given back when it is dropped.
+/// A permit for an amount, returned when it is dropped.
 #[derive(Debug)]
-pub struct Place<H: Revoke> {
-    tally: Arc<Tally<H>>,
-    payer: Payer,
+pub struct Permit<H: Revoke> {
+    semaphore: Arc<FairSemaphore<H>>,
+    quota_key: QuotaKey,
     number: u64,
 }
 
-/// How who has a place hears that it is another client's now.
+/// Tells the owner of a permit that it is revoked.
 pub trait Revoke {
-    /// It is.
+    /// Revokes it.
     fn revoke(self);
 }
 
-/// A place whose loss can be waited for.
+/// A permit whose revocation can be awaited.
 #[derive(Debug)]
-pub struct Revocable {
-    _place: Place<Loss>,
-    loss: oneshot::Receiver<Infallible>,
+pub struct RevocablePermit {
+    _permit: Permit<RevokeSender>,
+    revoked: oneshot::Receiver<Infallible>,
 }
 
-/// Dropped when a place is lost, or given back.
-pub type Loss = oneshot::Sender<Infallible>;
+/// Dropped when a permit is revoked or returned.
+pub type RevokeSender = oneshot::Sender<Infallible>;
 
-impl Revoke for Loss {
+impl Revoke for RevokeSender {
     fn revoke(self) {}
 }
 
@@ -52,7 +52,7 @@ impl Revoke for CancellationToken {
     }
 }
 
-impl<H> Default for Tally<H> {
+impl<H> Default for FairSemaphore<H> {
     fn default() -> Self {
         Self {
             quota: Mutex::default(),
@@ -60,31 +60,31 @@ impl<H> Default for Tally<H> {
     }
 }
 
-impl<H: Revoke> Tally<H> {
-    /// How many places are taken.
+impl<H: Revoke> FairSemaphore<H> {
+    /// The amount in use.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.lock().taken()
     }
 
-    /// Takes so many places at once, if there are as many for this client, or others have to give way to it.
+    /// Takes a permit for `amount`, if the client's limit allows it and as much is free or can be revoked from others.
     #[must_use]
     pub fn take(
         self: &Arc<Self>,
-        payer: Payer,
+        quota_key: QuotaKey,
         amount: usize,
-        places: Places,
+        limits: PermitLimits,
         handle: H,
-    ) -> Option<Place<H>> {
+    ) -> Option<Permit<H>> {
         let mut lost = Vec::new();
         let number = self
             .lock()
-            .take(payer, amount, places, handle, |other| lost.push(other));
-        // Who loses one is woken now, and finds nothing locked.
+            .take(quota_key, amount, limits, handle, |other| lost.push(other));
+        // Revoked after the lock is released: woken owners do not wait for it.
         lost.into_iter().for_each(Revoke::revoke);
-        Some(Place {
-            tally: Arc::clone(self),
-            payer,
+        Some(Permit {
+            semaphore: Arc::clone(self),
+            quota_key,
             number: number?,
         })
     }
@@ -94,26 +94,29 @@ impl<H: Revoke> Tally<H> {
     }
 }
 
-impl Tally<Loss> {
-    /// Takes a place whose loss can be waited for.
+impl FairSemaphore<RevokeSender> {
+    /// Takes a permit of 1 whose revocation can be awaited.
     #[must_use]
-    pub fn enter(self: &Arc<Self>, payer: Payer, places: Places) -> Option<Revocable> {
-        let (handle, loss) = oneshot::channel();
-        let place = self.take(payer, 1, places, handle)?;
-        Some(Revocable { _place: place, loss })
+    pub fn acquire(self: &Arc<Self>, quota_key: QuotaKey, limits: PermitLimits) -> Option<RevocablePermit> {
+        let (handle, revoked) = oneshot::channel();
+        let permit = self.take(quota_key, 1, limits, handle)?;
+        Some(RevocablePermit {
+            _permit: permit,
+            revoked,
+        })
     }
 }
 
-impl Revocable {
-    /// Waits until it is another's.
-    pub async fn lost(&mut self) {
-        drop((&mut self.loss).await);
+impl RevocablePermit {
+    /// Waits until it is revoked.
+    pub async fn revoked(&mut self) {
+        drop((&mut self.revoked).await);
     }
 }
 
-impl<H: Revoke> Drop for Place<H> {
+impl<H: Revoke> Drop for Permit<H> {
     fn drop(&mut self) {
-        self.tally.lock().give_back(self.payer, self.number);
+        self.semaphore.lock().give_back(self.quota_key, self.number);
     }
 }
 
@@ -123,36 +126,36 @@ mod tests {
 
     use super::*;
 
-    fn of(client: u8) -> Payer {
+    fn of(client: u8) -> QuotaKey {
         IpAddr::from([10, 0, 0, client]).into()
     }
 
     #[test]
     fn a_place_is_given_back_and_who_loses_one_hears_of_it() {
-        let tally = Arc::<Tally<CancellationToken>>::default();
-        let places = Places {
+        let semaphore = Arc::<FairSemaphore<CancellationToken>>::default();
+        let limits = PermitLimits {
             per_client: 3,
             total: 3,
         };
         let take = |client| {
             let lost = CancellationToken::new();
-            let place = tally.take(of(client), 1, places, lost.clone());
-            (place, lost)
+            let permit = semaphore.take(of(client), 1, limits, lost.clone());
+            (permit, lost)
         };
         let mut large: Vec<_> = (0..3).map(|_| take(1)).collect();
         assert!(take(1).0.is_none());
         drop(large.pop());
-        assert_eq!(tally.taken(), 2);
+        assert_eq!(semaphore.taken(), 2);
         let (other, more) = (take(2), take(2));
         assert!(other.0.is_some() && more.0.is_none());
         let lost: Vec<bool> = large.iter().map(|(_, lost)| lost.is_cancelled()).collect();
         assert_eq!(lost, [false, false], "two are not two more than one");
         let third = take(3);
         assert!(third.0.is_some() && large[0].1.is_cancelled() && !large[1].1.is_cancelled());
-        assert_eq!(tally.taken(), 3);
+        assert_eq!(semaphore.taken(), 3);
         drop(third);
         drop(other);
         drop(large);
-        assert_eq!(tally.taken(), 0);
+        assert_eq!(semaphore.taken(), 0);
     }
 }

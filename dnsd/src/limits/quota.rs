@@ -1,9 +1,9 @@
-//! Fair shares of what is limited: each client may use some of it and all clients together some more. Where the total is
-//! used up, the largest user gives way to who has less, so that no client can have others refused.
+//! Fair shares of a limited amount: a limit per client and one for all clients together. When the total is used up, a client
+//! below its share pre-empts the oldest use of the largest user: no client can have others refused.
 //!
 //! Shares are compared interface by interface first, then network by network (an IPv4 address, or the /64 of an IPv6 one),
-//! then client by client: who writes many addresses behind one interface takes from who is behind that interface alone, and
-//! a /64 counts there as one IPv4 address does.
+//! then client by client: a client that spoofs many addresses takes from others behind its own interface alone, and a /64
+//! counts there as one IPv4 address.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,48 +13,48 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use egret_shared::switch::{Switch, is_off};
 
-use crate::enforcement::client::Payer;
 use crate::hash::HashMap;
+use crate::limits::quota_key::QuotaKey;
 
-/// How much there is.
+/// The limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
-    /// For one client.
+pub struct PermitLimits {
+    /// Of one client.
     pub per_client: usize,
-    /// For all.
+    /// Of all clients.
     pub total: usize,
 }
 
-/// Who uses how much. `H` is what is known of one use, for who ends it.
+/// The amounts in use. `H` is a handle to end one use.
 #[derive(Debug)]
 pub struct Quota<H> {
-    interfaces: HashMap<Option<u32>, Share>,
-    networks: HashMap<Network, Share>,
-    clients: HashMap<Payer, Client<H>>,
+    interfaces: HashMap<Option<u32>, Usage>,
+    networks: HashMap<Network, Usage>,
+    clients: HashMap<QuotaKey, Client<H>>,
     total: usize,
     last: u64,
 }
 
-/// Behind which interface, and there which: none where the interface is one client's.
+/// An interface and a network behind it; none where the interface is one client's.
 type Network = (Option<u32>, Option<IpAddr>);
 
-/// What a group of clients uses.
+/// The amount that a group of clients uses.
 #[derive(Clone, Copy, Debug)]
-struct Share {
+struct Usage {
     amount: usize,
-    /// The number of the use with which it began: of equal shares the older one gives way.
+    /// The number of its first use: of equal amounts the older one is pre-empted.
     since: u64,
 }
 
 #[derive(Debug)]
 struct Client<H> {
-    share: Share,
-    /// By number, and so in the order in which they began.
-    uses: BTreeMap<u64, Use<H>>,
+    share: Usage,
+    /// By number, which is their order in time.
+    allocations: BTreeMap<u64, Allocation<H>>,
 }
 
 #[derive(Debug)]
-struct Use<H> {
+struct Allocation<H> {
     amount: usize,
     handle: H,
 }
@@ -72,57 +72,60 @@ impl<H> Default for Quota<H> {
 }
 
 impl<H> Quota<H> {
-    /// How much is used.
+    /// The amount in use.
     #[must_use]
     pub const fn taken(&self) -> usize {
         self.total
     }
 
-    /// Takes so much for a client, and says under which number; nothing where the client has as much as it may, or the
-    /// total is used up and nobody has to give way to it. `give_way` is called with what others lose.
+    /// Takes an amount for a client; returns its number. `None` where the client's limit is reached, or the total is used up
+    /// and no other use can be pre-empted. `revoke` gets the handles of pre-empted uses.
     pub fn take(
         &mut self,
-        payer: Payer,
+        quota_key: QuotaKey,
         amount: usize,
-        places: Places,
+        limits: PermitLimits,
         handle: H,
-        mut give_way: impl FnMut(H),
+        mut revoke: impl FnMut(H),
     ) -> Option<u64> {
-        let own = self.clients.get(&payer).map_or(0, |client| client.share.amount);
-        let is_over = own.saturating_add(amount) > places.per_client && !is_off(Switch::FairShares);
-        if is_over || amount > places.total {
+        let own = self
+            .clients
+            .get(&quota_key)
+            .map_or(0, |client| client.share.amount);
+        let is_over = own.saturating_add(amount) > limits.per_client && !is_off(Switch::FairShares);
+        if is_over || amount > limits.total {
             return None;
         }
-        while self.total.saturating_add(amount) > places.total {
-            give_way(self.displace(payer, amount)?);
+        while self.total.saturating_add(amount) > limits.total {
+            revoke(self.preempt(quota_key, amount)?);
         }
-        self.add(payer, amount, handle)
+        self.add(quota_key, amount, handle)
     }
 
-    /// Gives back what was taken under this number, if nobody had to give way with it.
-    pub fn give_back(&mut self, payer: Payer, number: u64) {
-        let client = self.clients.get_mut(&payer);
-        let ended = client.and_then(|client| client.uses.remove(&number));
+    /// Returns what was taken under this number, unless it was pre-empted.
+    pub fn give_back(&mut self, quota_key: QuotaKey, number: u64) {
+        let client = self.clients.get_mut(&quota_key);
+        let ended = client.and_then(|client| client.allocations.remove(&number));
         if let Some(ended) = ended {
-            self.subtract(payer, ended.amount);
+            self.subtract(quota_key, ended.amount);
         }
     }
 
-    /// Ends the oldest use of the largest user, if that has more than this client would have then.
-    fn displace(&mut self, payer: Payer, amount: usize) -> Option<H> {
+    /// Pre-empts the oldest use of the largest user, if that user has more than this client would have then.
+    fn preempt(&mut self, quota_key: QuotaKey, amount: usize) -> Option<H> {
         if is_off(Switch::FairShares) {
             return None;
         }
-        // Where the largest group has too little to give way, somebody in the client's own group may still have to.
-        let needs = |own: usize, largest: &Share| own.saturating_add(amount) < largest.amount;
-        let own_interface = payer.interface();
+        // Where the largest group is not large enough, a client in the own group may still be pre-empted.
+        let needs = |own: usize, largest: &Usage| own.saturating_add(amount) < largest.amount;
+        let own_interface = quota_key.interface();
         let interface = match largest(self.interfaces.iter()) {
             Some((interface, share)) if needs(amount_of(&self.interfaces, &own_interface), share) => {
                 *interface
             }
             Some(_) | None => own_interface,
         };
-        let own_network = network_of(payer);
+        let own_network = network_of(quota_key);
         let is_own = interface == own_interface;
         let networks = self.networks.iter().filter(|((of, _), _)| *of == interface);
         let network = match largest(networks) {
@@ -132,54 +135,63 @@ impl<H> Quota<H> {
             Some(_) | None => own_network,
         };
         let is_own = network == own_network;
-        let own = self.clients.get(&payer).map_or(0, |client| client.share.amount);
-        let clients = self.clients.iter().map(|(payer, client)| (payer, &client.share));
-        let clients = clients.filter(|(payer, _)| network_of(**payer) == network);
+        let own = self
+            .clients
+            .get(&quota_key)
+            .map_or(0, |client| client.share.amount);
+        let clients = self
+            .clients
+            .iter()
+            .map(|(quota_key, client)| (quota_key, &client.share));
+        let clients = clients.filter(|(quota_key, _)| network_of(**quota_key) == network);
         let (client, share) = largest(clients)?;
         if is_own && !needs(own, share) {
             return None;
         }
         let client = *client;
-        let (_, oldest) = self.clients.get_mut(&client)?.uses.pop_first()?;
+        let (_, oldest) = self.clients.get_mut(&client)?.allocations.pop_first()?;
         self.subtract(client, oldest.amount);
         Some(oldest.handle)
     }
 
-    fn add(&mut self, payer: Payer, amount: usize, handle: H) -> Option<u64> {
+    fn add(&mut self, quota_key: QuotaKey, amount: usize, handle: H) -> Option<u64> {
         self.last += 1;
         let (number, begun) = (
             self.last,
-            Share {
+            Usage {
                 amount: 0,
                 since: self.last,
             },
         );
         self.total += amount;
-        self.interfaces.entry(payer.interface()).or_insert(begun).amount += amount;
-        self.networks.entry(network_of(payer)).or_insert(begun).amount += amount;
-        let client = self.clients.entry(payer).or_insert_with(|| Client {
+        self.interfaces
+            .entry(quota_key.interface())
+            .or_insert(begun)
+            .amount += amount;
+        self.networks.entry(network_of(quota_key)).or_insert(begun).amount += amount;
+        let client = self.clients.entry(quota_key).or_insert_with(|| Client {
             share: begun,
-            uses: BTreeMap::new(),
+            allocations: BTreeMap::new(),
         });
         client.share.amount += amount;
-        client.uses.insert(number, Use { amount, handle });
+        client.allocations.insert(number, Allocation { amount, handle });
         Some(number)
     }
 
-    fn subtract(&mut self, payer: Payer, amount: usize) {
+    fn subtract(&mut self, quota_key: QuotaKey, amount: usize) {
         self.total -= amount;
-        subtract(&mut self.interfaces, payer.interface(), amount);
-        subtract(&mut self.networks, network_of(payer), amount);
-        if let Entry::Occupied(mut client) = self.clients.entry(payer) {
+        subtract(&mut self.interfaces, quota_key.interface(), amount);
+        subtract(&mut self.networks, network_of(quota_key), amount);
+        if let Entry::Occupied(mut client) = self.clients.entry(quota_key) {
             client.get_mut().share.amount -= amount;
-            if client.get().uses.is_empty() {
+            if client.get().allocations.is_empty() {
                 client.remove();
             }
         }
     }
 }
 
-fn subtract<K: Eq + Hash>(shares: &mut HashMap<K, Share>, of: K, amount: usize) {
+fn subtract<K: Eq + Hash>(shares: &mut HashMap<K, Usage>, of: K, amount: usize) {
     if let Entry::Occupied(mut share) = shares.entry(of) {
         share.get_mut().amount -= amount;
         if share.get().amount == 0 {
@@ -188,33 +200,33 @@ fn subtract<K: Eq + Hash>(shares: &mut HashMap<K, Share>, of: K, amount: usize) 
     }
 }
 
-fn amount_of<K: Eq + Hash>(shares: &HashMap<K, Share>, of: &K) -> usize {
+fn amount_of<K: Eq + Hash>(shares: &HashMap<K, Usage>, of: &K) -> usize {
     shares.get(of).map_or(0, |share| share.amount)
 }
 
-fn largest<'a, K>(shares: impl Iterator<Item = (&'a K, &'a Share)>) -> Option<(&'a K, &'a Share)> {
+fn largest<'a, K>(shares: impl Iterator<Item = (&'a K, &'a Usage)>) -> Option<(&'a K, &'a Usage)> {
     shares.max_by_key(|(_, share)| (share.amount, Reverse(share.since)))
 }
 
-/// Whoever has one IPv6 address of a /64 can mostly have all of them.
-fn network_of(payer: Payer) -> Network {
-    let network = payer.address().map(|address| match address {
+/// A host with one IPv6 address of a /64 can mostly use all of them.
+fn network_of(quota_key: QuotaKey) -> Network {
+    let network = quota_key.address().map(|address| match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
     });
-    (payer.interface(), network)
+    (quota_key.interface(), network)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(client: u8) -> Payer {
+    fn of(client: u8) -> QuotaKey {
         IpAddr::from([10, 0, 0, client]).into()
     }
 
-    const fn places(total: usize) -> Places {
-        Places {
+    const fn limits(total: usize) -> PermitLimits {
+        PermitLimits {
             per_client: usize::MAX,
             total,
         }
@@ -222,21 +234,23 @@ mod tests {
 
     /// Each takes one in its turn. What became of each at the end: it has its place (`+`), had it and lost it (`-`), or was
     /// given none (`.`).
-    fn play(total: usize, asked: impl IntoIterator<Item = Payer>) -> String {
-        let (mut quota, mut fates, mut uses) = (Quota::default(), Vec::new(), Vec::new());
-        for (place, payer) in asked.into_iter().enumerate() {
+    fn play(total: usize, asked: impl IntoIterator<Item = QuotaKey>) -> String {
+        let (mut quota, mut fates, mut allocations) = (Quota::default(), Vec::new(), Vec::new());
+        for (place, quota_key) in asked.into_iter().enumerate() {
             let mut lost = Vec::new();
-            let number = quota.take(payer, 1, places(total), place, |other: usize| lost.push(other));
+            let number = quota.take(quota_key, 1, limits(total), place, |other: usize| {
+                lost.push(other)
+            });
             fates.push(if number.is_some() { '+' } else { '.' });
             for other in lost {
                 fates[other] = '-';
             }
-            uses.push((payer, number));
+            allocations.push((quota_key, number));
             assert!(quota.taken() <= total);
         }
-        for (payer, number) in uses {
+        for (quota_key, number) in allocations {
             if let Some(number) = number {
-                quota.give_back(payer, number);
+                quota.give_back(quota_key, number);
             }
         }
         assert_eq!(quota.taken(), 0);
@@ -273,8 +287,8 @@ mod tests {
 
     #[test]
     fn many_addresses_behind_one_interface_take_nothing_from_other_interfaces() {
-        let spoofed = |number: u8| Payer::behind(7, Some([10, 0, 0, number].into()));
-        let other = Payer::behind(8, None);
+        let spoofed = |number: u8| QuotaKey::behind(7, Some([10, 0, 0, number].into()));
+        let other = QuotaKey::behind(8, None);
         let flood = (1..=6).map(spoofed);
         assert_eq!(play(6, flood.clone().chain([other, other, other])), "---++++++");
         // Two more behind the other one, and both have the same.
@@ -285,9 +299,9 @@ mod tests {
     fn behind_one_interface_a_network_of_ipv6_counts_as_one_address_of_ipv4() {
         let in_v6 = |network: u16, last: u16| {
             let address = Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, last);
-            Payer::behind(7, Some(address.into()))
+            QuotaKey::behind(7, Some(address.into()))
         };
-        let in_v4 = |last: u8| Payer::behind(7, Some([10, 0, 0, last].into()));
+        let in_v4 = |last: u8| QuotaKey::behind(7, Some([10, 0, 0, last].into()));
         let flood = (1..=6).map(|last| in_v6(0, last));
         assert_eq!(play(6, flood.clone().chain([in_v4(1), in_v4(2)])), "--++++++");
         assert_eq!(play(6, flood.clone().chain([in_v6(1, 1)])), "-++++++");
@@ -300,7 +314,7 @@ mod tests {
     #[test]
     fn a_client_has_no_more_than_one_may_have_and_leaves_the_rest() {
         let mut quota = Quota::default();
-        let limits = Places {
+        let limits = PermitLimits {
             per_client: 2,
             total: 3,
         };
@@ -318,10 +332,10 @@ mod tests {
         let mut quota = Quota::default();
         let mut lost = Vec::new();
         for (name, amount) in [("a", 3), ("b", 3), ("c", 4)] {
-            let taken = quota.take(of(1), amount, places(10), name, |_| panic!("there is room"));
+            let taken = quota.take(of(1), amount, limits(10), name, |_| panic!("there is room"));
             assert!(taken.is_some());
         }
-        let taken = quota.take(of(2), 5, places(10), "d", |other| lost.push(other));
+        let taken = quota.take(of(2), 5, limits(10), "d", |other| lost.push(other));
         assert!(taken.is_some());
         assert_eq!((lost, quota.taken()), (vec!["a", "b"], 9));
     }

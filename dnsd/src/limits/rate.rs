@@ -1,35 +1,34 @@
-//! How often a client may ask, and all of them together: so that one pod that asks without end leaves the others their
-//! turns.
+//! Rate limits for queries, per client and in total, by token buckets.
 
 use std::sync::{Mutex, PoisonError};
 
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use crate::enforcement::client::Payer;
 use crate::hash::HashMap;
+use crate::limits::quota_key::QuotaKey;
 
-/// Clients that are remembered; with more, those that have asked nothing for a second are forgotten, or all, where that is
-/// nobody: to look for such at each query would cost more than the query.
-const MAX_REMEMBERED: usize = 16_384;
-/// Milliseconds of a second: what a query costs, in thousandths of it.
+/// Clients with a bucket. Above it, clients without a query for a second are removed, or all if most are active: a sweep for
+/// each query would cost more than the query.
+const MAX_CLIENTS: usize = 16_384;
+/// The cost of a query in thousandths of a token; also the milliseconds of a second.
 const SECOND: u64 = 1000;
 
-/// Queries in a second, where they are limited.
+/// Queries per second; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimits {
     /// Of one client.
     pub per_client: Option<u32>,
-    /// Of all clients.
+    /// Of all clients together.
     pub total: Option<u32>,
 }
 
-/// Which limit a query is over.
+/// The limit that a query exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverRate {
-    /// That of its client.
+    /// The client's.
     Client,
-    /// That of all.
+    /// The total.
     Total,
 }
 
@@ -47,33 +46,32 @@ impl OverRate {
     }
 }
 
-/// What clients have left.
+/// The rate limiter.
 #[derive(Debug, Default)]
-pub struct Rates {
+pub struct RateLimiter {
     /// Held for one map operation.
-    buckets: Mutex<Buckets>,
+    buckets: Mutex<TokenBuckets>,
 }
 
 #[derive(Debug, Default)]
-struct Buckets {
-    by_client: HashMap<Payer, Bucket>,
-    total: Option<Bucket>,
+struct TokenBuckets {
+    by_client: HashMap<QuotaKey, TokenBucket>,
+    total: Option<TokenBucket>,
 }
 
-/// Queries that may come at once, in thousandths, as of a moment; a second fills it.
+/// A token bucket: tokens in thousandths at a time. A second fills it.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
-    left: u64,
+struct TokenBucket {
+    tokens: u64,
     at: Timestamp,
 }
 
-impl Rates {
-    /// Takes a query, if it is one of so many a second. What a client asks beyond its own limit is not taken from what
-    /// all have.
+impl RateLimiter {
+    /// Admits a query within the limits. A query above its client's limit takes nothing from the total.
     ///
     /// # Errors
-    /// With the limit that it is over.
-    pub fn admit(&self, client: Payer, limits: RateLimits, now: Timestamp) -> Result<(), OverRate> {
+    /// The limit that it exceeds.
+    pub fn admit(&self, client: QuotaKey, limits: RateLimits, now: Timestamp) -> Result<(), OverRate> {
         if limits == RateLimits::default() {
             return Ok(());
         }
@@ -85,7 +83,7 @@ impl Rates {
         let Some(rate) = limits.total else {
             return Ok(());
         };
-        let total = buckets.total.get_or_insert_with(|| Bucket::full(rate, now));
+        let total = buckets.total.get_or_insert_with(|| TokenBucket::full(rate, now));
         if total.take(rate, now) {
             Ok(())
         } else {
@@ -94,37 +92,37 @@ impl Rates {
     }
 }
 
-impl Buckets {
-    fn of(&mut self, client: Payer, rate: u32, now: Timestamp) -> &mut Bucket {
-        if self.by_client.len() >= MAX_REMEMBERED {
+impl TokenBuckets {
+    fn of(&mut self, client: QuotaKey, rate: u32, now: Timestamp) -> &mut TokenBucket {
+        if self.by_client.len() >= MAX_CLIENTS {
             self.by_client.retain(|_, bucket| millis(now, bucket.at) < SECOND);
-            if self.by_client.len() > MAX_REMEMBERED / 2 {
+            if self.by_client.len() > MAX_CLIENTS / 2 {
                 self.by_client.clear();
             }
         }
         let bucket = self.by_client.entry(client);
-        bucket.or_insert_with(|| Bucket::full(rate, now))
+        bucket.or_insert_with(|| TokenBucket::full(rate, now))
     }
 }
 
-impl Bucket {
+impl TokenBucket {
     fn full(rate: u32, now: Timestamp) -> Self {
         Self {
-            left: u64::from(rate) * SECOND,
+            tokens: u64::from(rate) * SECOND,
             at: now,
         }
     }
 
     fn take(&mut self, rate: u32, now: Timestamp) -> bool {
-        // Threads look at the clock before they come here: one that comes late must not have the time between given twice.
+        // Threads read the clock before they take the lock: a late one must not refill for the same time twice.
         let now = now.max(self.at);
         let full = u64::from(rate) * SECOND;
         let gained = millis(now, self.at).saturating_mul(rate.into());
-        self.left = self.left.saturating_add(gained).min(full);
+        self.tokens = self.tokens.saturating_add(gained).min(full);
         self.at = now;
-        let is_taken = self.left >= SECOND;
+        let is_taken = self.tokens >= SECOND;
         if is_taken {
-            self.left -= SECOND;
+            self.tokens -= SECOND;
         }
         is_taken
     }
@@ -146,13 +144,13 @@ mod tests {
         total: None,
     };
 
-    fn of(client: u8) -> Payer {
+    fn of(client: u8) -> QuotaKey {
         IpAddr::from([10, 0, 0, client]).into()
     }
 
     #[test]
     fn a_client_has_so_many_a_second_and_others_have_theirs() {
-        let (rates, now) = (Rates::default(), Timestamp::from_millis(10_000));
+        let (rates, now) = (RateLimiter::default(), Timestamp::from_millis(10_000));
         let admitted = |client: u8, now| {
             let asked = (0..20).filter(|_| rates.admit(of(client), FIVE, now).is_ok());
             asked.count()
@@ -164,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_query_that_comes_here_late_brings_no_time_back() {
-        let (rates, now) = (Rates::default(), Timestamp::from_millis(10_000));
+        let (rates, now) = (RateLimiter::default(), Timestamp::from_millis(10_000));
         let at = |millis| now.after(Duration::from_millis(millis));
         let one = of(1);
         while rates.admit(one, FIVE, at(20)).is_ok() {}
@@ -176,21 +174,21 @@ mod tests {
 
     #[test]
     fn a_flood_of_addresses_is_forgotten_again() {
-        let rates = Rates::default();
+        let rates = RateLimiter::default();
         // Some in each millisecond, and all in one.
         for moment in [|client: u32| u64::from(client), |_| 40_000] {
             for client in 0..40_000_u32 {
                 let (now, address) = (Timestamp::from_millis(moment(client)), client.to_be_bytes());
-                let payer = Payer::from(IpAddr::from(address));
-                assert_eq!(rates.admit(payer, FIVE, now), Ok(()));
+                let quota_key = QuotaKey::from(IpAddr::from(address));
+                assert_eq!(rates.admit(quota_key, FIVE, now), Ok(()));
             }
-            assert!(rates.buckets.lock().unwrap().by_client.len() <= MAX_REMEMBERED);
+            assert!(rates.buckets.lock().unwrap().by_client.len() <= MAX_CLIENTS);
         }
     }
 
     #[test]
     fn what_one_client_asks_too_often_is_not_taken_from_what_all_have() {
-        let (rates, now) = (Rates::default(), Timestamp::from_millis(10_000));
+        let (rates, now) = (RateLimiter::default(), Timestamp::from_millis(10_000));
         let limits = RateLimits {
             total: Some(8),
             ..FIVE

@@ -6,10 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::net::batch::Envelope;
+use crate::net::batch::DatagramMeta;
 
 /// A reply and its way.
-pub(super) type Reply = (Vec<u8>, Envelope);
+pub(super) type Reply = (Vec<u8>, DatagramMeta);
 
 /// The replies that wait for their listener.
 #[derive(Debug, Default)]
@@ -27,12 +27,12 @@ struct State {
 
 impl Replies {
     /// Has the listener send it. Where there is none any more it comes back: who has it sends it.
-    pub(super) fn put(&self, octets: Vec<u8>, envelope: Envelope) -> Result<(), Reply> {
+    pub(super) fn put(&self, octets: Vec<u8>, meta: DatagramMeta) -> Result<(), Reply> {
         let mut state = self.lock();
         if state.is_closed {
-            return Err((octets, envelope));
+            return Err((octets, meta));
         }
-        state.waiting.push((octets, envelope));
+        state.waiting.push((octets, meta));
         if state.waiting.len() == 1 {
             self.ready.notify_one();
         }

@@ -1,4 +1,5 @@
 //! Connections (RFC 7766): two octets of length before each message, however the segments split them; questions
+
 //! are answered as answers come, not as they were asked, so that a held answer holds up nothing else.
 
 use std::io;
@@ -19,8 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Service;
 use crate::config::model::Timeouts;
-use crate::enforcement::client::{Identity, Payer, Unattributed};
-use crate::limits::permits::{Place, Places};
+use crate::enforcement::client::{Identity, Unidentified};
+use crate::limits::permits::{Permit, PermitLimits};
+use crate::limits::quota_key::QuotaKey;
 use crate::listener::udp_socket::beside_others;
 use crate::net::Transport;
 use crate::net::packet_info;
@@ -33,7 +35,7 @@ const MAX_PIPELINED: usize = 256;
 const MAX_UNWRITTEN: usize = 64;
 /// Octets of replies that wait to be written. Who asks for much and reads nothing is cut off, long before its patience
 /// has ended: a pod has a hundred connections, and a reply 64 KiB.
-const UNWRITTEN: Places = Places {
+const UNWRITTEN: PermitLimits = PermitLimits {
     per_client: 4 << 20,
     total: 32 << 20,
 };
@@ -87,10 +89,7 @@ pub(super) async fn serve(listener: TcpListener, port: Arc<Listener>, service: S
         close: ends.connections,
     };
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = ends.listener.cancelled() => return,
-        };
+        let accepted = tokio::select! { accepted = listener.accept() => accepted, () = ends.listener.cancelled() => return, };
         match accepted {
             Ok((stream, peer)) => door.admit(stream, peer),
             Err(error) => {
@@ -125,20 +124,22 @@ impl Door {
             transport: Transport::Tcp,
         };
         let resolver = &self.service.resolver;
-        let Identity { payer, is_forged, .. } = resolver.identify(&arrival, clock::now());
+        let Identity {
+            quota_key, is_forged, ..
+        } = resolver.identify(&arrival, clock::now());
         if is_forged {
-            resolver.metrics().unattributed(Unattributed::Interface);
+            resolver.metrics().unattributed(Unidentified::Interface);
             return;
         }
         let cut = CancellationToken::new();
-        let (connections, places) = (&self.service.connections, table.config.tcp.connections);
-        match connections.take(payer, 1, places, cut.clone()) {
-            Some(place) => {
+        let (connections, limits) = (&self.service.connections, table.config.tcp.connections);
+        match connections.take(quota_key, 1, limits, cut.clone()) {
+            Some(permit) => {
                 let caller = Caller {
                     arrival,
-                    payer,
+                    quota_key,
                     cut,
-                    _place: place,
+                    _place: permit,
                 };
                 let serving = converse(stream, caller, self.clone(), table.timeouts);
                 let serving = self.service.under_way.track_future(serving);
@@ -152,16 +153,16 @@ impl Door {
 /// Who has a connection.
 struct Caller {
     arrival: PacketInfo,
-    payer: Payer,
+    quota_key: QuotaKey,
     /// Ends the connection, whatever waits.
     cut: CancellationToken,
-    _place: Place<CancellationToken>,
+    _place: Permit<CancellationToken>,
 }
 
 async fn converse(stream: TcpStream, caller: Caller, door: Door, timeouts: Timeouts) {
     let Caller {
         arrival,
-        payer,
+        quota_key,
         cut,
         _place,
     } = caller;
@@ -170,15 +171,15 @@ async fn converse(stream: TcpStream, caller: Caller, door: Door, timeouts: Timeo
     }
     let (reader, writer) = stream.into_split();
     let (replies, waiting) = mpsc::channel(MAX_UNWRITTEN);
-    let outbox = Outbox {
+    let send_batch = SendBatch {
         replies,
-        payer,
+        quota_key,
         service: door.service.clone(),
         cut: cut.clone(),
     };
     let mut writing = std::pin::pin!(write(writer, waiting, timeouts.write));
     tokio::select! {
-        () = read(BufReader::new(reader), arrival, &door, timeouts, outbox) => {
+        () = read(BufReader::new(reader), arrival, &door, timeouts, send_batch) => {
             tokio::select! {
                 () = writing => {}
                 () = cut.cancelled() => {}
@@ -193,24 +194,24 @@ async fn converse(stream: TcpStream, caller: Caller, door: Door, timeouts: Timeo
 }
 
 /// A reply that waits to be written, with what it takes of what its client may leave unread.
-type Unwritten = (Vec<u8>, Place<CancellationToken>);
+type Unwritten = (Vec<u8>, Permit<CancellationToken>);
 
 /// Where the replies of a connection wait.
 #[derive(Clone)]
-struct Outbox {
+struct SendBatch {
     replies: mpsc::Sender<Unwritten>,
-    payer: Payer,
+    quota_key: QuotaKey,
     service: Service,
     /// Ends the connection, whatever waits.
     cut: CancellationToken,
 }
 
-impl Outbox {
+impl SendBatch {
     /// Has a reply written when its turn comes; false when the connection is gone, and so is who wanted this.
     async fn put(&self, reply: Vec<u8>) -> bool {
         let unwritten = &self.service.unwritten;
-        match unwritten.take(self.payer, reply.len(), UNWRITTEN, self.cut.clone()) {
-            Some(place) => self.replies.send((reply, place)).await.is_ok(),
+        match unwritten.take(self.quota_key, reply.len(), UNWRITTEN, self.cut.clone()) {
+            Some(permit) => self.replies.send((reply, permit)).await.is_ok(),
             None => {
                 self.cut.cancel();
                 false
@@ -224,7 +225,7 @@ async fn read(
     arrival: PacketInfo,
     door: &Door,
     timeouts: Timeouts,
-    outbox: Outbox,
+    send_batch: SendBatch,
 ) {
     let room = Arc::new(Semaphore::new(MAX_PIPELINED));
     let mut left = timeouts.queries_per_connection.unwrap_or(u32::MAX);
@@ -248,15 +249,15 @@ async fn read(
         {
             Disposition::NoReply => {}
             Disposition::Reply(reply) => {
-                if !outbox.put(reply).await {
+                if !send_batch.put(reply).await {
                     return;
                 }
             }
             Disposition::Pending(pending) => {
-                let outbox = outbox.clone();
+                let send_batch = send_batch.clone();
                 let answering = async move {
                     if let Some(reply) = pending.reply().await {
-                        outbox.put(reply).await;
+                        send_batch.put(reply).await;
                     }
                     drop(permit);
                 };
@@ -283,8 +284,8 @@ async fn read_message(
 }
 
 /// Writes replies until all who may send one are gone, or the client does not read.
-async fn write(mut writer: OwnedWriteHalf, mut outbox: mpsc::Receiver<Unwritten>, patience: Duration) {
-    while let Some((reply, _place)) = outbox.recv().await {
+async fn write(mut writer: OwnedWriteHalf, mut send_batch: mpsc::Receiver<Unwritten>, patience: Duration) {
+    while let Some((reply, _place)) = send_batch.recv().await {
         let Ok(length) = u16::try_from(reply.len()) else {
             continue;
         };

@@ -6,7 +6,7 @@
 use std::future::pending;
 use std::io;
 
-use egret_kernel::memory::keep_room;
+use egret_kernel::allocator::reserve_heap;
 use egret_shared::rt::task;
 use egret_shared::switch::{Switch, is_off};
 use tokio::runtime::{Builder, Handle};
@@ -71,7 +71,7 @@ fn start(number: usize, end: CancellationToken) -> io::Result<Handle> {
     std::thread::Builder::new()
         .name(format!("dnsd-{number}"))
         .spawn(move || {
-            keep_room(HEAP_RESERVE);
+            reserve_heap(HEAP_RESERVE);
             runtime.block_on(end.cancelled());
         })?;
     Ok(handle)

@@ -14,7 +14,7 @@ use crate::listener::burst::Burst;
 use crate::listener::reply_queue::{Replies, Reply};
 use crate::listener::udp_socket::ListenSocket;
 use crate::net::Transport;
-use crate::net::batch::{Envelope, Inbox, MOST, Outbox};
+use crate::net::batch::{BATCH, DatagramMeta, ReceiveBatch, SendBatch};
 use crate::pipeline::{Disposition, Pending, ReceivedAt};
 use crate::zones::{Listener, PacketInfo};
 use tokio_util::sync::CancellationToken;
@@ -40,8 +40,8 @@ pub(super) struct UdpReader {
     workers: Workers<Job>,
     /// An empty list, reused.
     taken: Vec<Reply>,
-    inbox: Inbox,
-    outbox: Outbox,
+    receive_batch: ReceiveBatch,
+    send_batch: SendBatch,
 }
 
 impl UdpReader {
@@ -59,8 +59,8 @@ impl UdpReader {
             replies: Arc::default(),
             workers: Workers::new(),
             taken: Vec::new(),
-            inbox: Inbox::new(),
-            outbox: Outbox::new(),
+            receive_batch: ReceiveBatch::new(),
+            send_batch: SendBatch::new(),
         }
     }
 
@@ -87,7 +87,7 @@ impl UdpReader {
                 self.release_held_first().await;
             }
             match readable.and_then(|()| self.read_batch()) {
-                Ok(MOST) => tokio::task::yield_now().await,
+                Ok(BATCH) => tokio::task::yield_now().await,
                 Ok(_all_there_were) => {}
                 Err(error) => {
                     tracing::debug!(%error, "a datagram cannot be received");
@@ -123,7 +123,7 @@ impl UdpReader {
 
     async fn read_what_is_left(&mut self, close: &CancellationToken) {
         // Errors are the first thread's: it is registered for them.
-        while let Ok(received) = self.datagrams.receive_now(&mut self.inbox) {
+        while let Ok(received) = self.datagrams.receive_now(&mut self.receive_batch) {
             self.service
                 .metrics
                 .further_threads_datagrams
@@ -139,8 +139,8 @@ impl UdpReader {
 
     /// Reads what is queued: it would be lost with the socket.
     fn read_rest(&mut self) {
-        for _ in 0..MAX_AT_CLOSE / MOST {
-            match self.datagrams.receive_now(&mut self.inbox) {
+        for _ in 0..MAX_AT_CLOSE / BATCH {
+            match self.datagrams.receive_now(&mut self.receive_batch) {
                 Ok(received) => self.answer_all(received),
                 Err(_nothing_left) => return,
             }
@@ -159,11 +159,11 @@ impl UdpReader {
     /// Reads and answers what is queued. After several datagrams more have usually arrived meanwhile: those are read without
     /// polling first.
     fn read_batch(&mut self) -> io::Result<usize> {
-        let mut received = self.datagrams.try_receive(&mut self.inbox)?;
+        let mut received = self.datagrams.try_receive(&mut self.receive_batch)?;
         self.answer_burst(received);
         let mut all = received;
-        while (FEW..MOST).contains(&received) && all < MAX_PER_TURN && !self.service.resolver.is_holding() {
-            received = match self.datagrams.receive_now(&mut self.inbox) {
+        while (FEW..BATCH).contains(&received) && all < MAX_PER_TURN && !self.service.resolver.is_holding() {
+            received = match self.datagrams.receive_now(&mut self.receive_batch) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 received => received?,
             };
@@ -186,14 +186,14 @@ impl UdpReader {
         let (table, when) = (self.port.table(), ReceivedAt::now());
         let batch = self.service.resolver.batch(&table, when);
         for place in 0..received {
-            if let Some((octets, envelope)) = self.inbox.get(place) {
-                match batch.answer(octets, arrival(&envelope)) {
+            if let Some((octets, meta)) = self.receive_batch.get(place) {
+                match batch.answer(octets, arrival(&meta)) {
                     Disposition::NoReply => {}
                     Disposition::Reply(reply) => {
-                        let from = self.datagrams.source(&envelope);
-                        self.outbox.push(reply, envelope, from);
+                        let from = self.datagrams.source(&meta);
+                        self.send_batch.push(reply, meta, from);
                     }
-                    Disposition::Pending(pending) => self.answer_later(envelope, pending),
+                    Disposition::Pending(pending) => self.answer_later(meta, pending),
                 }
             }
         }
@@ -206,9 +206,9 @@ impl UdpReader {
         let mut replies = self.replies.take(std::mem::take(&mut self.taken));
         let mut left = replies.drain(..).peekable();
         while left.peek().is_some() {
-            for (reply, envelope) in left.by_ref().take(MOST) {
-                let from = self.datagrams.source(&envelope);
-                self.outbox.push(reply, envelope, from);
+            for (reply, meta) in left.by_ref().take(BATCH) {
+                let from = self.datagrams.source(&meta);
+                self.send_batch.push(reply, meta, from);
             }
             self.flush();
         }
@@ -218,20 +218,20 @@ impl UdpReader {
 
     fn flush(&mut self) {
         let (datagrams, service) = (&self.datagrams, &self.service);
-        self.outbox.flush(datagrams.way_out(), |reply, envelope, error| {
+        self.send_batch.flush(datagrams.way_out(), |reply, meta, error| {
             if error.kind() == io::ErrorKind::WouldBlock {
                 let datagrams = Arc::clone(datagrams);
-                let sending = async move { report(datagrams.send(&reply, &envelope).await, &envelope) };
+                let sending = async move { report(datagrams.send(&reply, &meta).await, &meta) };
                 drop(task::spawn_brief(service.under_way.track_future(sending)));
             } else {
-                report(Err(error), &envelope);
+                report(Err(error), &meta);
             }
         });
     }
 
-    fn answer_later(&self, envelope: Envelope, pending: Pending) {
+    fn answer_later(&self, meta: DatagramMeta, pending: Pending) {
         let job = Job {
-            envelope,
+            meta,
             pending,
             _under_way: self.service.under_way.token(),
         };
@@ -244,7 +244,7 @@ impl UdpReader {
 
 /// A pending query.
 struct Job {
-    envelope: Envelope,
+    meta: DatagramMeta,
     pending: Pending,
     /// Shutdown waits for it.
     _under_way: TaskTrackerToken,
@@ -252,28 +252,28 @@ struct Job {
 
 async fn answer(job: Job, datagrams: Arc<ListenSocket>, replies: Arc<Replies>) {
     let Job {
-        envelope,
+        meta,
         pending,
         _under_way,
     } = job;
     if let Some(reply) = pending.reply().await
-        && let Err((reply, envelope)) = replies.put(reply, envelope)
+        && let Err((reply, meta)) = replies.put(reply, meta)
     {
-        report(datagrams.send(&reply, &envelope).await, &envelope);
+        report(datagrams.send(&reply, &meta).await, &meta);
     }
 }
 
-const fn arrival(envelope: &Envelope) -> PacketInfo {
+const fn arrival(meta: &DatagramMeta) -> PacketInfo {
     PacketInfo {
-        source: envelope.from,
-        asked: envelope.to,
-        interface: envelope.interface,
+        source: meta.from,
+        asked: meta.to,
+        interface: meta.interface,
         transport: Transport::Udp,
     }
 }
 
-fn report(sent: io::Result<()>, envelope: &Envelope) {
+fn report(sent: io::Result<()>, meta: &DatagramMeta) {
     if let Err(error) = sent {
-        tracing::debug!(client = %envelope.from, %error, "a reply cannot be sent");
+        tracing::debug!(client = %meta.from, %error, "a reply cannot be sent");
     }
 }

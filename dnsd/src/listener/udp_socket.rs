@@ -9,8 +9,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::net::batch::{Envelope, Inbox, MOST};
-use crate::net::registered::hear;
+use crate::net::batch::{BATCH, DatagramMeta, ReceiveBatch};
+use crate::net::registered::register;
 
 /// Room for a burst: the default holds about 190 queries, and a lost one costs its client 5 s.
 const RECEIVE_BUFFER: usize = 4 << 20;
@@ -52,7 +52,7 @@ impl ListenSocket {
         let socket = UdpSocket::from(socket);
         Ok(Self {
             bound: socket.local_addr()?.ip(),
-            socket: hear(socket, Interest::READABLE)?,
+            socket: register(socket, Interest::READABLE)?,
             outlet: outlet.map(UdpSocket::from),
         })
     }
@@ -83,11 +83,11 @@ impl ListenSocket {
 
     /// Reads what is there already. Fewer datagrams than there is room for are all that there were: the runtime is told
     /// so, and need not ask the kernel again.
-    pub(super) fn try_receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
+    pub(super) fn try_receive(&self, receive_batch: &mut ReceiveBatch) -> io::Result<usize> {
         let mut received = 0;
         let read = self.socket.try_io(Interest::READABLE, |socket| {
-            received = inbox.receive(socket.as_fd())?;
-            if received < MOST {
+            received = receive_batch.receive(socket.as_fd())?;
+            if received < BATCH {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             Ok(())
@@ -99,24 +99,24 @@ impl ListenSocket {
     }
 
     /// Reads what is there, whether or not the runtime has heard of it yet: for the last ones of a socket.
-    pub(super) fn receive_now(&self, inbox: &mut Inbox) -> io::Result<usize> {
-        inbox.receive(self.as_fd())
+    pub(super) fn receive_now(&self, receive_batch: &mut ReceiveBatch) -> io::Result<usize> {
+        receive_batch.receive(self.as_fd())
     }
 
     /// The address that a reply goes from, where the socket does not say so itself: it has them all, or it was handed what
     /// is for others.
-    pub(super) fn source(&self, envelope: &Envelope) -> Option<IpAddr> {
-        envelope.to.filter(|asked| *asked != self.bound)
+    pub(super) fn source(&self, meta: &DatagramMeta) -> Option<IpAddr> {
+        meta.to.filter(|asked| *asked != self.bound)
     }
 
     /// Sends a reply from the address that was asked.
-    pub(super) async fn send(&self, reply: &[u8], envelope: &Envelope) -> io::Result<()> {
-        let from = self.source(envelope);
-        let try_send = |socket: &UdpSocket| send(socket.as_raw_fd(), reply, envelope.from, from);
+    pub(super) async fn send(&self, reply: &[u8], meta: &DatagramMeta) -> io::Result<()> {
+        let from = self.source(meta);
+        let try_send = |socket: &UdpSocket| send(socket.as_raw_fd(), reply, meta.from, from);
         match try_send(self.socket.get_ref()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let room = self.socket.get_ref().try_clone()?;
-                let room = hear(room, Interest::WRITABLE)?;
+                let room = register(room, Interest::WRITABLE)?;
                 room.async_io(Interest::WRITABLE, try_send).await
             }
             sent => sent,
@@ -225,7 +225,7 @@ fn send(socket: i32, reply: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::batch::Outbox;
+    use crate::net::batch::SendBatch;
     use crate::net::batch::tests::client_of;
 
     const BOTH: [&str; 2] = ["127.0.0.2:0", "[::1]:0"];
@@ -237,12 +237,12 @@ mod tests {
             let own = datagrams.local_address().unwrap();
             assert_ne!(datagrams.way_out().as_raw_fd(), datagrams.as_fd().as_raw_fd());
             let client = client_of(own);
-            let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
+            let (mut receive_batch, mut send_batch) = (ReceiveBatch::new(), SendBatch::new());
             client.send(&[7]).unwrap();
-            assert_eq!(datagrams.receive_now(&mut inbox).unwrap(), 1);
-            let (octets, envelope) = inbox.get(0).unwrap();
-            outbox.push(octets.to_vec(), envelope, datagrams.source(&envelope));
-            outbox.flush(datagrams.way_out(), |_, _, error| panic!("{error}"));
+            assert_eq!(datagrams.receive_now(&mut receive_batch).unwrap(), 1);
+            let (octets, meta) = receive_batch.get(0).unwrap();
+            send_batch.push(octets.to_vec(), meta, datagrams.source(&meta));
+            send_batch.flush(datagrams.way_out(), |_, _, error| panic!("{error}"));
             // It is connected: what comes from elsewhere does not reach it.
             let mut octets = [0; 8];
             assert_eq!((client.recv(&mut octets).unwrap(), octets[0]), (1, 7), "{own}");
@@ -255,7 +255,7 @@ mod tests {
             let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             let own = datagrams.local_address().unwrap();
             let clients: Vec<UdpSocket> = (0..256).map(|_| client_of(own)).collect();
-            let mut inbox = Inbox::new();
+            let mut receive_batch = ReceiveBatch::new();
             // … and while a reload lets others be bound beside them, when the kernel takes all of a port for one group.
             for is_shared in [false, true] {
                 for socket in [datagrams.as_fd(), datagrams.way_out()] {
@@ -263,7 +263,7 @@ mod tests {
                 }
                 for client in &clients {
                     client.send(&[7]).unwrap();
-                    let received = datagrams.receive_now(&mut inbox);
+                    let received = datagrams.receive_now(&mut receive_batch);
                     assert_eq!(received.unwrap(), 1, "{client:?}, {is_shared}");
                 }
             }

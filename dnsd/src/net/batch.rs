@@ -1,5 +1,5 @@
-//! Many datagrams in one system call: `recvmmsg`, `sendmmsg`. What the kernel is handed is written once and used again,
-//! so a datagram costs no allocation, and only what was used is made ready for the next call.
+//! Many datagrams per system call: `recvmmsg`, `sendmmsg`. Headers and buffers are allocated once and reused, and only the
+//! headers that a call used are reset for the next one.
 #![allow(
     unsafe_code,
     reason = "nix makes the headers anew for each call, and has one control message for all datagrams of it"
@@ -14,120 +14,120 @@ use std::mem::{offset_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::net::buffers::give_back;
+use crate::net::buffers::return_buffer;
 use crate::net::packet_info;
 
-/// Datagrams of one call. With twice as many nothing becomes cheaper.
-pub(crate) const MOST: usize = 32;
-/// All that a datagram can have, and a cache line: datagrams that begin at the same place of a page push each other out
-/// of the processor's cache.
+/// Datagrams per call. Twice as many are no cheaper.
+pub(crate) const BATCH: usize = 32;
+/// The largest datagram and a cache line: buffers that begin at the same offset of a page evict each other from the
+/// processor's cache.
 const STRIDE: usize = 65_536 + 64;
-/// The control messages of one datagram: an `in6_pktinfo` with its header takes 40 octets.
+/// Octets of control messages per datagram: an `in6_pktinfo` with its header takes 40 octets.
 const CONTROL: usize = 64;
 
-/// A datagram's way here.
+/// Where a datagram came from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Envelope {
-    /// Who sent it.
+pub(crate) struct DatagramMeta {
+    /// Its source.
     pub(crate) from: SocketAddr,
-    /// The address of ours that it was sent to.
+    /// The local address that it was sent to.
     pub(crate) to: Option<IpAddr>,
     /// The interface that it came in by.
     pub(crate) interface: Option<u32>,
 }
 
-/// Datagrams that came.
-pub(crate) struct Inbox {
-    calls: Calls,
-    /// Touched only as far as datagrams reach: what is never used is no memory.
+/// Receives datagrams.
+pub(crate) struct ReceiveBatch {
+    calls: MessageHeaders,
+    /// Pages that no datagram reaches are never touched.
     octets: Vec<u8>,
     filled: usize,
 }
 
-/// Replies that go.
-pub(crate) struct Outbox {
-    calls: Calls,
-    replies: Vec<(Vec<u8>, Envelope)>,
+/// Sends replies.
+pub(crate) struct SendBatch {
+    calls: MessageHeaders,
+    replies: Vec<(Vec<u8>, DatagramMeta)>,
 }
 
-/// What the kernel reads and writes. The headers point into the other lists, none of which grows.
-struct Calls {
+/// The headers of one call. They point into the other lists, none of which grows.
+struct MessageHeaders {
     headers: Vec<libc::mmsghdr>,
     parts: Vec<libc::iovec>,
-    names: Vec<Name>,
-    controls: Vec<Control>,
+    names: Vec<SocketName>,
+    controls: Vec<ControlMessage>,
 }
 
 // SAFETY: all pointers are into lists that the value itself owns, or are set before each call.
-unsafe impl Send for Calls {}
+unsafe impl Send for MessageHeaders {}
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-union Name {
+union SocketName {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
 }
 
-/// Room for control messages, aligned as they are.
+/// A buffer for control messages, aligned as they are.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-struct Control([u8; CONTROL]);
+struct ControlMessage([u8; CONTROL]);
 
-impl Calls {
+impl MessageHeaders {
     fn new() -> Self {
         // SAFETY: all of these are numbers and pointers, for which zero is a value.
         let (header, part, name) = unsafe {
             (
                 zeroed::<libc::mmsghdr>(),
                 zeroed::<libc::iovec>(),
-                zeroed::<Name>(),
+                zeroed::<SocketName>(),
             )
         };
         let mut calls = Self {
-            headers: vec![header; MOST],
-            parts: vec![part; MOST],
-            names: vec![name; MOST],
-            controls: vec![Control([0; CONTROL]); MOST],
+            headers: vec![header; BATCH],
+            parts: vec![part; BATCH],
+            names: vec![name; BATCH],
+            controls: vec![ControlMessage([0; CONTROL]); BATCH],
         };
-        for place in 0..MOST {
-            let header = &mut calls.headers[place].msg_hdr;
-            header.msg_iov = &raw mut calls.parts[place];
+        for index in 0..BATCH {
+            let header = &mut calls.headers[index].msg_hdr;
+            header.msg_iov = &raw mut calls.parts[index];
             header.msg_iovlen = 1;
-            header.msg_name = (&raw mut calls.names[place]).cast();
-            header.msg_control = calls.controls[place].0.as_mut_ptr().cast();
+            header.msg_name = (&raw mut calls.names[index]).cast();
+            header.msg_control = calls.controls[index].0.as_mut_ptr().cast();
         }
         calls
     }
 }
 
-impl Inbox {
+impl ReceiveBatch {
     pub(crate) fn new() -> Self {
-        let mut inbox = Self {
-            calls: Calls::new(),
-            octets: vec![0; MOST * STRIDE],
-            filled: MOST,
+        let mut receive_batch = Self {
+            calls: MessageHeaders::new(),
+            octets: vec![0; BATCH * STRIDE],
+            filled: BATCH,
         };
-        for (place, part) in inbox.calls.parts.iter_mut().enumerate() {
-            part.iov_base = inbox.octets[place * STRIDE..].as_mut_ptr().cast();
+        for (index, part) in receive_batch.calls.parts.iter_mut().enumerate() {
+            part.iov_base = receive_batch.octets[index * STRIDE..].as_mut_ptr().cast();
             part.iov_len = STRIDE;
         }
-        inbox
+        receive_batch
     }
 
-    /// Receives what is there; how many that are.
+    /// Receives without blocking; returns the number of datagrams.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         for header in &mut self.calls.headers[..self.filled] {
-            header.msg_hdr.msg_namelen = length_of::<Name>();
+            header.msg_hdr.msg_namelen = length_of::<SocketName>();
             header.msg_hdr.msg_controllen = CONTROL;
             header.msg_hdr.msg_flags = 0;
         }
         self.filled = 0;
-        // SAFETY: `MOST` headers are there, and what they point to is there as long as `self` is.
+        // SAFETY: `BATCH` headers are there, and what they point to is there as long as `self` is.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
                 self.calls.headers.as_mut_ptr(),
-                MOST as u32,
+                BATCH as u32,
                 libc::MSG_DONTWAIT,
                 std::ptr::null_mut(),
             )
@@ -136,22 +136,22 @@ impl Inbox {
         Ok(self.filled)
     }
 
-    /// What a datagram that was received says.
-    pub(crate) fn octets(&self, place: usize) -> &[u8] {
-        let length = usize::try_from(self.calls.headers[..self.filled][place].msg_len).unwrap_or(STRIDE);
-        &self.octets[place * STRIDE..][..length.min(STRIDE)]
+    /// The octets of a received datagram.
+    pub(crate) fn octets(&self, index: usize) -> &[u8] {
+        let length = usize::try_from(self.calls.headers[..self.filled][index].msg_len).unwrap_or(STRIDE);
+        &self.octets[index * STRIDE..][..length.min(STRIDE)]
     }
 
-    /// The same, and its way here; nothing where the kernel does not say from whom it is.
-    pub(crate) fn get(&self, place: usize) -> Option<(&[u8], Envelope)> {
-        let header = &self.calls.headers[..self.filled][place];
-        let from = self.calls.names[place].read(header.msg_hdr.msg_namelen)?;
-        let control = &self.calls.controls[place].0;
+    /// The octets and where they came from; `None` where the kernel reports no source.
+    pub(crate) fn get(&self, index: usize) -> Option<(&[u8], DatagramMeta)> {
+        let header = &self.calls.headers[..self.filled][index];
+        let from = self.calls.names[index].read(header.msg_hdr.msg_namelen)?;
+        let control = &self.calls.controls[index].0;
         let control = &control[..header.msg_hdr.msg_controllen.min(CONTROL)];
         let info = packet_info::packet_info(control, from.is_ipv4());
         Some((
-            self.octets(place),
-            Envelope {
+            self.octets(index),
+            DatagramMeta {
                 from,
                 to: info.map(|(_, address)| address),
                 interface: info.map(|(index, _)| index),
@@ -160,38 +160,38 @@ impl Inbox {
     }
 }
 
-impl Outbox {
+impl SendBatch {
     pub(crate) fn new() -> Self {
         Self {
-            calls: Calls::new(),
-            replies: Vec::with_capacity(MOST),
+            calls: MessageHeaders::new(),
+            replies: Vec::with_capacity(BATCH),
         }
     }
 
-    /// Adds a reply, which goes from this address, or from what the kernel chooses.
+    /// Adds a reply, sent from this address, or from one that the kernel chooses.
     ///
     /// # Panics
-    /// When there are `MOST` already.
-    pub(crate) fn push(&mut self, reply: Vec<u8>, envelope: Envelope, from: Option<IpAddr>) {
-        let place = self.replies.len();
-        let header = &mut self.calls.headers[place].msg_hdr;
-        header.msg_namelen = self.calls.names[place].write(envelope.from);
-        header.msg_controllen = from.map_or(0, |from| self.calls.controls[place].write(from));
+    /// When there are `BATCH` already.
+    pub(crate) fn push(&mut self, reply: Vec<u8>, meta: DatagramMeta, from: Option<IpAddr>) {
+        let index = self.replies.len();
+        let header = &mut self.calls.headers[index].msg_hdr;
+        header.msg_namelen = self.calls.names[index].write(meta.from);
+        header.msg_controllen = from.map_or(0, |from| self.calls.controls[index].write(from));
         header.msg_control = match from {
-            Some(_) => self.calls.controls[place].0.as_mut_ptr().cast(),
+            Some(_) => self.calls.controls[index].0.as_mut_ptr().cast(),
             None => std::ptr::null_mut(),
         };
-        let part = &mut self.calls.parts[place];
+        let part = &mut self.calls.parts[index];
         part.iov_base = reply.as_ptr().cast_mut().cast();
         part.iov_len = reply.len();
-        self.replies.push((reply, envelope));
+        self.replies.push((reply, meta));
     }
 
-    /// Sends all of them. What cannot be sent is told, with the reason, and the others go on.
+    /// Sends all replies. `unsent` gets each that cannot be sent, with the error.
     pub(crate) fn flush(
         &mut self,
         socket: BorrowedFd<'_>,
-        mut unsent: impl FnMut(Vec<u8>, Envelope, io::Error),
+        mut unsent: impl FnMut(Vec<u8>, DatagramMeta, io::Error),
     ) {
         let mut first = 0;
         while first < self.replies.len() {
@@ -199,16 +199,16 @@ impl Outbox {
             // SAFETY: the headers are those of replies that are still there: they are cleared below.
             let sent = unsafe { send_now(socket, waiting) };
             first += sent.unwrap_or_else(|error| {
-                let (reply, envelope) = &mut self.replies[first];
-                unsent(std::mem::take(reply), *envelope, error);
+                let (reply, meta) = &mut self.replies[first];
+                unsent(std::mem::take(reply), *meta, error);
                 1
             });
         }
-        self.replies.drain(..).for_each(|(reply, _)| give_back(reply));
+        self.replies.drain(..).for_each(|(reply, _)| return_buffer(reply));
     }
 }
 
-/// Sends datagrams on a connected socket, `MOST` at most; how many went.
+/// Sends datagrams on a connected socket, `BATCH` at most; returns how many were sent.
 pub(crate) fn send<'a>(
     socket: BorrowedFd<'_>,
     datagrams: impl Iterator<Item = &'a [u8]>,
@@ -217,7 +217,7 @@ pub(crate) fn send<'a>(
         iov_base: std::ptr::null_mut(),
         iov_len: 0,
     };
-    let (mut parts, mut count) = ([none; MOST], 0);
+    let (mut parts, mut count) = ([none; BATCH], 0);
     for (part, octets) in parts.iter_mut().zip(datagrams) {
         part.iov_base = octets.as_ptr().cast_mut().cast();
         part.iov_len = octets.len();
@@ -228,7 +228,7 @@ pub(crate) fn send<'a>(
     unsafe { send_now(socket, &mut headers[..count]) }
 }
 
-/// Has the kernel send what it can of this now; how many datagrams went.
+/// Sends as many as the kernel takes now; returns how many.
 ///
 /// # Safety
 /// All that the headers point to is there. The kernel only reads it.
@@ -239,7 +239,7 @@ unsafe fn send_now(socket: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> io:
     usize::try_from(sent).map_err(|_failed| io::Error::last_os_error())
 }
 
-/// Of a datagram in one part, from or to whom the socket is connected to.
+/// The header of a datagram in one buffer, on a connected socket.
 fn header(part: &mut libc::iovec) -> libc::mmsghdr {
     // SAFETY: all of it are numbers and pointers, for which zero is a value.
     let mut header = unsafe { zeroed::<libc::mmsghdr>() };
@@ -248,7 +248,7 @@ fn header(part: &mut libc::iovec) -> libc::mmsghdr {
     header
 }
 
-impl Name {
+impl SocketName {
     fn read(&self, length: libc::socklen_t) -> Option<SocketAddr> {
         // SAFETY: both begin with the family, and all octets are always written.
         let family = unsafe { self.v4.sin_family };
@@ -263,7 +263,7 @@ impl Name {
             let v6 = unsafe { self.v6 };
             let address = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);
-            // The flow is the sender's own business; the scope says by which interface a link-local client is reached.
+            // The scope names the interface of a link-local client; the flow label is not used.
             Some(SocketAddrV6::new(address, port, 0, v6.sin6_scope_id).into())
         } else {
             None
@@ -299,8 +299,8 @@ impl Name {
     }
 }
 
-impl Control {
-    /// One message: the address to send from (`ip(7)`, `ipv6(7)`); gives the octets that it takes.
+impl ControlMessage {
+    /// Writes one message, the address to send from (`ip(7)`, `ipv6(7)`); returns its length.
     fn write(&mut self, from: IpAddr) -> usize {
         const HEADER: usize = size_of::<libc::cmsghdr>();
         let (level, kind, size) = match from {
@@ -377,27 +377,27 @@ pub(crate) mod tests {
         for is_ipv4 in [true, false] {
             let (socket, address) = wildcard(is_ipv4);
             let client = client_of(address);
-            for number in 0..MOST + 8 {
+            for number in 0..BATCH + 8 {
                 client.send(&vec![7; number]).unwrap();
             }
-            let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
+            let (mut receive_batch, mut send_batch) = (ReceiveBatch::new(), SendBatch::new());
             let mut lengths = 0..;
-            for expected in [MOST, 8] {
-                assert_eq!(inbox.receive(socket.as_fd()).unwrap(), expected);
-                for place in 0..expected {
-                    let (octets, envelope) = inbox.get(place).unwrap();
+            for expected in [BATCH, 8] {
+                assert_eq!(receive_batch.receive(socket.as_fd()).unwrap(), expected);
+                for index in 0..expected {
+                    let (octets, meta) = receive_batch.get(index).unwrap();
                     assert_eq!(octets, vec![7; lengths.next().unwrap()]);
-                    assert_eq!(envelope.from, client.local_addr().unwrap());
-                    assert_eq!(envelope.to, Some(address.ip()));
-                    assert_eq!(envelope.interface, Some(1), "loopback");
-                    outbox.push(octets.to_vec(), envelope, envelope.to);
+                    assert_eq!(meta.from, client.local_addr().unwrap());
+                    assert_eq!(meta.to, Some(address.ip()));
+                    assert_eq!(meta.interface, Some(1), "loopback");
+                    send_batch.push(octets.to_vec(), meta, meta.to);
                 }
-                outbox.flush(socket.as_fd(), |_, _, error| panic!("{error}"));
+                send_batch.flush(socket.as_fd(), |_, _, error| panic!("{error}"));
             }
-            let nothing = inbox.receive(socket.as_fd()).unwrap_err();
+            let nothing = receive_batch.receive(socket.as_fd()).unwrap_err();
             assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
             // The client is connected: what comes from another address of the host does not reach it.
-            for number in 0..MOST + 8 {
+            for number in 0..BATCH + 8 {
                 assert_eq!(client.recv(&mut [0; 64]).unwrap(), number);
             }
         }
@@ -407,19 +407,19 @@ pub(crate) mod tests {
     fn a_reply_that_cannot_be_sent_does_not_stop_the_others() {
         let (socket, address) = wildcard(true);
         let client = client_of(address);
-        let envelope = |from| Envelope {
+        let meta = |from| DatagramMeta {
             from,
             to: Some(address.ip()),
             interface: None,
         };
         let (good, nobody) = (client.local_addr().unwrap(), "127.0.0.1:0".parse().unwrap());
-        let mut outbox = Outbox::new();
+        let mut send_batch = SendBatch::new();
         for (octet, to) in [(1, good), (2, nobody), (3, good)] {
-            outbox.push(vec![octet], envelope(to), Some(address.ip()));
+            send_batch.push(vec![octet], meta(to), Some(address.ip()));
         }
         let mut unsent = Vec::new();
-        outbox.flush(socket.as_fd(), |reply, envelope, error| {
-            unsent.push((reply, envelope.from, error.raw_os_error()));
+        send_batch.flush(socket.as_fd(), |reply, meta, error| {
+            unsent.push((reply, meta.from, error.raw_os_error()));
         });
         assert_eq!(unsent, [(vec![2], nobody, Some(libc::EINVAL))]);
         let mut octets = [0; 8];
@@ -436,18 +436,18 @@ pub(crate) mod tests {
         );
         one.connect(other.local_addr().unwrap()).unwrap();
         other.connect(one.local_addr().unwrap()).unwrap();
-        let octets: Vec<Vec<u8>> = (0..MOST + 8).map(|number| vec![7; number]).collect();
-        let mut inbox = Inbox::new();
-        for (batch, expected) in [(&octets[..MOST], MOST), (&octets[MOST..], 8)] {
+        let octets: Vec<Vec<u8>> = (0..BATCH + 8).map(|number| vec![7; number]).collect();
+        let mut receive_batch = ReceiveBatch::new();
+        for (batch, expected) in [(&octets[..BATCH], BATCH), (&octets[BATCH..], 8)] {
             let sent = send(one.as_fd(), batch.iter().map(Vec::as_slice));
             assert_eq!(sent.unwrap(), expected);
-            assert_eq!(inbox.receive(other.as_fd()).unwrap(), expected);
-            for (place, octets) in batch.iter().enumerate() {
-                assert_eq!(inbox.octets(place), octets);
+            assert_eq!(receive_batch.receive(other.as_fd()).unwrap(), expected);
+            for (index, octets) in batch.iter().enumerate() {
+                assert_eq!(receive_batch.octets(index), octets);
             }
         }
         let all = send(one.as_fd(), octets.iter().map(Vec::as_slice));
-        assert_eq!(all.unwrap(), MOST, "the others are for the next call");
+        assert_eq!(all.unwrap(), BATCH, "the others are for the next call");
     }
 
     #[test]
@@ -456,7 +456,7 @@ pub(crate) mod tests {
         let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         socket.connect(nobody).unwrap();
         assert_eq!(send(socket.as_fd(), [&[7][..]].into_iter()).unwrap(), 1);
-        let failure = Inbox::new().receive(socket.as_fd()).unwrap_err();
+        let failure = ReceiveBatch::new().receive(socket.as_fd()).unwrap_err();
         assert_eq!(failure.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

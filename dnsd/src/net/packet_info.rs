@@ -1,5 +1,5 @@
-//! By which interface, and to which address, something came in: of a connection the kernel noted it when the handshake
-//! ended, of a datagram it says so beside it.
+//! The interface and local address that a connection or datagram came in by: of a connection the kernel noted them at the
+//! handshake, of a datagram it reports them in a control message.
 #![allow(
     unsafe_code,
     reason = "no crate of ours knows IP_PKTOPTIONS and IPV6_2292PKTOPTIONS"
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 use tokio::net::TcpStream;
 
-/// The index of the interface; nothing where the kernel does not tell.
+/// The index of a connection's interface; `None` where the kernel does not report it.
 ///
 /// `ip(7)` has no word on `IP_PKTOPTIONS` for connections: `do_ip_getsockopt` answers with `inet->mc_index`, and
 /// `do_ipv6_getsockopt` with `np->mcast_oif`; both were set to the arrival interface in `tcp_v[46]_syn_recv_sock`.
@@ -37,15 +37,15 @@ pub(crate) fn interface(stream: &TcpStream) -> Option<u32> {
     (result == 0).then(|| find_index(buffer.0.get(..filled)?, is_ipv4))?
 }
 
-/// Room for control messages, aligned as they are.
+/// A buffer for control messages, aligned as they are.
 #[repr(align(8))]
 struct ControlBuffer([u8; 256]);
 
-/// Index and address of the packet's information, as the kernel wrote it behind a datagram.
+/// Interface index and local address from the control messages of a datagram.
 pub(crate) fn packet_info(messages: &[u8], is_ipv4: bool) -> Option<(u32, IpAddr)> {
     let data = find_info(messages, is_ipv4)?;
     let index = index_of(data, is_ipv4)?;
-    // `ipi_spec_dst`: the address of ours that was asked, also where the packet's is a broadcast's.
+    // `ipi_spec_dst`: the local address, also where the packet's destination is a broadcast address.
     let address = if is_ipv4 {
         IpAddr::from(*data.get(4..)?.first_chunk::<4>()?)
     } else {
@@ -65,7 +65,7 @@ fn index_of(data: &[u8], is_ipv4: bool) -> Option<u32> {
     Some(u32::from_ne_bytes(*data.get(at..)?.first_chunk()?))
 }
 
-/// Goes through control messages (`struct cmsghdr`: length, level, type; then the data, aligned to words).
+/// Finds the packet info among control messages (`struct cmsghdr`: length, level, type; then the data, aligned to words).
 fn find_info(mut messages: &[u8], is_ipv4: bool) -> Option<&[u8]> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let (level, kinds) = if is_ipv4 {

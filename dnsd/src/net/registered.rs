@@ -1,6 +1,5 @@
-//! Sockets of which the runtime hears only what is asked for. Of room to send it would be told after each datagram that
-//! left, and there nearly always is some.
-#![allow(unsafe_code, reason = "to be heard of, a descriptor has to stay what it is")]
+//! Sockets registered with the runtime for chosen events only. Writable events would wake it after each sent datagram.
+#![allow(unsafe_code, reason = "a registered descriptor must stay open and the same")]
 
 use std::io;
 use std::net::UdpSocket;
@@ -8,9 +7,9 @@ use std::net::UdpSocket;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A socket that does not block, of which the runtime hears so much from now on.
-pub(crate) fn hear(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
+/// Registers a non-blocking socket for these events.
+pub(crate) fn register(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
     // SAFETY: a socket of the standard library has one open descriptor as long as it lives, and it lives in what is made.
-    let heard = unsafe { AsyncFd::register_with_interest(socket, interest) };
-    heard.map_err(io::Error::from)
+    let registered = unsafe { AsyncFd::register_with_interest(socket, interest) };
+    registered.map_err(io::Error::from)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use metrics::{Counter, counter};
 
 use crate::config::OnStall;
-use crate::enforcement::client::Unattributed;
+use crate::enforcement::client::Unidentified;
 use crate::enforcement::gate::Stall;
 use crate::limits::rate::OverRate;
 use crate::net::Transport;
@@ -78,7 +78,7 @@ impl Metrics {
                 })
             }),
             responses: RCODES.map(|rcode| counter!("egret_dnsd_responses_total", "rcode" => rcode)),
-            unattributed: Unattributed::ALL
+            unattributed: Unidentified::ALL
                 .map(|reason| counter!("egret_dnsd_unattributed_total", "reason" => reason.label())),
             stalls: OnStall::ALL.map(|action| {
                 Stall::ALL.map(|reason| {
@@ -114,7 +114,7 @@ impl Metrics {
     }
 
     /// Counts a query of no pod.
-    pub fn unattributed(&self, reason: Unattributed) {
+    pub fn unattributed(&self, reason: Unidentified) {
         self.unattributed[reason as usize].increment(1);
     }
 

@@ -17,16 +17,21 @@ use crate::config::OnStall;
 use crate::config::host_setup::INTERCEPT_PORT;
 use crate::dns::answer::Ttls;
 use crate::enforcement::gate::Stall;
-use crate::enforcement::gated::{Held, stalled};
-use crate::limits::permits::Revocable;
+use crate::enforcement::gated::{GatedResponse, stalled};
+use crate::limits::permits::RevocablePermit;
 use crate::upstream::{Forwarder, Limits, client_chosen};
 use crate::zones::{AnswerSource, Cancellation, QueryContext, ResolveError, ResolvedAnswer};
 
 /// What a query waits for.
 #[derive(Debug)]
 pub(super) enum PendingState {
-    ForAnswer(Arc<Resolver>, Box<WaitingQuery>, Option<StaleFallback>, Revocable),
-    ForKernel(Arc<Resolver>, Box<WaitingQuery>, UnsentReply, Held),
+    ForAnswer(
+        Arc<Resolver>,
+        Box<WaitingQuery>,
+        Option<StaleFallback>,
+        RevocablePermit,
+    ),
+    ForKernel(Arc<Resolver>, Box<WaitingQuery>, UnsentReply, GatedResponse),
 }
 
 impl Pending {
@@ -40,7 +45,7 @@ impl Pending {
                     let answered = tokio::select! {
                         biased;
                         answered = answered(&resolver, &query, stale) => answered,
-                        () = permit.lost() => Err(resolver.over_limit(query.view(), stale.map(|(hit, _)| hit))),
+                        () = permit.revoked() => Err(resolver.over_limit(query.view(), stale.map(|(hit, _)| hit))),
                     };
                     answered.map_or_else(
                         |failed| failed,
@@ -140,7 +145,7 @@ async fn ask_chosen_resolver(
         patience: config.total_timeout,
         udp_size: waiting.view().udp_size(),
         ttl: config.ttl,
-        payer: waiting.payer,
+        quota_key: waiting.quota_key,
     };
     let serving = resolver.serving();
     let untrusted = is_off(Switch::TrustChosen).then(|| {
@@ -195,7 +200,12 @@ async fn refresh(query: &WaitingQuery, key: Key, limit: Option<Duration>) -> Opt
 }
 
 /// Waits until a held reply is released.
-async fn release(resolver: &Resolver, query: &WaitingQuery, unsent: UnsentReply, held: Held) -> Disposition {
+async fn release(
+    resolver: &Resolver,
+    query: &WaitingQuery,
+    unsent: UnsentReply,
+    held: GatedResponse,
+) -> Disposition {
     let outcome = held.end(&resolver.metrics.gate).await;
     let Some(stall) = stalled(outcome) else {
         return resolver.reply(query.view(), unsent.reply, unsent.source);

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use crate::cache::Key;
 use crate::dns::answer::{AnswerView, Ttls};
 use crate::dns::message::Query;
-use crate::enforcement::client::{Asker, Client, Payer};
+use crate::enforcement::client::{Client, ClientId};
+use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
 use crate::pipeline::counters::BatchedCounters;
 use crate::upstream::Landings;
@@ -21,7 +22,7 @@ pub(super) struct WaitingQuery {
     pub(super) query: Query<'static>,
     pub(super) key: Option<Key>,
     client: Client,
-    pub(super) payer: Payer,
+    pub(super) quota_key: QuotaKey,
     pub(super) packet: PacketInfo,
     pub(super) binding: Arc<ZoneBinding>,
     pub(super) table: Arc<ZoneTable>,
@@ -36,7 +37,7 @@ pub(super) struct WaitingQuery {
 pub(super) struct QueryView<'a> {
     pub(super) query: &'a Query<'a>,
     pub(super) client: Client,
-    pub(super) payer: Payer,
+    pub(super) quota_key: QuotaKey,
     pub(super) packet: &'a PacketInfo,
     pub(super) binding: &'a Arc<ZoneBinding>,
     pub(super) table: &'a Arc<ZoneTable>,
@@ -55,7 +56,7 @@ impl WaitingQuery {
         QueryView {
             query: &self.query,
             client: self.client,
-            payer: self.payer,
+            quota_key: self.quota_key,
             packet: &self.packet,
             binding: &self.binding,
             table: &self.table,
@@ -75,7 +76,7 @@ impl QueryView<'_> {
             query: self.query.owned(),
             key,
             client: self.client,
-            payer: self.payer,
+            quota_key: self.quota_key,
             packet: *self.packet,
             binding: Arc::clone(self.binding),
             table: Arc::clone(self.table),
@@ -95,10 +96,10 @@ impl QueryView<'_> {
 
     /// The client that learns addresses from a reply; none where the client is unknown, or no address fits. A client uses the
     /// addresses of a truncated reply, and learns the others over TCP.
-    pub(super) fn observer(self, reply: &[u8], is_whole: bool) -> Option<Asker> {
+    pub(super) fn observer(self, reply: &[u8], is_whole: bool) -> Option<ClientId> {
         match self.client {
-            Client::Attributed(asker) if is_whole || reply[6..8] != [0, 0] => Some(asker),
-            Client::Attributed(_) | Client::Unattributed(_) => None,
+            Client::Identified(client_id) if is_whole || reply[6..8] != [0, 0] => Some(client_id),
+            Client::Identified(_) | Client::Unidentified(_) => None,
         }
     }
 
@@ -120,7 +121,7 @@ impl QueryView<'_> {
         QueryContext {
             table: Arc::clone(self.table),
             arrival: *self.packet,
-            payer: self.payer,
+            quota_key: self.quota_key,
             may_ask_outside: self.binding.may_ask_outside,
             may_forward: self.binding.block.may_forward(self.query),
             zone: self.binding.zone,

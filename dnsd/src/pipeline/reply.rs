@@ -17,10 +17,10 @@ use crate::dns::answer::Ttls;
 use crate::dns::message::{
     Query, Refusal, bad_version_reply, error_reply, explained_reply, header_reply, rcode,
 };
-use crate::enforcement::client::Asker;
+use crate::enforcement::client::ClientId;
 use crate::enforcement::gate::{Origin, Stall};
-use crate::enforcement::gated::{Admission, Held};
-use crate::enforcement::observation::Told;
+use crate::enforcement::gated::{Admission, GatedResponse};
+use crate::enforcement::observation::AnswerObservation;
 use crate::zones::{
     AnswerSource, AnsweredQuery, CacheCounters, PacketInfo, ResolveError, ResolvedAnswer, StoredAnswer,
     ZoneTable,
@@ -32,7 +32,7 @@ const STALE_LIFETIME_SECONDS: u64 = 30;
 /// Whether a reply is sent at once.
 pub(super) enum Delivery {
     Now(Vec<u8>, AnswerSource),
-    Held(UnsentReply, Held),
+    Held(UnsentReply, GatedResponse),
 }
 
 /// A reply that is held.
@@ -65,7 +65,12 @@ impl Resolver {
         }
     }
 
-    fn hold(self: &Arc<Self>, query: Box<WaitingQuery>, unsent: UnsentReply, held: Held) -> Disposition {
+    fn hold(
+        self: &Arc<Self>,
+        query: Box<WaitingQuery>,
+        unsent: UnsentReply,
+        held: GatedResponse,
+    ) -> Disposition {
         let state = PendingState::ForKernel(Arc::clone(self), query, unsent, held);
         Disposition::Pending(Pending(state))
     }
@@ -79,23 +84,23 @@ impl Resolver {
         let answer = hit.value.answer(hit.arrived);
         let (reply, is_whole) = query.reply(&answer, hit.ttls);
         let observer = query.observer(&reply, is_whole);
-        let Some(asker) = observer.filter(|_| hit.value.has_addresses()) else {
+        let Some(client_id) = observer.filter(|_| hit.value.has_addresses()) else {
             return Delivery::Now(reply, AnswerSource::Cache);
         };
-        if matches!(hit.ttls, Ttls::CountedDown(_)) && self.is_observed(query, asker, hit) {
+        if matches!(hit.ttls, Ttls::CountedDown(_)) && self.is_observed(query, client_id, hit) {
             return Delivery::Now(reply, AnswerSource::Cache);
         }
         let Some(observation) = hit.value.observation(hit.arrived) else {
             return Delivery::Now(reply, AnswerSource::Cache);
         };
         let observation = with_given_ttls(Cow::Owned(observation), hit.arrived, hit.ttls, now);
-        self.admit(query, reply, AnswerSource::Cache, asker, observation, now)
+        self.admit(query, reply, AnswerSource::Cache, client_id, observation, now)
     }
 
     /// Whether a client was given these addresses before, as nearly always.
-    fn is_observed(&self, query: QueryView<'_>, asker: Asker, hit: &Hit<StoredAnswer>) -> bool {
-        let marks = hit.value.marks();
-        if self.holder.is_marked(asker, marks) {
+    fn is_observed(&self, query: QueryView<'_>, client_id: ClientId, hit: &Hit<StoredAnswer>) -> bool {
+        let bitmap = hit.value.bitmap();
+        if self.gate.is_marked(client_id, bitmap) {
             match query.counters {
                 Some(counters) => counters.observation(),
                 None => self.metrics.gate.observations.increment(1),
@@ -103,7 +108,7 @@ impl Resolver {
             return true;
         }
         let addresses = hit.value.addresses(hit.arrived);
-        let is_observed = |question: &str| self.holder.has_told(asker, question, addresses, marks);
+        let is_observed = |question: &str| self.gate.settle(client_id, question, addresses, bitmap);
         hit.value.with_question(is_observed).unwrap_or(false)
     }
 
@@ -129,11 +134,11 @@ impl Resolver {
             .or_else(|| resolved.observation.as_ref().map(Cow::Borrowed));
         let (answer, source) = (resolved.answer.get(), resolved.source);
         let (reply, is_whole) = query.reply(&answer.view(), ttls);
-        let (Some(asker), Some(observation)) = (query.observer(&reply, is_whole), observation) else {
+        let (Some(client_id), Some(observation)) = (query.observer(&reply, is_whole), observation) else {
             return Delivery::Now(reply, source);
         };
         let observation = with_given_ttls(observation, answer.arrived(), ttls, now);
-        self.admit(query, reply, source, asker, observation, now)
+        self.admit(query, reply, source, client_id, observation, now)
     }
 
     /// Passes an observation to the response gate, which decides whether its reply is held.
@@ -142,8 +147,8 @@ impl Resolver {
         query: QueryView<'_>,
         reply: Vec<u8>,
         source: AnswerSource,
-        asker: Asker,
-        observation: Cow<'_, Told>,
+        client_id: ClientId,
+        observation: Cow<'_, AnswerObservation>,
         now: Timestamp,
     ) -> Delivery {
         let origin = match source {
@@ -155,7 +160,10 @@ impl Resolver {
             | AnswerSource::Dns64
             | AnswerSource::Whoami => Origin::Upstream,
         };
-        match self.holder.admit(asker, query.payer, observation, origin, now) {
+        match self
+            .gate
+            .admit(client_id, query.quota_key, observation, origin, now)
+        {
             Admission::Now => Delivery::Now(reply, source),
             Admission::OverLimit => {
                 // Whatever `onStall` says: failing would turn a flood of queries into an outage.
@@ -267,17 +275,17 @@ impl Resolver {
 
 /// An observation with the lifetimes that its client derives from the TTLs of the reply.
 fn with_given_ttls(
-    observation: Cow<'_, Told>,
+    observation: Cow<'_, AnswerObservation>,
     arrived: Timestamp,
     ttls: Ttls,
     now: Timestamp,
-) -> Cow<'_, Told> {
+) -> Cow<'_, AnswerObservation> {
     match ttls {
         Ttls::CountedDown(_) => observation,
         Ttls::Original => Cow::Owned(observation.later(now.since(arrived))),
         Ttls::All(seconds) => {
             let seconds = u64::from(seconds).max(STALE_LIFETIME_SECONDS);
-            Cow::Owned(observation.until(now.after(Duration::from_secs(seconds))))
+            Cow::Owned(observation.expiring(now.after(Duration::from_secs(seconds))))
         }
     }
 }

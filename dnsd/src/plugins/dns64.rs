@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use egret_shared::net::IpNet;
 
-use super::{Asker, Unusable};
+use super::{QueryEndpoints, Unusable};
 use crate::config::model::Dns64;
 use crate::dns::message::{
     CLASS_IN, Data, Message, Query, ResourceRecord, Response, Section, flag, kind, rcode,
@@ -30,10 +30,10 @@ impl Translator {
     /// Whether a query is for it: AAAA, by a client that asks over IPv6 unless IPv4 is allowed too. A client that
     /// validates itself (DO and CD) gets what there is (RFC 6147 §5.5).
     #[must_use]
-    pub fn applies(&self, query: &Query, asker: &Asker) -> bool {
+    pub fn applies(&self, query: &Query, endpoints: &QueryEndpoints) -> bool {
         let question = &query.question;
         let validates = query.flags & flag::CD != 0 && query.edns.as_ref().is_some_and(|edns| edns.dnssec);
-        let family = self.0.allow_ipv4 || asker.client.ip().to_canonical().is_ipv6();
+        let family = self.0.allow_ipv4 || endpoints.client.ip().to_canonical().is_ipv6();
         question.kind == kind::AAAA && question.class == CLASS_IN && family && !validates
     }
 

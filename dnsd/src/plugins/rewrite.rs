@@ -7,7 +7,7 @@ mod edns;
 mod revert;
 mod options;
 
-use super::Asker;
+use super::QueryEndpoints;
 use crate::config::model::{AnswerRewrite, EdnsAction, NameMatch, NameRewrite, Rewrite, RewriteRule};
 use crate::dns::message::{Query, WireName};
 use crate::plugins::name_text::{Back, matches, replaced};
@@ -53,11 +53,15 @@ impl Rules {
     ///
     /// # Errors
     /// When a rule makes no name of the name.
-    pub fn apply(&self, query: Query<'static>, asker: &Asker) -> Result<(Query<'static>, Revert), NoName> {
+    pub fn apply(
+        &self,
+        query: Query<'static>,
+        endpoints: &QueryEndpoints,
+    ) -> Result<(Query<'static>, Revert), NoName> {
         let mut asked = query.clone();
         let mut revert = Revert::new(query);
         for rewrite in &self.0 {
-            if apply(&rewrite.rule, &mut asked, &mut revert, asker)? && !rewrite.goes_on {
+            if apply(&rewrite.rule, &mut asked, &mut revert, endpoints)? && !rewrite.goes_on {
                 break;
             }
         }
@@ -67,7 +71,12 @@ impl Rules {
 }
 
 /// Applies a rule; tells whether it took.
-fn apply(rule: &RewriteRule, asked: &mut Query, revert: &mut Revert, asker: &Asker) -> Result<bool, NoName> {
+fn apply(
+    rule: &RewriteRule,
+    asked: &mut Query,
+    revert: &mut Revert,
+    endpoints: &QueryEndpoints,
+) -> Result<bool, NoName> {
     let (name, kind, class) = {
         let question = &asked.question;
         (question.name, question.kind, question.class)
@@ -93,7 +102,7 @@ fn apply(rule: &RewriteRule, asked: &mut Query, revert: &mut Revert, asker: &Ask
             field,
             action,
             revert: reverts,
-        } => edns::apply(field, *action, *reverts, asked, revert, asker),
+        } => edns::apply(field, *action, *reverts, asked, revert, endpoints),
         RewriteRule::Ttl { of, to } => revert.push_if(is_for(of), || Change::Ttl(*to)),
         RewriteRule::Cname { of, to } => revert.push_if(true, || Change::Cname(of.clone(), to.clone())),
         RewriteRule::Rcode { of, from, to } => {

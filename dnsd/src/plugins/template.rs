@@ -13,7 +13,7 @@ use crate::dns::message::{
     WireName, is_known_type, kind, parse_record, rcode, ttl_of_text, type_number,
 };
 
-use super::{Asker, Outcome, zone_of};
+use super::{Outcome, QueryEndpoints, zone_of};
 use placeholder::{Found, Place};
 use syntax::Piece;
 
@@ -134,10 +134,10 @@ impl Templates {
 
     /// Answers a query.
     #[must_use]
-    pub fn answer(&self, query: &Query, asker: &Asker, udp_size: u16) -> Answered {
+    pub fn answer(&self, query: &Query, endpoints: &QueryEndpoints, udp_size: u16) -> Answered {
         let name = query.question.name.to_string();
         for template in &self.templates {
-            match template.verdict(&self.block_zones, query, asker, &name) {
+            match template.verdict(&self.block_zones, query, endpoints, &name) {
                 Verdict::Matches(found) => {
                     let (outcome, misfit) = match template.fill_in(&found, query, udp_size) {
                         Ok(outcome) => (outcome, None),
@@ -184,7 +184,7 @@ impl Compiled {
         &'a self,
         block_zones: &'a [Zone],
         query: &'a Query<'a>,
-        asker: &'a Asker,
+        endpoints: &'a QueryEndpoints,
         name: &'a str,
     ) -> Verdict<'a> {
         let (plan, question) = (&self.plan, &query.question);
@@ -209,7 +209,7 @@ impl Compiled {
                 question.kind
             },
             query,
-            asker,
+            endpoints,
             captured: None,
         };
         if plan.matches.is_empty() {

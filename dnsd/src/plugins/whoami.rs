@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use super::Asker;
+use super::QueryEndpoints;
 use crate::dns::message::{Data, Query, ResourceRecord, Response, Sections, TooLong, WireName, kind};
 
 /// Answers a query; nothing where the name is too long for a label more, which is left out then.
 ///
 /// # Errors
 /// None for two records; the writer checks.
-pub fn answer(query: &Query, asker: &Asker, udp_size: u16) -> Result<Vec<u8>, TooLong> {
+pub fn answer(query: &Query, endpoints: &QueryEndpoints, udp_size: u16) -> Result<Vec<u8>, TooLong> {
     let record = |owner, kind, data| ResourceRecord {
         owner,
         kind,
@@ -18,12 +18,12 @@ pub fn answer(query: &Query, asker: &Asker, udp_size: u16) -> Result<Vec<u8>, To
         data,
     };
     let name = query.question.name;
-    let address = match asker.client.ip() {
+    let address = match endpoints.client.ip() {
         IpAddr::V4(address) => record(name, kind::A, Data::octets(&address.octets())),
         IpAddr::V6(address) => record(name, kind::AAAA, Data::octets(&address.octets())),
     };
-    let [high, low] = asker.client.port().to_be_bytes();
-    let service = service(&name, asker.protocol()).map(|owner| {
+    let [high, low] = endpoints.client.port().to_be_bytes();
+    let service = service(&name, endpoints.protocol()).map(|owner| {
         let data = Data::octets_and_name(&[0, 0, 0, 0, high, low], WireName::root());
         record(owner, kind::SRV, data)
     });

@@ -1,4 +1,5 @@
 //! The transfer of state to a new process: the response gate's view of the enforcer, the observations, the cached answers.
+
 //!
 //! The new process receives it before it reads queries, while the old process still answers; what the old one learns
 //! meanwhile is asked for and observed again. A part of the state is valid by itself: what arrived before the time-out
@@ -10,8 +11,8 @@ use std::time::Duration;
 
 use egret_shared::rt::clock;
 
-use crate::enforcement::gate::{GateRecord, Inherited};
-use crate::enforcement::gated::Holder;
+use crate::enforcement::gate::{GateRecord, GateSnapshot};
+use crate::enforcement::gated::ResponseGate;
 use crate::pipeline::Resolver;
 use crate::takeover::state::{InvalidState, StateRecord};
 use crate::takeover::{OldProcess, StateSource, TakeoverError};
@@ -28,7 +29,7 @@ pub struct ProcessState {
     /// Has the caches.
     pub resolver: Arc<Resolver>,
     /// The response gate.
-    pub holder: Arc<Holder>,
+    pub gate: Arc<ResponseGate>,
 }
 
 /// What was received.
@@ -46,7 +47,7 @@ pub struct TransferSummary {
 
 impl StateSource for ProcessState {
     fn export(&self, emit: &mut dyn FnMut(&[StateRecord]) -> io::Result<()>) -> io::Result<()> {
-        self.holder.export(|record| emit(&[StateRecord::Gate(record)]))?;
+        self.gate.export(|record| emit(&[StateRecord::Gate(record)]))?;
         let serving = self.resolver.serving();
         let mut caches = CacheExport::new(&serving);
         while let Some(step) = caches.next(clock::now()) {
@@ -79,23 +80,23 @@ impl StateSource for ProcessState {
 pub fn inherit(
     old_process: &OldProcess,
     resolver: &Resolver,
-    holder: &Holder,
+    gate: &ResponseGate,
 ) -> Result<TransferSummary, TakeoverError> {
     let serving = resolver.serving();
     let mut caches = CacheImport::new(&serving);
-    let (mut summary, mut gate, mut interests) =
-        (TransferSummary::default(), Inherited::default(), Vec::new());
+    let (mut summary, mut snapshot, mut interests) =
+        (TransferSummary::default(), GateSnapshot::default(), Vec::new());
     let now = clock::now;
     let mut take_gate = |record| {
         match record {
             GateRecord::Enforcer { since, is_connected } if since <= now() => {
-                gate.since = Some(since);
+                snapshot.since = Some(since);
                 summary.is_connected = is_connected;
             }
             GateRecord::Enforcer { .. } => return Err(InvalidCacheRecord("a time in the future")),
             GateRecord::Interest(interest) => interests.push(interest),
-            GateRecord::InterestComplete => gate.interests = Some(std::mem::take(&mut interests)),
-            GateRecord::Observation(observation) => gate.told.push(observation),
+            GateRecord::InterestComplete => snapshot.interests = Some(std::mem::take(&mut interests)),
+            GateRecord::Observation(observation) => snapshot.records.push(observation),
         }
         Ok(())
     };
@@ -111,9 +112,9 @@ pub fn inherit(
     match received {
         Ok(is_whole) => {
             summary.is_whole = is_whole;
-            summary.observations = gate.told.len();
+            summary.observations = snapshot.records.len();
             summary.answers = serving.cache_figures().0;
-            holder.inherit(gate);
+            gate.restore(snapshot);
             Ok(summary)
         }
         Err(error) => {

@@ -1,4 +1,5 @@
 //! What operators are answered. It runs on a thread of its own: the heart that `/healthz` looks at is that of the
+
 //! threads which serve.
 
 mod process;
@@ -8,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use egret_shared::rt::admin::Admin;
+use egret_shared::rt::admin::AdminHandler;
 use egret_shared::rt::clock;
-use egret_shared::rt::telemetry::{self, Page};
+use egret_shared::rt::telemetry::{self, MetricsPage};
 use egret_shared::time::Timestamp;
 
-use crate::enforcement::gated::Holder;
+use crate::enforcement::gated::ResponseGate;
 use crate::listener::Service;
 use crate::listener::threads::Threads;
 use crate::telemetry::metrics::Gauges;
@@ -57,18 +58,18 @@ pub struct AdminState {
     /// Who serves.
     pub service: Service,
     /// What is held.
-    pub holder: Arc<Holder>,
+    pub gate: Arc<ResponseGate>,
     /// Figures of other rooms.
     pub gauges: Gauges,
     /// What CoreDNS counts.
     pub counts: Arc<CoreDnsCounters>,
     /// How it is rendered.
     pub recorder: telemetry::Metrics,
-    /// What was counted of the ledger's evictions so far; `Hold` has no handles.
+    /// What was counted of the records's evictions so far; `Gate` has no handles.
     pub seen_evictions: Mutex<u64>,
 }
 
-impl Admin for AdminState {
+impl AdminHandler for AdminState {
     fn health(&self) -> Result<(), String> {
         let silence = self.heart.silence(clock::now());
         if silence > DEAD {
@@ -85,17 +86,17 @@ impl Admin for AdminState {
         if self.service.stop.is_cancelled() {
             return Err("stopping".to_owned());
         }
-        if self.holder.waits_for_interest() {
+        if self.gate.waits_for_interest() {
             return Err(
                 "waiting for the enforcer's first interest: each answer is held up to the deadline"
                     .to_owned(),
             );
         }
-        let figures = self.holder.figures();
-        Ok(match (figures.is_connected, figures.is_interest_known) {
+        let stats = self.gate.stats();
+        Ok(match (stats.is_connected, stats.is_interest_known) {
             (true, true) => format!(
                 "ready; {} pod addresses have interest in names",
-                figures.clients_with_interest
+                stats.clients_with_interest
             ),
             (true, false) => "ready; the enforcer has not told its interest yet: nothing is held".to_owned(),
             (false, true) => {
@@ -107,7 +108,7 @@ impl Admin for AdminState {
 
     fn metrics(&self) -> String {
         self.refresh();
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         let serving = self.service.resolver.serving();
         serving.count_caches();
         self.counts.sweep();
@@ -130,7 +131,7 @@ impl AdminState {
 
     fn refresh(&self) {
         let (resolver, gauges) = (&self.service.resolver, &self.gauges);
-        let (serving, held) = (resolver.serving(), self.holder.figures());
+        let (serving, held) = (resolver.serving(), self.gate.stats());
         let (config, (entries, octets)) = (&serving.config, serving.cache_figures());
         let (names, most_names) = serving.cut_figures();
         for (gauge, value) in [
@@ -143,8 +144,8 @@ impl AdminState {
             (&gauges.waiting_limit, config.waiting.total),
             (&gauges.held_answers, held.held),
             (&gauges.held_limit, config.hold.total),
-            (&gauges.recorded_addresses, held.told),
-            (&gauges.recorded_limit, config.hold.ledger.total),
+            (&gauges.recorded_addresses, held.recorded),
+            (&gauges.recorded_limit, config.hold.records.total),
             (&gauges.link_connected, usize::from(held.is_connected)),
             (&gauges.interested_clients, held.clients_with_interest),
             (&gauges.tcp_connections, self.service.connections.taken()),
@@ -159,7 +160,7 @@ impl AdminState {
 }
 
 /// What is in force, as CoreDNS tells it.
-fn about(serving: &ActiveConfig, page: &mut Page) {
+fn about(serving: &ActiveConfig, page: &mut MetricsPage) {
     let name = "coredns_build_info";
     page.family(name, "gauge", "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.");
     let version = concat!("egret-dnsd-", env!("CARGO_PKG_VERSION"));

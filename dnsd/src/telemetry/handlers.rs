@@ -192,15 +192,7 @@ async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<AdminState
     let failures = counter!("coredns_health_request_failures_total");
     let mut looks = tokio::time::interval(LOOK);
     loop {
-        let change = tokio::select! {
-            change = changes.recv() => change,
-            _ = looks.tick() => {
-                if let Some(address) = health {
-                    look(address, &failures).await;
-                }
-                continue;
-            }
-        };
+        let change = tokio::select! { change = changes.recv() => change, _ = looks.tick() => { if let Some(address) = health { look(address, & failures).await; } continue; } };
         match change {
             None => return,
             Some(Change::Health(address)) => health = address,
@@ -211,7 +203,7 @@ async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<AdminState
             }
             Some(Change::Open(address, listener)) => match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {
-                    let shown: Arc<dyn admin::Admin> = if operators.shows_setup_at(address) {
+                    let shown: Arc<dyn admin::AdminHandler> = if operators.shows_setup_at(address) {
                         Arc::new(SetupMetrics(Arc::clone(&operators)))
                     } else {
                         Arc::clone(&operators) as _
@@ -230,7 +222,7 @@ async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<AdminState
 #[derive(Debug)]
 struct SetupMetrics(Arc<AdminState>);
 
-impl admin::Admin for SetupMetrics {
+impl admin::AdminHandler for SetupMetrics {
     fn health(&self) -> Result<(), String> {
         self.0.health()
     }

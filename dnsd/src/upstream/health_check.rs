@@ -6,7 +6,7 @@ use super::Limits;
 use crate::config::model::HealthCheck;
 use crate::dns::answer::TtlLimits;
 use crate::dns::message::Query;
-use crate::enforcement::client::Payer;
+use crate::limits::quota_key::QuotaKey;
 
 /// How long a check is waited for (CoreDNS' value).
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ impl Check {
                 at_least: 0,
                 at_most: u32::MAX,
             },
-            payer: Payer::OWN,
+            quota_key: QuotaKey::OWN,
         }
     }
 

@@ -10,7 +10,7 @@ use super::{Forwarder, Limits};
 use crate::config::model::{Forward, Policy, Protocol, Tls, Upstream, UpstreamHost};
 use crate::dns::answer::{Answer, TtlLimits};
 use crate::dns::message::{CLASS_IN, HEADER, Query, Question, Section, WireName, flag, kind};
-use crate::enforcement::client::Payer;
+use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
 use crate::upstream::Metrics;
 
@@ -83,7 +83,7 @@ async fn addresses(plan: &Forward, resolver: &Forwarder, name: WireName) -> Resu
                 at_least: 0,
                 at_most: u32::MAX,
             },
-            payer: Payer::OWN,
+            quota_key: QuotaKey::OWN,
         };
         match resolver
             .ask(&question(name, kind, true), Transport::Udp, &limits)

@@ -1,4 +1,5 @@
 //! A socket that questions share, told apart by their ids: what is asked at once goes in one call, and what comes is read
+
 //! in one.
 //!
 //! An answer is taken for the question that has its id, and only if it repeats that question in the case in which it was
@@ -30,8 +31,8 @@ use super::failure::Failure;
 use super::io_error;
 use super::udp::{Datagram, Keeping};
 use crate::dns::answer::TtlLimits;
-use crate::net::batch::{self, Inbox, MOST};
-use crate::net::registered::hear;
+use crate::net::batch::{self, BATCH, ReceiveBatch};
+use crate::net::registered::register;
 use crate::upstream::Metrics;
 use crate::upstream::pending_query::{Exchange, Mismatch};
 use inflight::{Place, Questions};
@@ -99,7 +100,7 @@ impl Lane {
     ) -> io::Result<Arc<Self>> {
         let lane = Arc::new(Self {
             // Of room to send it would be told after each datagram that left, and there nearly always is some.
-            socket: hear(socket, Interest::READABLE | Interest::ERROR)?,
+            socket: register(socket, Interest::READABLE | Interest::ERROR)?,
             made: now,
             grace,
             state: Mutex::new(State {
@@ -245,7 +246,7 @@ impl Lane {
             .socket
             .get_ref()
             .try_clone()
-            .and_then(|socket| hear(socket, Interest::WRITABLE));
+            .and_then(|socket| register(socket, Interest::WRITABLE));
         let waited = match room {
             Ok(room) => room.writable().await.map(drop),
             Err(error) => Err(error),
@@ -260,12 +261,12 @@ impl Lane {
     /// need not ask the kernel again.
     fn read(&self) -> io::Result<()> {
         let read = self.socket.try_io(Interest::READABLE, |socket| {
-            let received = INBOX.with_borrow_mut(|inbox| {
-                let received = inbox.receive(socket.as_fd())?;
-                self.hear((0..received).map(|place| inbox.octets(place)));
+            let received = RECEIVE_BATCH.with_borrow_mut(|receive_batch| {
+                let received = receive_batch.receive(socket.as_fd())?;
+                self.hear((0..received).map(|place| receive_batch.octets(place)));
                 Ok::<_, io::Error>(received)
             })?;
-            if received < MOST {
+            if received < BATCH {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             Ok(())
@@ -378,12 +379,11 @@ impl Drop for Asked {
 }
 
 thread_local! {
-    /// What arrives is read here and copied at its length: questions under way need no buffers of their own.
-    static INBOX: RefCell<Inbox> = RefCell::new(Inbox::new());
-    /// The memory of a lane that has ended, for the next one: to grow it is half a dozen pieces, and large ones make the
-    /// allocator tidy up all that was given back.
-    static SPARE: Cell<Questions> = Cell::default();
-}
+/// What arrives is read here and copied at its length: questions under way need no buffers of their own.
+static RECEIVE_BATCH : RefCell < ReceiveBatch > = RefCell::new(ReceiveBatch::new());
+/// The memory of a lane that has ended, for the next one: to grow it is half a dozen pieces, and large ones make the
+/// allocator tidy up all that was given back.
+static SPARE : Cell < Questions > = Cell::default(); }
 
 #[cfg(test)]
 mod tests {

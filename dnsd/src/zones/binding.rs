@@ -13,9 +13,9 @@ use crate::cache::{Ask, Found, Hit, Key};
 use crate::config::model::Zone;
 use crate::dns::answer::Ttls;
 use crate::dns::message::{Message, Query, WireName, explained_reply, kind, rcode};
-use crate::enforcement::client::Payer;
+use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
-use crate::plugins::Asker;
+use crate::plugins::QueryEndpoints;
 use crate::plugins::template::Matched;
 use crate::upstream::{Failure, Landings};
 
@@ -62,7 +62,7 @@ pub struct QueryContext {
     /// The client's packet, of the query that came first.
     pub arrival: PacketInfo,
     /// The client whose quota pays for upstream queries.
-    pub payer: Payer,
+    pub quota_key: QuotaKey,
     /// Whether resolvers outside of the cluster may be asked.
     pub may_ask_outside: bool,
     /// Whether upstreams may be asked at all.
@@ -102,9 +102,9 @@ impl QueryContext {
         }
     }
 
-    pub(super) fn asker(&self) -> Asker {
+    pub(super) fn endpoints(&self) -> QueryEndpoints {
         let asked = self.arrival.asked.unwrap_or_else(|| self.table.address.ip());
-        Asker {
+        QueryEndpoints {
             client: self.arrival.source,
             server: SocketAddr::new(asked, self.table.address.port()),
             over_tcp: self.arrival.transport == Transport::Tcp,

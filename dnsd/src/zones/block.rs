@@ -12,8 +12,8 @@ use crate::config::Config;
 use crate::config::model;
 use crate::dns::answer::Answer;
 use crate::dns::message::{Query, WireName};
-use crate::enforcement::observation::Told;
-use crate::plugins::Asker;
+use crate::enforcement::observation::AnswerObservation;
+use crate::plugins::QueryEndpoints;
 use crate::upstream::Flights;
 use crate::upstream::pending_query::Matched;
 
@@ -57,7 +57,7 @@ pub struct ResolvedAnswer {
     /// The answer.
     pub answer: Matched<Answer>,
     /// The addresses that it teaches.
-    pub observation: Option<Told>,
+    pub observation: Option<AnswerObservation>,
     /// The kind and lifetime of its cache entry, if it may be cached.
     pub cacheable: Option<Kept>,
     /// Whether an upstream or dnsd itself made it.
@@ -218,13 +218,13 @@ impl ServerBlock {
     /// Whether the answer may have to be synthesized (`dns64`).
     #[must_use]
     pub fn translates(&self, query: &Query, arrival: &PacketInfo) -> bool {
-        let asker = Asker {
+        let endpoints = QueryEndpoints {
             client: arrival.source,
             server: arrival.source,
             over_tcp: false,
         };
         let translator = self.chain.own.dns64.as_ref();
-        translator.is_some_and(|translator| translator.applies(query, &asker))
+        translator.is_some_and(|translator| translator.applies(query, &endpoints))
     }
 
     /// Orders the addresses of an answer (`loadbalance`).

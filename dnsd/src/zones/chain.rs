@@ -80,7 +80,7 @@ impl Chain {
         context: &QueryContext,
     ) -> Result<ChainAnswer, ResolveError> {
         let (asked, revert) = rules
-            .apply(query.owned(), &context.asker())
+            .apply(query.owned(), &context.endpoints())
             .map_err(|_no_name| ResolveError::Rewrite)?;
         let made = self.run_plugins(&asked, context).await?;
         if revert.is_nothing() {
@@ -112,9 +112,9 @@ impl Chain {
         query: &Query<'_>,
         context: &QueryContext,
     ) -> Result<ChainAnswer, ResolveError> {
-        let (asker, size) = (context.asker(), u16::MAX);
+        let (endpoints, size) = (context.endpoints(), u16::MAX);
         if let Some(templates) = &self.own.templates {
-            let Answered { outcome, matched } = templates.answer(query, &asker, size);
+            let Answered { outcome, matched } = templates.answer(query, &endpoints, size);
             if let Some(matched) = matched {
                 context.count_template(&matched);
             }
@@ -141,7 +141,7 @@ impl Chain {
             }),
             Err(ResolveError::NoAnswer) if self.own.whoami => {
                 let octets =
-                    whoami::answer(query, &asker, size).map_err(|_too_long| ResolveError::NoAnswer)?;
+                    whoami::answer(query, &endpoints, size).map_err(|_too_long| ResolveError::NoAnswer)?;
                 let made = Box::pin(local(
                     Outcome::Answer(octets),
                     query,
@@ -169,7 +169,7 @@ impl Chain {
             patience: context.table.config.total_timeout.saturating_sub(context.waited),
             udp_size: self.udp_size(&context.table.config),
             ttl: context.table.config.ttl,
-            payer: context.payer,
+            quota_key: context.quota_key,
         };
         if !context.may_forward {
             return Err(ResolveError::Loop);

@@ -22,9 +22,9 @@ use triomphe::ThinArc;
 use crate::cache::{FIXED, KeyView, Maker, Value};
 use crate::dns::answer::{AnswerView, Opt};
 use crate::dns::message::{HEADER, Message};
-use crate::enforcement::observation::{Told, observe};
-use crate::enforcement::records::Marks;
-use crate::net::buffers::{give_back, room_for};
+use crate::enforcement::observation::{AnswerObservation, observe};
+use crate::enforcement::records::ClientBitmap;
+use crate::net::buffers::{return_buffer, take_buffer};
 use crate::upstream::pending_query::Matched;
 
 use super::{AnswerSource, ResolveError, ResolvedAnswer};
@@ -46,7 +46,7 @@ pub struct StoredAnswer(ThinArc<Head, u8>);
 #[derive(Debug)]
 struct Head {
     /// The clients that were given it.
-    marks: Marks,
+    bitmap: ClientBitmap,
     /// Octets of the key, without the name where that is the question's.
     key: u16,
     /// Octets of the message.
@@ -88,7 +88,10 @@ impl StoredAnswer {
         };
         let (ttls, observation) = (
             answer.ttls?,
-            resolved.observation.as_ref().map_or(&[][..], Told::addresses),
+            resolved
+                .observation
+                .as_ref()
+                .map_or(&[][..], AnswerObservation::addresses),
         );
         let ipv4 = observation.partition_point(|observation| observation.address.is_ipv4());
         let name = HEADER..answer.question_end - 4;
@@ -103,7 +106,7 @@ impl StoredAnswer {
             + ttls.len() * 2
             + ipv4 * IPV4
             + (observation.len() - ipv4) * IPV6;
-        let mut octets = room_for(length);
+        let mut octets = take_buffer(length);
         octets.extend_from_slice(own);
         octets.extend_from_slice(answer.octets);
         // A reply has the letters of the client's question.
@@ -118,7 +121,7 @@ impl StoredAnswer {
             octets.extend_from_slice(&u32::try_from(end).ok()?.to_be_bytes());
         }
         let head = Head {
-            marks: Marks::default(),
+            bitmap: ClientBitmap::default(),
             key: short(own.len())?,
             message: short(answer.octets.len())?,
             question_end: short(answer.question_end)?,
@@ -130,14 +133,14 @@ impl StoredAnswer {
             error: resolved.error,
         };
         let packed = ThinArc::from_header_and_slice(head, &octets);
-        give_back(octets);
+        return_buffer(octets);
         Some(Self(packed))
     }
 
     /// The clients that were given it.
     #[must_use]
-    pub fn marks(&self) -> &Marks {
-        &self.head().marks
+    pub fn bitmap(&self) -> &ClientBitmap {
+        &self.head().bitmap
     }
 
     /// The answer; the cache keeps when it arrived.
@@ -205,7 +208,7 @@ impl StoredAnswer {
 
     /// The observation in full.
     #[must_use]
-    pub fn observation(&self, arrived: Timestamp) -> Option<Told> {
+    pub fn observation(&self, arrived: Timestamp) -> Option<AnswerObservation> {
         self.to_resolved(arrived).observation
     }
 

@@ -295,7 +295,7 @@ pub(crate) fn limits(patience: Duration) -> Limits {
             at_least: 0,
             at_most: u32::MAX,
         },
-        payer: LOOPBACK.into(),
+        quota_key: LOOPBACK.into(),
     }
 }
 

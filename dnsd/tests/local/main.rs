@@ -16,7 +16,7 @@ mod whoami;
 
 use egret_dnsd::config::model::{Expression, Zone};
 use egret_dnsd::dns::message::{Query, WireName};
-use egret_dnsd::plugins::{Asker, Outcome};
+use egret_dnsd::plugins::{Outcome, QueryEndpoints};
 use hickory_proto::op::Message;
 use hickory_proto::rr::{Record, RecordType};
 
@@ -27,8 +27,8 @@ fn asked(name: &str, kind: RecordType) -> Query<'static> {
     Query::read(&support::query(name, kind, None)).unwrap().owned()
 }
 
-fn asker() -> Asker {
-    Asker {
+fn endpoints() -> QueryEndpoints {
+    QueryEndpoints {
         client: "10.0.0.7:40000".parse().unwrap(),
         server: "169.254.20.10:53".parse().unwrap(),
         over_tcp: false,

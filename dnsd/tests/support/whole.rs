@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egret_dnsd::config::{Config, RawConfig};
-use egret_dnsd::enforcement::client::{Attribution, Behind, Routes, Way};
-use egret_dnsd::enforcement::gated::Holder;
+use egret_dnsd::enforcement::client::{ClientLookup, InterfaceRole, Route, Routes};
+use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::enforcement::link;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{BoundListeners, Listeners, Service};
@@ -19,7 +19,7 @@ use egret_dnsd::pipeline::{Disposition, Metrics, Pending, ReceivedAt, Resolver};
 use egret_dnsd::takeover::InheritedSockets;
 use egret_dnsd::zones::{ActiveConfig, LogWriter, PacketInfo, Telemetry, host_interfaces};
 use egret_kernel::links::Attachment;
-use egret_shared::revision::Instance;
+use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::{clock, task};
 use hickory_proto::op::Message;
 use hickory_proto::rr::{Record, RecordType};
@@ -37,16 +37,16 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Loopback;
 
 impl Routes for Loopback {
-    fn way_to(&mut self, _address: IpAddr) -> io::Result<Way> {
-        Ok(Way::Leaves(1))
+    fn route_to(&mut self, _address: IpAddr) -> io::Result<Route> {
+        Ok(Route::Interface(1))
     }
 
     fn attachment(&mut self, interface: u32, _address: IpAddr) -> io::Result<Option<Attachment>> {
         Ok(Some(Attachment::to(&interface)))
     }
 
-    fn behind(&mut self, _interface: u32) -> io::Result<Behind> {
-        Ok(Behind::Others)
+    fn role(&mut self, _interface: u32) -> io::Result<InterfaceRole> {
+        Ok(InterfaceRole::Other)
     }
 }
 
@@ -91,8 +91,7 @@ impl Upstream {
     async fn over_udp(socket: UdpSocket, behaviour: Behaviour, asked: Arc<AtomicUsize>) {
         let mut buffer = vec![0; 4096];
         loop {
-            let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
-            // Checks of its health ask for the root: they are nobody's question.
+            let (length, from) = socket.recv_from(&mut buffer).await.unwrap(); // Checks of its health ask for the root: they are nobody's question.
             asked.fetch_add(usize::from(buffer[12] != 0), Ordering::Relaxed);
             for reply in behaviour(&buffer[..length], Over::Udp) {
                 socket.send_to(&reply, from).await.unwrap();
@@ -130,7 +129,7 @@ pub(crate) struct Dnsd {
     /// All of its addresses, in order.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) socket: PathBuf,
-    pub(crate) holder: Arc<Holder>,
+    pub(crate) gate: Arc<ResponseGate>,
     pub(crate) service: Service,
     pub(crate) telemetry: Telemetry,
     listening: Listeners,
@@ -225,28 +224,28 @@ impl Dnsd {
         let serving = ActiveConfig::new(config, None, &host_interfaces, &telemetry).unwrap();
         let listeners = bind(&serving);
         let addresses = listeners.addresses().unwrap();
-        let attribution = Arc::new(Attribution::new(Box::new(Loopback)));
-        let holder = Arc::new(Holder::new(
+        let client_lookup = Arc::new(ClientLookup::new(Box::new(Loopback)));
+        let gate = Arc::new(ResponseGate::new(
             hold,
             clock::now(),
-            Arc::clone(&attribution),
+            Arc::clone(&client_lookup),
             Arc::clone(&metrics.gate),
         ));
-        let gate = Arc::clone(&metrics.gate);
-        let resolver = Resolver::new(serving, attribution, Arc::clone(&holder), metrics);
+        let gate_metrics = Arc::clone(&metrics.gate);
+        let resolver = Resolver::new(serving, client_lookup, Arc::clone(&gate), metrics);
         let service = Service::new(Arc::new(resolver), threads);
-        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
+        drop(task::spawn("deadlines", Arc::clone(&gate).keep_time()));
         let path = socket.as_path().into();
-        let instance = Instance::from_random(1);
+        let instance = DnsdInstance::from_random(1);
         drop(task::spawn(
             "link",
-            link::keep(path, instance, Arc::clone(&holder), gate),
+            link::keep(path, instance, Arc::clone(&gate), gate_metrics),
         ));
         Self {
             address: addresses[0],
             addresses,
             socket,
-            holder,
+            gate,
             listening: listeners.serve(&service),
             service,
             telemetry,
@@ -304,7 +303,7 @@ impl Dnsd {
     /// Waits until an enforcer is connected and its interest known.
     pub(crate) async fn is_linked(&self) {
         let linked = async {
-            while !self.holder.figures().is_interest_known {
+            while !self.gate.stats().is_interest_known {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };

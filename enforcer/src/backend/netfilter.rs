@@ -15,12 +15,16 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use super::outlook::Outlook;
-use super::{Backend, BackendError, Ended, Inquiry, Meanwhile, Standing, VerdictCounters};
+use super::bypass::BypassReport;
+use super::{
+    Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, SyncStatus,
+    VerdictCounters,
+};
 use crate::node::{Locate, Location};
 
 pub mod available;
 pub mod chains;
+pub mod change_monitor;
 pub mod render;
 pub mod attached;
 pub mod closed;
@@ -296,11 +300,11 @@ impl Netfilter {
     }
 
     /// The first batch: everything is wanted at once and compared with what an earlier life left.
-    fn begin(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> Standing {
-        let mut standing = Standing::default();
+    fn begin(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> SyncStatus {
+        let mut standing = SyncStatus::default();
         self.sets.lock().want(&batch.sets_created);
         self.sets.lock().note(&batch.members_changed);
-        self.sets.lock().note_lapsed(&batch.lapsed);
+        self.sets.lock().note_lapsed(&batch.expired);
         let was_in_doubt = self.sets.lock().is_in_doubt();
         self.replace(&batch.rules_replaced);
         self.replace_node_rules(batch.node_rules.as_ref());
@@ -343,10 +347,10 @@ impl Netfilter {
         self.standing(standing)
     }
 
-    fn step(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn step(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         self.sets.lock().want(&batch.sets_created);
         self.sets.lock().note(&batch.members_changed);
-        self.sets.lock().note_lapsed(&batch.lapsed);
+        self.sets.lock().note_lapsed(&batch.expired);
         for spec in &batch.sets_created {
             self.sets.lock().settle_one(spec.id, now);
         }
@@ -393,7 +397,7 @@ impl Netfilter {
             self.sets.lock().unwant(&batch.sets_destroyed);
             self.sweep();
         }
-        self.standing(Standing::default())
+        self.standing(SyncStatus::default())
     }
 
     /// Pods that took the place of others of the same name: nothing that was allowed to those is allowed to these.
@@ -409,7 +413,7 @@ impl Netfilter {
     }
 
     fn replace(&mut self, replaced: &[PodRules]) {
-        self.locate.look_again();
+        self.locate.forget_links();
         for rules in replaced {
             let place = self.locate.locate(&rules.addresses);
             let is_same = |before: &&Local| {
@@ -433,7 +437,7 @@ impl Netfilter {
 
     /// Looks where pods are; says whether any is elsewhere.
     fn relocate(&mut self) -> bool {
-        self.locate.look_again();
+        self.locate.forget_links();
         let mut moved = false;
         for local in self.pods.values_mut() {
             let place = self.locate.locate(&local.rules.addresses);
@@ -613,14 +617,14 @@ impl Backend for Netfilter {
         matches!(self.phase, Phase::Adopting { had_state: true } | Phase::InForce)
     }
 
-    fn close_unknown(&mut self) -> Result<bool, BackendError> {
+    fn close_unknown_pods(&mut self) -> Result<bool, BackendError> {
         match self.phase {
             Phase::Adopting { had_state: false } => self.close_before_the_first_batch(),
             Phase::Adopting { had_state: true } | Phase::InForce => Ok(false),
         }
     }
 
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         let batch = self.joints.join(batch);
         match self.phase {
             Phase::Adopting { had_state } => self.begin_safely(&batch, had_state, now),
@@ -628,14 +632,14 @@ impl Backend for Netfilter {
         }
     }
 
-    fn open_answer(&mut self, batch: &Batch, now: Timestamp) -> Option<Standing> {
+    fn add_records(&mut self, batch: &Batch, now: Timestamp) -> Option<SyncStatus> {
         let opened = self.sets.add_members(&batch.members_changed, now);
-        opened.is_err().then(|| self.standing(Standing::default()))
+        opened.is_err().then(|| self.standing(SyncStatus::default()))
     }
 
-    fn links_changed(&mut self, _now: Timestamp) -> Standing {
+    fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
         if self.phase != Phase::InForce {
-            return Standing::default();
+            return SyncStatus::default();
         }
         let mut moved = self.unknown.look_around(self.locate.as_mut());
         moved |= self.relocate();
@@ -644,10 +648,10 @@ impl Backend for Netfilter {
             self.program();
         }
         self.look_out();
-        self.standing(Standing::default())
+        self.standing(SyncStatus::default())
     }
 
-    fn look(&mut self, now: Timestamp) -> Option<String> {
+    fn poll_drift(&mut self, now: Timestamp) -> Option<String> {
         match self.phase {
             Phase::InForce => {
                 self.settle_elsewhere(now);
@@ -657,11 +661,11 @@ impl Backend for Netfilter {
         }
     }
 
-    fn reconcile(&mut self, now: Timestamp) -> Standing {
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus {
         if self.phase != Phase::InForce {
-            return Standing::default();
+            return SyncStatus::default();
         }
-        let mut standing = Standing::default();
+        let mut standing = SyncStatus::default();
         self.follow_flavour(now);
         match self.sets.lock().resync(now) {
             Ok(drift) => drift.tell(&mut standing),
@@ -695,16 +699,16 @@ impl Backend for Netfilter {
         self.catch_up(standing, now)
     }
 
-    fn inquiry(&mut self) -> Option<Inquiry> {
+    fn connection_search(&mut self) -> Option<ConnectionSearch> {
         self.begin_inquiry()
     }
 
-    fn end_forbidden(&mut self) -> Ended {
+    fn end_denied_connections(&mut self) -> EndedConnections {
         self.take_in();
         self.revoke()
     }
 
-    fn pod_behind(&self, interface: &str, address: IpAddr) -> Option<PodKey> {
+    fn pod_at_interface(&self, interface: &str, address: IpAddr) -> Option<PodKey> {
         let is_behind = |local: &Local| {
             let mut places = local.place.iter().flatten();
             !local.home.is_elsewhere() && places.any(|place| place.interface.as_str() == interface)
@@ -716,12 +720,16 @@ impl Backend for Netfilter {
         there.first().map(|(pod, _)| (*pod).clone())
     }
 
-    fn meanwhile(&self) -> Option<Arc<dyn Meanwhile>> {
-        (!is_off(Switch::RecordsMeanwhile)).then(|| Arc::new(self.sets.clone()) as Arc<dyn Meanwhile>)
+    fn concurrent_set_update(&self) -> Option<Arc<dyn ConcurrentSetUpdate>> {
+        (!is_off(Switch::RecordsMeanwhile))
+            .then(|| Arc::new(self.sets.clone()) as Arc<dyn ConcurrentSetUpdate>)
     }
 
-    fn outlook(&self) -> Outlook {
-        self.lookout.as_ref().map(Lookout::outlook).unwrap_or_default()
+    fn bypass_report(&self) -> BypassReport {
+        self.lookout
+            .as_ref()
+            .map(Lookout::bypass_report)
+            .unwrap_or_default()
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use egret_policies::compiler::{NodeScope, PodToOwnNode, Settings};
-use egret_policies::memory::Protocol;
+use egret_policies::simulator::Protocol;
 use egret_shared::net::Transport;
 use serde_json::{Map, Value, json};
 

@@ -30,9 +30,9 @@ fn with_limits(limits: RecordLimits, list: &[&str]) -> Situation {
 
 /// So many records were looked at meanwhile.
 fn work(situation: &mut Situation, what: impl FnOnce(&mut Situation)) -> usize {
-    let before = situation.compiler.work().records_asked;
+    let before = situation.compiler.work().record_steps;
     what(situation);
-    situation.compiler.work().records_asked - before
+    situation.compiler.work().record_steps - before
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn of_what_is_over_that_is_forgotten_first_which_no_policy_mentions() {
         }
     }
     let stats = situation.compiler.record_stats();
-    assert!(stats.lapsed == 2_048 && stats.forgotten_lapsed > 0, "{stats:?}");
+    assert!(stats.retained == 2_048 && stats.forgotten > 0, "{stats:?}");
     situation.tell(Event::Apply(Entity::Policy(names_only(&["*.example.test"]))));
     situation.poll();
     let open = to_api("default/client");

@@ -3,9 +3,9 @@
 use super::*;
 
 /// All that is remembered.
-pub(super) fn all(situation: &Situation) -> Vec<Remembered> {
-    let mut walk = Walk::default();
-    std::iter::from_fn(|| situation.compiler.walk_records(&mut walk, usize::MAX)).collect()
+pub(super) fn all(situation: &Situation) -> Vec<PodSnapshot> {
+    let mut walk = RecordCursor::default();
+    std::iter::from_fn(|| situation.compiler.next_records(&mut walk, usize::MAX)).collect()
 }
 
 /// What is remembered of one life, told to the next one.
@@ -112,14 +112,14 @@ fn what_is_restored_gives_way_to_what_was_told_since() {
 #[test]
 fn only_what_changed_is_remembered_anew() {
     let mut situation = situation(&["api.example.test"]);
-    situation.compiler.note_record_changes();
+    situation.compiler.track_record_changes();
     let changed = |situation: &mut Situation| -> Vec<(String, bool, usize, usize)> {
         let changed = situation.compiler.take_record_changes();
-        let words = |of: &RememberedChange| {
-            let told = &of.told;
+        let words = |of: &SnapshotChange| {
+            let told = &of.snapshot;
             (
                 told.pod.to_string(),
-                of.is_anew,
+                of.is_reset,
                 of.forgotten.len(),
                 told.records.len(),
             )
@@ -163,8 +163,8 @@ fn what_gives_way_is_forgotten_where_it_is_remembered() {
         ..RecordSettings::default()
     };
     let mut situation = with_records(records, &["*.example.test"]);
-    situation.compiler.note_record_changes();
-    let mut ledger = Ledger::default();
+    situation.compiler.track_record_changes();
+    let mut ledger = SnapshotBuilder::default();
     for name in [
         "a.example.test",
         "b.example.test",
@@ -176,7 +176,7 @@ fn what_gives_way_is_forgotten_where_it_is_remembered() {
         let changes = situation.compiler.take_record_changes();
         changes.into_iter().for_each(|change| ledger.apply(change));
     }
-    let remembered = ledger.into_remembered();
+    let remembered = ledger.finish();
     let names: Vec<&str> = remembered[0]
         .records
         .iter()
@@ -190,7 +190,7 @@ fn what_gives_way_is_forgotten_where_it_is_remembered() {
 #[test]
 fn very_many_records_that_end_at_once_end_in_parts_and_none_is_lost() {
     let mut situation = situation(&["*.example.test"]);
-    situation.compiler.note_record_changes();
+    situation.compiler.track_record_changes();
     let names = (0..30).map(|number| format!("n{number}.example.test"));
     for name in names {
         situation.observe("10.0.0.1", &name, &many(100), 60);
@@ -223,7 +223,7 @@ fn very_many_records_that_end_at_once_end_in_parts_and_none_is_lost() {
     }
     assert_eq!((parts, stats(&situation)), (3, (0, 3_000)));
     assert_eq!(
-        situation.compiler.record_stats().lapsed,
+        situation.compiler.record_stats().retained,
         2_048,
         "the most of a pod"
     );
@@ -251,7 +251,7 @@ fn what_is_over_gives_way_before_what_lives_and_is_remembered() {
     tell(&mut situation, "10.0.0.2", 11);
     let stats = situation.compiler.record_stats();
     assert_eq!(
-        (stats.evicted_total, stats.records, stats.lapsed),
+        (stats.evicted_total, stats.records, stats.retained),
         (0, 2_000, 1_100)
     );
     let is_of_other = |record: &egret_policies::records::Record<'_>| record.pod.name() == "other";
@@ -263,16 +263,16 @@ fn what_is_over_gives_way_before_what_lives_and_is_remembered() {
 fn a_walk_and_what_changes_meanwhile_are_all_that_is_remembered() {
     for most in 1..9 {
         let mut situation = situation(&["*.example.test"]);
-        let mut ledger = Ledger::default();
+        let mut ledger = SnapshotBuilder::default();
         for number in 0..6 {
             let ttl = 1 + 10 * (number % 3);
             situation.observe("10.0.0.1", &format!("n{number}.example.test"), &many(2), ttl);
             situation.observe("10.0.0.2", &format!("n{number}.example.test"), &many(1), ttl);
         }
-        situation.compiler.note_record_changes();
-        let mut walk = Walk::default();
+        situation.compiler.track_record_changes();
+        let mut walk = RecordCursor::default();
         for step in 0..20 {
-            if let Some(remembered) = situation.compiler.walk_records(&mut walk, most) {
+            if let Some(remembered) = situation.compiler.next_records(&mut walk, most) {
                 ledger.apply(remembered.into());
             }
             match step {
@@ -289,19 +289,15 @@ fn a_walk_and_what_changes_meanwhile_are_all_that_is_remembered() {
             changes.into_iter().for_each(|change| ledger.apply(change));
         }
         assert_eq!(
-            situation.compiler.walk_records(&mut walk, most),
+            situation.compiler.next_records(&mut walk, most),
             None,
             "it is over"
         );
-        assert_eq!(
-            sorted(ledger.into_remembered()),
-            sorted(all(&situation)),
-            "{most} a step"
-        );
+        assert_eq!(sorted(ledger.finish()), sorted(all(&situation)), "{most} a step");
     }
 }
 
-pub(super) fn sorted(mut pods: Vec<Remembered>) -> Vec<Remembered> {
+pub(super) fn sorted(mut pods: Vec<PodSnapshot>) -> Vec<PodSnapshot> {
     for pod in &mut pods {
         pod.records
             .sort_by_key(|record| (record.name.to_string(), record.address));

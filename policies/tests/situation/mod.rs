@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_policies::compiler::{Compiler, DnsStandIn, Event, InSync, NodeScope, PodToOwnNode, Settings};
-use egret_policies::memory::{Connection, Decision, Entering, Memory, Protocol, Verdict};
 use egret_policies::model::cluster::{Entity, EntityKey, NamedPort, Namespace, Node, Pod, PodLife};
 use egret_policies::model::{
     Action, Direction, Effect, Enforcement, Exposure, Kind, Labels, NamespaceSelector, Peer, Peers, Policy,
@@ -16,6 +15,7 @@ use egret_policies::model::{
 use egret_policies::oracle::World;
 use egret_policies::records::RecordSettings;
 use egret_policies::rules::Batch;
+use egret_policies::simulator::{Connection, Decision, ForwardedConnection, Protocol, Simulator, Verdict};
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::pod::PodKey;
@@ -238,7 +238,7 @@ pub(crate) fn settings() -> Settings {
 /// A node: compiler, kernel and oracle.
 pub(crate) struct Situation {
     pub(crate) compiler: Compiler<InSync>,
-    pub(crate) memory: Memory,
+    pub(crate) memory: Simulator,
     pub(crate) world: World,
     pub(crate) now: Timestamp,
 }
@@ -257,7 +257,7 @@ impl Situation {
         }
         let mut situation = Self {
             compiler: compiler.in_sync(),
-            memory: Memory::new(),
+            memory: Simulator::new(),
             world,
             now: START,
         };
@@ -274,7 +274,7 @@ impl Situation {
             all.revision = batch.revision;
             all.sets_created.extend(batch.sets_created);
             all.members_changed.extend(batch.members_changed);
-            all.lapsed.extend(batch.lapsed);
+            all.expired.extend(batch.expired);
             all.rules_replaced.extend(batch.rules_replaced);
             all.node_rules = batch.node_rules.or_else(|| all.node_rules.take());
             all.has_policies = batch.has_policies.or(all.has_policies);
@@ -356,7 +356,7 @@ impl Situation {
     }
 
     /// The memory's decision on a client outside that a Service leads on, held to the oracle's.
-    pub(crate) fn decide_entering(&self, entering: Entering) -> Decision {
+    pub(crate) fn decide_entering(&self, entering: ForwardedConnection) -> Decision {
         let decision = self.memory.decide_entering(entering, self.now);
         assert_eq!(
             decision.verdict,

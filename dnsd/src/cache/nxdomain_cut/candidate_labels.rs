@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 
 use egret_shared::time::Timestamp;
 
-use crate::hash::Seeded;
+use crate::hash::RandomState;
 
 /// Places in the table: search lists end in some dozens of different labels.
 const PLACES: usize = 512;
@@ -16,7 +16,7 @@ const ROW: usize = 4;
 #[derive(Debug)]
 pub(super) struct Rumours {
     places: Box<[Option<Rumour>]>,
-    seed: Seeded,
+    seed: RandomState,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl Default for Rumours {
     fn default() -> Self {
         Self {
             places: vec![None; PLACES].into(),
-            seed: Seeded::default(),
+            seed: RandomState::default(),
         }
     }
 }

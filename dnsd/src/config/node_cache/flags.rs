@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::Span;
+use crate::config::MillisDuration;
 use crate::config::host_setup::{Fallback, HostSetup, RuleSettings};
 
 /// What `node-cache` is told.
@@ -287,8 +287,8 @@ fn interval(text: &str) -> Result<Duration, InvalidFlag> {
     let span = match text.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_no_number) => text
-            .parse::<Span>()
-            .map(Span::as_duration)
+            .parse::<MillisDuration>()
+            .map(MillisDuration::as_duration)
             .map_err(|_invalid| refused())?,
     };
     let range = Duration::from_secs(1)..=Duration::from_secs(86_400);

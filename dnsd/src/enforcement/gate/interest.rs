@@ -1,4 +1,4 @@
-//! Which clients wait for which names.
+//! The names that policies of each client mention.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -12,28 +12,28 @@ use crate::hash::HashMap;
 /// The interests in force. They outlive a connection: while the enforcer is away, the last known ones hold.
 #[derive(Debug, Default)]
 pub(super) struct Interests {
-    clients: HashMap<IpAddr, Wanted>,
+    clients: HashMap<IpAddr, ClientInterest>,
     /// The pods that this connection has named so far.
     named: HashSet<IpAddr>,
-    /// Whether any connection ever told all of them.
+    /// Whether any connection has ever sent all of them.
     known: bool,
 }
 
 #[derive(Debug)]
-struct Wanted {
+struct ClientInterest {
     patterns: Vec<NamePattern>,
-    /// What was told up to this number was told before the interest grew: the kernel may not hold it for the
+    /// Sequences up to this one were recorded before the interest grew: the kernel may lack their addresses for the
     /// patterns that came later.
     grown_after: Sequence,
 }
 
 impl Interests {
-    /// A connection begins: it names them all anew.
+    /// A connection begins: the enforcer sends all interests again.
     pub(super) fn begin(&mut self) {
         self.named.clear();
     }
 
-    /// Takes what the enforcer says of one pod; `latest` is the last number told so far.
+    /// Takes the interest of one pod; `latest` is the last sequence recorded so far.
     pub(super) fn set(&mut self, interest: Interest, latest: Sequence) {
         if interest.patterns.is_empty() {
             self.named.remove(&interest.pod);
@@ -42,24 +42,24 @@ impl Interests {
         }
         self.named.insert(interest.pod);
         let before = self.clients.get(&interest.pod);
-        let grew = !before.is_some_and(|wanted| {
+        let grew = !before.is_some_and(|known| {
             interest
                 .patterns
                 .iter()
-                .all(|pattern| wanted.patterns.contains(pattern))
+                .all(|pattern| known.patterns.contains(pattern))
         });
         let grown_after = match before {
-            Some(wanted) if !grew => wanted.grown_after,
+            Some(known) if !grew => known.grown_after,
             Some(_) | None => latest,
         };
-        let wanted = Wanted {
+        let known = ClientInterest {
             patterns: interest.patterns,
             grown_after,
         };
-        self.clients.insert(interest.pod, wanted);
+        self.clients.insert(interest.pod, known);
     }
 
-    /// All were named; a pod that was not has none.
+    /// The enforcer has sent all interests; a pod that was not named has none.
     pub(super) fn complete(&mut self) {
         self.clients.retain(|pod, _| self.named.contains(pod));
         self.known = true;
@@ -75,23 +75,23 @@ impl Interests {
 
     /// All of them.
     pub(super) fn all(&self) -> impl Iterator<Item = Interest> + use<'_> {
-        self.clients.iter().map(|(pod, wanted)| Interest {
+        self.clients.iter().map(|(pod, known)| Interest {
             pod: *pod,
-            patterns: wanted.patterns.clone(),
+            patterns: known.patterns.clone(),
         })
     }
 
-    /// Whether the client waits for answers to this question.
+    /// Whether the client has an interest in this name.
     pub(super) fn matches(&self, client: IpAddr, question: &DnsName) -> bool {
         self.clients
             .get(&client)
-            .is_some_and(|wanted| wanted.patterns.iter().any(|pattern| pattern.matches(question)))
+            .is_some_and(|known| known.patterns.iter().any(|pattern| pattern.matches(question)))
     }
 
-    /// The number after which a telling counts for this client.
+    /// Sequences of this client count if they are above this one.
     pub(super) fn floor(&self, client: IpAddr) -> Sequence {
         self.clients
             .get(&client)
-            .map_or(Sequence::ZERO, |wanted| wanted.grown_after)
+            .map_or(Sequence::ZERO, |known| known.grown_after)
     }
 }

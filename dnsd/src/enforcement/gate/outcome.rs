@@ -1,50 +1,50 @@
-//! How the hold speaks of an answer, and of itself.
+//! The gate's decisions about a response, and its statistics.
 
 use crate::enforcement::gate::waiting::Ticket;
 
 /// Where an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// An upstream, just now.
+    /// An upstream.
     Upstream,
     /// The cache.
     Cache,
 }
 
-/// What becomes of an answer.
+/// What becomes of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may go to its client.
+    /// It is sent now.
     Release,
-    /// It may not be held for want of room.
+    /// It needs to be held, and the limits are used up.
     OverLimit,
-    /// It waits.
+    /// It is held.
     Hold(Ticket),
 }
 
-/// How the wait of a held answer ended.
+/// How the wait of a held response ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The kernel holds what it tells.
+    /// The kernel has its addresses.
     Realized,
-    /// It turned out that nobody waits for it.
+    /// Its client has no interest in the name.
     NotInteresting,
-    /// It cannot or will not be waited for any longer.
+    /// The wait was given up.
     Stalled(Stall),
 }
 
-/// Why an answer is not waited for any longer.
+/// Why a wait was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
-    /// The enforcer was slow.
+    /// The deadline passed.
     Deadline,
     /// No enforcer is connected.
     LinkDown,
-    /// No enforcer has ever told what is interesting.
+    /// No enforcer has ever sent its interests.
     NoInterest,
-    /// The enforcer could not realize it.
+    /// The enforcer failed to apply it.
     Failed,
-    /// Too many answers are held already.
+    /// The permit was revoked for another client.
     OverLimit,
 }
 
@@ -71,19 +71,19 @@ impl Stall {
     }
 }
 
-/// The state of a `Hold` in figures.
+/// The state of a `Gate` in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figures {
-    /// Answers that wait.
+pub struct GateStats {
+    /// Held responses.
     pub held: usize,
-    /// Addresses told and live.
-    pub told: usize,
-    /// Addresses that had to leave the ledger while they lived.
+    /// Live recorded addresses.
+    pub recorded: usize,
+    /// Addresses that were evicted from the records before they expired.
     pub evictions: u64,
-    /// Clients that wait for some names.
+    /// Clients with an interest in some names.
     pub clients_with_interest: usize,
     /// Whether an enforcer is connected.
     pub is_connected: bool,
-    /// Whether an enforcer has ever told its interest.
+    /// Whether an enforcer has ever sent its interests.
     pub is_interest_known: bool,
 }

@@ -1,8 +1,8 @@
-//! What is on its way to the enforcer: new observations in a bounded queue, and behind them a cursor over the
-//! ledger. A queue that is full is thrown away, and everything is told again: an overflow costs work, never a record.
+//! Messages for the enforcer: new observations in a bounded queue, and behind them a resync of the records. When the
+//! queue overflows, it is dropped and all records are sent again: an overflow costs work, never a record.
 //!
-//! What an answer waits for goes at once, and everything before it. What nobody waits for goes at once, too, unless
-//! something went just before: then it waits for what comes in the same moment, since each message wakes both daemons.
+//! An observation that a held response waits for is sent at once, with all before it. Others are sent at once unless
+//! something was sent within `BATCH_INTERVAL`: then they are batched, since each message wakes both daemons.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,40 +14,40 @@ use egret_shared::revision::Sequence;
 use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
-use crate::enforcement::client::Asker;
-use crate::enforcement::records::{Id, Ledger};
+use crate::enforcement::client::ClientId;
+use crate::enforcement::records::{NameId, Records};
 
-/// Observations that may wait for the enforcer to read.
+/// The capacity of the queue.
 const MAX_QUEUED: usize = 8192;
-/// How long what nobody waits for is kept back after something went.
-const TOGETHER: Duration = Duration::from_millis(10);
+/// How long an observation that no response waits for is batched after a message.
+const BATCH_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct SendQueue {
     queue: VecDeque<(Sequence, Observation)>,
-    /// When something of the queue went last, on this connection.
+    /// When the queue was last sent from, on this connection.
     sent: Option<Timestamp>,
-    /// Whether the queue is not to wait.
-    hurries: bool,
+    /// Whether the queue is due now.
+    flushes: bool,
     resync: Resync,
     overflowed: bool,
 }
 
-/// How far a resync is.
+/// The progress of a resync.
 #[derive(Debug, Default)]
 enum Resync {
     /// None is under way.
     #[default]
     Done,
-    /// It is due once the interests are told, or at this moment.
+    /// It starts when the interests are complete, or at this time.
     Due(Option<Timestamp>),
-    /// It is about to start.
-    Ready(VecDeque<(IpAddr, Id)>),
-    /// These are still to be told.
-    Telling(VecDeque<(IpAddr, Id)>),
+    /// It starts with the next message.
+    Ready(VecDeque<(IpAddr, NameId)>),
+    /// These are still to be sent.
+    Sending(VecDeque<(IpAddr, NameId)>),
 }
 
-impl Outgoing {
+impl SendQueue {
     pub(super) fn push(&mut self, sequence: Sequence, observation: Observation) {
         if self.queue.len() < MAX_QUEUED {
             self.queue.push_back((sequence, observation));
@@ -64,23 +64,23 @@ impl Outgoing {
         self.queue.len()
     }
 
-    /// Has all that is queued go at once.
-    pub(super) fn hurry(&mut self) {
-        self.hurries = !self.queue.is_empty();
+    /// Makes all that is queued due now.
+    pub(super) fn flush(&mut self) {
+        self.flushes = !self.queue.is_empty();
     }
 
-    /// When the next message is to go, if there is one: a moment that has passed means now.
+    /// When the next message is due; a time in the past means now.
     pub(super) fn due(&self) -> Option<Timestamp> {
         const NOW: Timestamp = Timestamp::from_millis(0);
-        let is_telling = matches!(self.resync, Resync::Ready(_) | Resync::Telling(_));
-        if self.overflowed || self.hurries || is_telling {
+        let is_resyncing = matches!(self.resync, Resync::Ready(_) | Resync::Sending(_));
+        if self.overflowed || self.flushes || is_resyncing {
             return Some(NOW);
         }
-        let kept_until = |sent: Timestamp| sent.after(TOGETHER);
-        (!self.queue.is_empty()).then(|| self.sent.map_or(NOW, kept_until))
+        let batched_until = |sent: Timestamp| sent.after(BATCH_INTERVAL);
+        (!self.queue.is_empty()).then(|| self.sent.map_or(NOW, batched_until))
     }
 
-    /// Whether nothing is on its way, and nothing is due.
+    /// Whether the queue is empty and no resync is due.
     pub(super) fn is_idle(&self) -> bool {
         !self.overflowed && self.queue.is_empty() && matches!(self.resync, Resync::Done)
     }
@@ -100,33 +100,33 @@ impl Outgoing {
     pub(super) const fn interest_deadline(&self) -> Option<Timestamp> {
         match self.resync {
             Resync::Due(deadline) => deadline,
-            Resync::Done | Resync::Ready(_) | Resync::Telling(_) => None,
+            Resync::Done | Resync::Ready(_) | Resync::Sending(_) => None,
         }
     }
 
     /// Starts the resync that is due.
-    pub(super) fn stop_waiting(&mut self, ledger: &Ledger) {
+    pub(super) fn stop_waiting(&mut self, records: &Records) {
         if matches!(self.resync, Resync::Due(_)) {
             let keys = if switch::is_off(Switch::Resync) {
                 Vec::new()
             } else {
-                ledger.keys()
+                records.keys()
             };
             self.resync = Resync::Ready(keys.into());
         }
     }
 
-    /// The next message. The queue goes first: its numbers were given before those of the resync, and numbers
-    /// must arrive in order.
+    /// The next message. The queue is sent first: its sequences are lower than those of the resync, and sequences must
+    /// arrive in order.
     pub(super) fn next(
         &mut self,
-        ledger: &mut Ledger,
+        records: &mut Records,
         now: Timestamp,
-        who_has: impl FnMut(IpAddr) -> Asker,
+        identify: impl FnMut(IpAddr) -> ClientId,
     ) -> Option<ToEnforcer> {
         if let Some((sequence, observation)) = self.queue.pop_front() {
             self.sent = Some(now);
-            self.hurry();
+            self.flush();
             return Some(ToEnforcer::Observed {
                 sequence,
                 observation,
@@ -134,10 +134,10 @@ impl Outgoing {
         }
         match std::mem::take(&mut self.resync) {
             Resync::Ready(keys) => {
-                self.resync = Resync::Telling(keys);
+                self.resync = Resync::Sending(keys);
                 Some(ToEnforcer::ResyncStarted)
             }
-            Resync::Telling(keys) => Some(self.tell_next(keys, ledger, now, who_has)),
+            Resync::Sending(keys) => Some(self.send_next(keys, records, now, identify)),
             idle @ (Resync::Done | Resync::Due(_)) => {
                 self.resync = idle;
                 None
@@ -145,16 +145,16 @@ impl Outgoing {
         }
     }
 
-    fn tell_next(
+    fn send_next(
         &mut self,
-        mut keys: VecDeque<(IpAddr, Id)>,
-        ledger: &mut Ledger,
+        mut keys: VecDeque<(IpAddr, NameId)>,
+        records: &mut Records,
         now: Timestamp,
-        mut who_has: impl FnMut(IpAddr) -> Asker,
+        mut identify: impl FnMut(IpAddr) -> ClientId,
     ) -> ToEnforcer {
         while let Some((client, name)) = keys.pop_front() {
-            if let Some((sequence, observation)) = ledger.retell(who_has(client), name, now) {
-                self.resync = Resync::Telling(keys);
+            if let Some((sequence, observation)) = records.renumber(identify(client), name, now) {
+                self.resync = Resync::Sending(keys);
                 return ToEnforcer::Observed {
                     sequence,
                     observation,
@@ -162,7 +162,7 @@ impl Outgoing {
             }
         }
         ToEnforcer::ResyncEnded {
-            through: ledger.latest(),
+            through: records.latest(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a hold knows, for a successor; and a hold that begins with what another one knew.
+//! The state of a gate as it is transferred to a new dnsd process at a takeover.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use egret_shared::observation::Observation;
 use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Hold;
+use super::Gate;
 
 /// One record of the gate's state, as it goes to a new process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,82 +41,83 @@ pub struct ObservationRecord {
 }
 
 /// What another hold knew.
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Inherited {
-    /// Since when it waited for a first interest.
+pub struct GateSnapshot {
+    /// Since when it waited for the first interests.
     pub since: Option<Timestamp>,
-    /// All interests, where they were known.
+    /// All interests, if they were known.
     pub interests: Option<Vec<Interest>>,
-    /// What it told.
-    pub told: Vec<ObservationRecord>,
+    /// Its records.
+    pub records: Vec<ObservationRecord>,
 }
 
-impl Hold {
-    /// Since when a first interest is waited for.
+impl Gate {
+    /// Since when the first interests are waited for.
     #[must_use]
     pub const fn since(&self) -> Timestamp {
         self.started
     }
 
-    /// The interests, where they are known.
+    /// The interests, if they are known.
     #[must_use]
     pub fn interests(&self) -> Option<Vec<Interest>> {
         self.interests.are_known().then(|| self.interests.all().collect())
     }
 
-    /// Who was told something.
+    /// The clients that have records.
     #[must_use]
     pub fn clients(&self) -> Vec<IpAddr> {
-        self.ledger.clients()
+        self.records.clients()
     }
 
-    /// What a client was told and still lives.
+    /// The live records of a client.
     #[must_use]
-    pub fn told_to(&self, client: IpAddr, now: Timestamp) -> Vec<ObservationRecord> {
+    pub fn records_of(&self, client: IpAddr, now: Timestamp) -> Vec<ObservationRecord> {
         let floor = self.floor(client);
-        let told = self.ledger.told_to(client, now);
-        let told = told.map(|(observation, attachment, sequences)| ObservationRecord {
+        let records = self.records.observations_of(client, now);
+        let records = records.map(|(observation, attachment, sequences)| ObservationRecord {
             is_realized: sequences.iter().all(|sequence| *sequence > floor) && self.are_realized(&sequences),
             observation,
             attachment,
         });
-        told.collect()
+        records.collect()
     }
 
-    /// Begins with what another one knew, before anything was told. What is realized stays so until an enforcer is
-    /// connected: that one is told everything.
-    pub fn inherit(&mut self, inherited: Inherited, now: Timestamp) {
-        self.started = inherited
+    /// Takes over another gate's state, before anything was recorded here. What is realized stays so until an enforcer
+    /// connects, which is sent everything.
+    pub fn restore(&mut self, snapshot: GateSnapshot, now: Timestamp) {
+        self.started = snapshot
             .since
             .map_or(self.started, |since| since.min(self.started));
-        for interest in inherited.interests.iter().flatten() {
-            self.interests.set(interest.clone(), self.ledger.latest());
+        for interest in snapshot.interests.iter().flatten() {
+            self.interests.set(interest.clone(), self.records.latest());
         }
-        if inherited.interests.is_some() {
+        if snapshot.interests.is_some() {
             self.interests.complete();
         }
-        let (realized, others) = inherited
-            .told
+        let (realized, others) = snapshot
+            .records
             .into_iter()
-            .partition::<Vec<_>, _>(|told| told.is_realized);
-        for told in realized {
-            self.ledger
-                .note(&told.observation, told.attachment, |_| false, now);
+            .partition::<Vec<_>, _>(|record| record.is_realized);
+        for record in realized {
+            self.records
+                .note(&record.observation, record.attachment, |_| false, now);
         }
-        self.realized = self.ledger.latest();
-        for told in others {
-            self.ledger
-                .note(&told.observation, told.attachment, |_| false, now);
+        self.realized = self.records.latest();
+        for record in others {
+            self.records
+                .note(&record.observation, record.attachment, |_| false, now);
         }
     }
 
-    /// Whether an enforcer is there and has realized all that it is to be told.
+    /// Whether an enforcer is connected and has realized all records.
     #[must_use]
     pub fn is_caught_up(&self) -> bool {
         self.connected
             && self.interests.are_known()
-            && self.outgoing.is_idle()
-            && self.ledger.latest() <= self.realized
+            && self.send_queue.is_idle()
+            && self.records.latest() <= self.realized
     }
 }
 

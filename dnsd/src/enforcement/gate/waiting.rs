@@ -1,4 +1,4 @@
-//! The answers that wait: by ticket, by what they wait for, by deadline, and counted for each client.
+//! The held responses: by ticket, by the sequence they wait for, by deadline, and counted per client.
 
 use std::collections::BTreeSet;
 
@@ -7,58 +7,63 @@ use egret_shared::observation::Observation;
 use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
 
-use crate::enforcement::client::Payer;
 use crate::hash::HashMap;
-use crate::limits::quota::{Places, Quota};
+use crate::limits::quota::{PermitLimits, Quota};
+use crate::limits::quota_key::QuotaKey;
 
-/// A held answer, by number.
+/// The number of a held response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldResponse {
     pub(super) observation: Observation,
     attachment: Option<Attachment>,
-    /// The numbers it waits for; the last is the highest.
+    /// The sequences it waits for, in ascending order.
     pub(super) sequences: Vec<Sequence>,
     deadline: Timestamp,
-    room: Room,
+    permit: HeldPermit,
 }
 
-/// What a held answer takes of the limits.
+/// The permit of a held response.
 #[derive(Debug)]
-pub(super) struct Room {
-    payer: Payer,
+pub(super) struct HeldPermit {
+    quota_key: QuotaKey,
     number: u64,
     ticket: Ticket,
 }
 
-impl Held {
+impl HeldResponse {
     fn target(&self) -> Sequence {
         self.sequences.last().copied().unwrap_or(Sequence::ZERO)
     }
 }
 
-/// All of them; the orders always name exactly those that are there.
+/// All held responses; both indexes name exactly those in `held`.
 #[derive(Debug, Default)]
-pub(super) struct HeldAnswers {
-    held: HashMap<Ticket, Held>,
+pub(super) struct HeldResponses {
+    held: HashMap<Ticket, HeldResponse>,
     quota: Quota<Ticket>,
     by_target: BTreeSet<(Sequence, Ticket)>,
     by_deadline: BTreeSet<(Timestamp, Ticket)>,
     next: u64,
 }
 
-impl HeldAnswers {
-    /// Room for one more answer, if there is any. `gave_way` is told which ones it was taken from; those are to be removed.
-    pub(super) fn room(&mut self, payer: Payer, places: Places, gave_way: &mut Vec<Ticket>) -> Option<Room> {
+impl HeldResponses {
+    /// Takes a permit for one more response, if there is one. The caller removes the responses in `revoked`, which lost theirs.
+    pub(super) fn permit(
+        &mut self,
+        quota_key: QuotaKey,
+        limits: PermitLimits,
+        revoked: &mut Vec<Ticket>,
+    ) -> Option<HeldPermit> {
         let ticket = Ticket(self.next);
         self.next += 1;
         let number = self
             .quota
-            .take(payer, 1, places, ticket, |other| gave_way.push(other))?;
-        Some(Room {
-            payer,
+            .take(quota_key, 1, limits, ticket, |other| revoked.push(other))?;
+        Some(HeldPermit {
+            quota_key,
             number,
             ticket,
         })
@@ -70,15 +75,15 @@ impl HeldAnswers {
         attachment: Option<Attachment>,
         sequences: Vec<Sequence>,
         deadline: Timestamp,
-        room: Room,
+        permit: HeldPermit,
     ) -> Ticket {
-        let ticket = room.ticket;
-        let held = Held {
+        let ticket = permit.ticket;
+        let held = HeldResponse {
             observation,
             attachment,
             sequences,
             deadline,
-            room,
+            permit,
         };
         self.by_target.insert((held.target(), ticket));
         self.by_deadline.insert((held.deadline, ticket));
@@ -92,10 +97,10 @@ impl HeldAnswers {
         };
         self.by_target.remove(&(held.target(), ticket));
         self.by_deadline.remove(&(held.deadline, ticket));
-        self.quota.give_back(held.room.payer, held.room.number);
+        self.quota.give_back(held.permit.quota_key, held.permit.number);
     }
 
-    /// Makes an answer wait for other numbers than before.
+    /// Makes a response wait for other sequences.
     pub(super) fn wait_for(&mut self, ticket: Ticket, sequences: Vec<Sequence>) {
         if let Some(held) = self.held.get_mut(&ticket) {
             self.by_target.remove(&(held.target(), ticket));
@@ -104,14 +109,14 @@ impl HeldAnswers {
         }
     }
 
-    /// One whose deadline has come.
+    /// A response whose deadline has passed.
     pub(super) fn due(&self, now: Timestamp) -> Option<Ticket> {
         let (deadline, ticket) = self.by_deadline.first()?;
         (*deadline <= now).then_some(*ticket)
     }
 
-    /// One that waits for nothing beyond this number.
-    pub(super) fn reached(&self, realized: Sequence) -> Option<(Ticket, &Held)> {
+    /// A response that waits for no sequence beyond `realized`.
+    pub(super) fn reached(&self, realized: Sequence) -> Option<(Ticket, &HeldResponse)> {
         let (target, ticket) = self.by_target.first()?;
         let held = self.held.get(ticket)?;
         (*target <= realized).then_some((*ticket, held))
@@ -121,7 +126,7 @@ impl HeldAnswers {
         self.by_deadline.first().map(|(deadline, _)| *deadline)
     }
 
-    /// What each of them tells, and to what its client was attached when it asked.
+    /// The observation of each, and what its client was attached to when it asked.
     pub(super) fn observations(&self) -> Vec<(Ticket, Observation, Option<Attachment>)> {
         let observations = self
             .held

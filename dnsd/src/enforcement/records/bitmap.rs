@@ -1,115 +1,117 @@
-//! Marks at kept answers: whom the ledger, when it was asked last, knew to have been told them.
+//! Per-client bitmaps at cached answers: the clients for which an answer is settled, as the records said last.
 //!
-//! A cached answer is mostly given to who was told it before. To find that out by pod and name is several places in memory
-//! that no cache of the processor holds, with thousands of names; the mark stands beside the answer, which has to be read
-//! anyway.
+//! A cached answer is mostly assigned to a client that was assigned it before. To look that up by client and name is several cache
+//! misses with thousands of names; the bitmap stands beside the answer, which has to be read anyway.
 //!
-//! Each client has a seat, a bit at each answer. Nobody goes through all answers to take a bit away: who may count as told
-//! no longer loses its seat, and has none until the next *epoch*; with an epoch all marks of earlier ones are void.
-//! A mark is only ever made after the ledger has said yes.
+//! Each client has a bit index, valid at every answer. Nobody visits all answers to clear a bit: a client whose records
+//! changed loses its index until the next *generation*, and a new generation voids all bits set before.
+//! A bit is only set after the records were looked up.
 //!
-//! | what happens | to the marks |
+//! | event | effect |
 //! |---|---|
-//! | an address has another owner, a record makes room for others, the client waits for more names | its seat is gone |
-//! | a connection begins, everything is told again, a number fails, records have died | a new epoch |
-//! | what was told is told again, since it lives longer | nothing: what the kernel was told before is in force to its end |
-//! | an answer takes the place of another | the new one has no marks |
+//! | an address has another owner, a record is evicted, the client's interest grows | the client loses its bit index |
+//! | a connection begins, a resync, a sequence fails, records expire | a new generation |
+//! | a record is sent again with a longer lifetime | none: what the kernel has is in force to its end |
+//! | an answer is replaced | the new one has an empty bitmap |
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seats of an epoch. A node has 110 pods (the kubelet's `maxPods`); who comes later has none.
-const SEATS: usize = 128;
-const BITS: usize = 64;
+/// Bit indexes of a generation. A node has 110 pods (the kubelet's `maxPods`); further clients have none.
+const BITS_PER_GENERATION: usize = 128;
+const WORD: usize = 64;
 
-/// Who was told one answer. What is here counts in its epoch alone; it is read and written while the ledger is held.
+/// The clients for which one answer is settled, valid in its generation. Read and written while the records are locked.
 #[derive(Debug, Default)]
-pub struct Marks {
-    epoch: AtomicU64,
-    seats: [AtomicU64; SEATS / BITS],
+pub struct ClientBitmap {
+    generation: AtomicU64,
+    bits: [AtomicU64; BITS_PER_GENERATION / WORD],
 }
 
-/// The seats that are given.
+/// Assigns bit indexes.
 #[derive(Debug)]
-pub(super) struct Seats {
-    /// Marks that were never made are of epoch 0.
-    epoch: u64,
-    given: usize,
-    /// Somebody has none.
+pub(super) struct BitAllocator {
+    /// A bitmap that was never written is of generation 0.
+    generation: u64,
+    assigned: usize,
+    /// A client has no index in this generation.
     is_short: bool,
 }
 
-/// What a client has in an epoch: a place, or none any more.
+/// The bit index of a client in a generation; `None` if it lost it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seat {
-    epoch: u64,
-    place: Option<u8>,
+pub(super) struct BitIndex {
+    generation: u64,
+    index: Option<u8>,
 }
 
-impl Seats {
+impl BitAllocator {
     pub(super) const fn new() -> Self {
         Self {
-            epoch: 1,
-            given: 0,
+            generation: 1,
+            assigned: 0,
             is_short: false,
         }
     }
 
-    /// Whether the answer is marked for who has this seat.
-    pub(super) fn is_marked(&self, seat: Seat, marks: &Marks) -> bool {
-        let place = seat.place.filter(|_| seat.epoch == self.epoch);
-        place.is_some_and(|place| {
-            let bits = marks.seats[usize::from(place) / BITS].load(Ordering::Relaxed);
-            bits >> (usize::from(place) % BITS) & 1 == 1 && marks.epoch.load(Ordering::Relaxed) == self.epoch
+    /// Whether the client's bit is set.
+    pub(super) fn is_marked(&self, bit: BitIndex, bitmap: &ClientBitmap) -> bool {
+        let index = bit.index.filter(|_| bit.generation == self.generation);
+        index.is_some_and(|index| {
+            let bits = bitmap.bits[usize::from(index) / WORD].load(Ordering::Relaxed);
+            bits >> (usize::from(index) % WORD) & 1 == 1
+                && bitmap.generation.load(Ordering::Relaxed) == self.generation
         })
     }
 
-    /// Marks an answer for who has this seat, or gets one now.
-    pub(super) fn mark(&mut self, seat: &mut Seat, marks: &Marks) {
-        if seat.epoch != self.epoch {
-            *seat = self.give();
+    /// Sets the client's bit; assigns an index if it has none in this generation.
+    pub(super) fn mark(&mut self, bit: &mut BitIndex, bitmap: &ClientBitmap) {
+        if bit.generation != self.generation {
+            *bit = self.assign();
         }
-        let Some(place) = seat.place.map(usize::from) else {
+        let Some(index) = bit.index.map(usize::from) else {
             return;
         };
-        if marks.epoch.load(Ordering::Relaxed) != self.epoch {
-            for seats in &marks.seats {
-                seats.store(0, Ordering::Relaxed);
+        if bitmap.generation.load(Ordering::Relaxed) != self.generation {
+            for bits in &bitmap.bits {
+                bits.store(0, Ordering::Relaxed);
             }
-            marks.epoch.store(self.epoch, Ordering::Relaxed);
+            bitmap.generation.store(self.generation, Ordering::Relaxed);
         }
-        marks.seats[place / BITS].fetch_or(1 << (place % BITS), Ordering::Relaxed);
+        bitmap.bits[index / WORD].fetch_or(1 << (index % WORD), Ordering::Relaxed);
     }
 
-    /// Takes a seat away until the next epoch.
-    pub(super) const fn take(&mut self, seat: &mut Seat) {
-        *seat = Seat {
-            epoch: self.epoch,
-            place: None,
+    /// Takes the client's index away until the next generation.
+    pub(super) const fn take(&mut self, bit: &mut BitIndex) {
+        *bit = BitIndex {
+            generation: self.generation,
+            index: None,
         };
         self.is_short = true;
     }
 
-    /// All marks are void, and all seats are free.
-    pub(super) const fn begin_epoch(&mut self) {
+    /// Voids all bits and frees all indexes.
+    pub(super) const fn next_generation(&mut self) {
         *self = Self {
-            epoch: self.epoch + 1,
-            given: 0,
+            generation: self.generation + 1,
+            assigned: 0,
             is_short: false,
         };
     }
 
-    /// Whether somebody would gain by a new epoch.
+    /// Whether a client would gain an index by a new generation.
     pub(super) const fn are_short(&self) -> bool {
         self.is_short
     }
 
-    fn give(&mut self) -> Seat {
-        let place = u8::try_from(self.given).ok().filter(|_| self.given < SEATS);
-        self.given += usize::from(place.is_some());
-        self.is_short |= place.is_none();
-        Seat {
-            epoch: self.epoch,
-            place,
+    fn assign(&mut self) -> BitIndex {
+        let index = u8::try_from(self.assigned)
+            .ok()
+            .filter(|_| self.assigned < BITS_PER_GENERATION);
+        self.assigned += usize::from(index.is_some());
+        self.is_short |= index.is_none();
+        BitIndex {
+            generation: self.generation,
+            index,
         }
     }
 }

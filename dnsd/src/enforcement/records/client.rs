@@ -1,4 +1,4 @@
-//! What one client was told: names, found by their text, and in the order of their last telling.
+//! The records of one client: by name, and in the order in which they were last recorded.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -13,75 +13,74 @@ use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
 use hashbrown::HashTable;
 
-use super::Noted;
-use super::name::{Address, Name};
-use crate::enforcement::records::bitmap::Seat;
-use crate::hash::Seeded;
+use super::RecordOutcome;
+use super::name::{AddressRecord, NameRecord};
+use crate::enforcement::records::bitmap::BitIndex;
+use crate::hash::RandomState;
 
-/// The number of a name of one client. It is given again to another name when this one is forgotten.
+/// The index of a record of one client. It is reused when the record is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Id(NonZeroU32);
+pub struct NameId(NonZeroU32);
 
-/// What a client was told.
+/// The records of a client.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    /// What the address was attached to when its client asked.
+pub(super) struct ClientRecords {
+    /// What the client's address was attached to when it asked.
     pub(super) attachment: Option<Attachment>,
-    /// Where answers are marked that it was told.
-    pub(super) seat: Seat,
-    places: Vec<Option<Node>>,
-    free: Vec<Id>,
-    by_question: HashTable<Known>,
-    seed: Seeded,
-    oldest: Option<Id>,
-    newest: Option<Id>,
+    /// The client's bit in the bitmaps of cached answers.
+    pub(super) bit: BitIndex,
+    nodes: Vec<Option<Node>>,
+    free: Vec<NameId>,
+    by_question: HashTable<IndexEntry>,
+    seed: RandomState,
+    oldest: Option<NameId>,
+    newest: Option<NameId>,
     addresses: usize,
 }
 
-/// A name, with the hash of its question: a table that grows asks for the hashes of all, and to make them anew is to read
-/// every name.
+/// A record with the hash of its question: a table that grows needs all hashes, and to compute them is to read every name.
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    hash: Hash,
-    id: Id,
+struct IndexEntry {
+    hash: NameHash,
+    id: NameId,
 }
 
-/// A half of the bits that the table wants: for as many names as a client may be told there is nothing in the others.
+/// Half of the bits that the table wants: enough for the names of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Hash(u32);
+struct NameHash(u32);
 
-/// A name between those that were told before it and after it.
+/// A record in the list ordered by time.
 #[derive(Debug)]
 struct Node {
-    name: Name,
-    older: Option<Id>,
-    newer: Option<Id>,
+    name: NameRecord,
+    older: Option<NameId>,
+    newer: Option<NameId>,
 }
 
-impl Hash {
-    fn of(question: &str, seed: &Seeded) -> Self {
+impl NameHash {
+    fn of(question: &str, seed: &RandomState) -> Self {
         let [_, _, _, _, half @ ..] = seed.hash_one(question).to_le_bytes();
         Self(u32::from_le_bytes(half))
     }
 
-    /// The table takes the place from the lower bits and a mark from the upper ones.
+    /// The table takes the bucket from the lower bits and its tag from the upper ones.
     fn whole(self) -> u64 {
         u64::from(self.0) << 32 | u64::from(self.0)
     }
 }
 
-impl Id {
-    fn of(place: usize) -> Self {
-        let number = u32::try_from(place + 1).ok().and_then(NonZeroU32::new);
-        Self(number.expect("a client is told fewer names"))
+impl NameId {
+    fn of(index: usize) -> Self {
+        let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
+        Self(number.expect("a client has fewer names"))
     }
 
-    const fn place(self) -> usize {
+    const fn index(self) -> usize {
         self.0.get() as usize - 1
     }
 }
 
-impl Told {
+impl ClientRecords {
     pub(super) fn to(attachment: Option<Attachment>) -> Self {
         Self {
             attachment,
@@ -89,12 +88,12 @@ impl Told {
         }
     }
 
-    /// What was told to who is attached so.
+    /// These records, if they are of a client attached so.
     pub(super) fn of(&self, attachment: Option<Attachment>) -> Option<&Self> {
         (self.attachment == attachment).then_some(self)
     }
 
-    /// How many addresses.
+    /// The number of addresses.
     pub(super) const fn addresses(&self) -> usize {
         self.addresses
     }
@@ -103,61 +102,62 @@ impl Told {
         self.by_question.is_empty()
     }
 
-    /// All names.
-    pub(super) fn ids(&self) -> impl Iterator<Item = Id> {
+    /// All records.
+    pub(super) fn ids(&self) -> impl Iterator<Item = NameId> {
         self.by_question.iter().map(|known| known.id)
     }
 
-    /// What was told of a name; nothing where it was forgotten meanwhile.
-    pub(super) fn get(&self, id: Id) -> Option<&Name> {
-        self.places.get(id.place())?.as_ref().map(|node| &node.name)
+    /// A record; `None` where it was removed meanwhile.
+    pub(super) fn get(&self, id: NameId) -> Option<&NameRecord> {
+        self.nodes.get(id.index())?.as_ref().map(|node| &node.name)
     }
 
-    pub(super) fn find(&self, question: &str) -> Option<Id> {
-        self.find_hashed(Hash::of(question, &self.seed), question)
+    pub(super) fn find(&self, question: &str) -> Option<NameId> {
+        self.find_hashed(NameHash::of(question, &self.seed), question)
     }
 
-    fn find_hashed(&self, hash: Hash, question: &str) -> Option<Id> {
+    fn find_hashed(&self, hash: NameHash, question: &str) -> Option<NameId> {
         let is_of = |id| self.get(id).is_some_and(|name| name.is_of(question));
-        let is_it = |known: &Known| known.hash == hash && is_of(known.id);
+        let is_it = |known: &IndexEntry| known.hash == hash && is_of(known.id);
         self.by_question.find(hash.whole(), is_it).map(|known| known.id)
     }
 
-    /// Notes an observation under this number, or that all of it was told before.
+    /// Records an observation under the sequence `next`, unless all of it is recorded already.
     pub(super) fn note(
         &mut self,
         observation: &Observation,
         next: Sequence,
         is_stale: impl Fn(Sequence) -> bool,
-    ) -> Noted {
+    ) -> RecordOutcome {
         let question = observation.question.as_str();
-        let hash = Hash::of(question, &self.seed);
+        let hash = NameHash::of(question, &self.seed);
         let found = self.find_hashed(hash, question);
-        if found.is_none() && are_unlike(&observation.addresses) {
+        if found.is_none() && are_ascending(&observation.addresses) {
             self.add(hash, named(observation, all_new(&observation.addresses, next)));
-            return Noted {
+            return RecordOutcome {
                 new: Some(next),
                 sequences: vec![next],
                 longer: Vec::new(),
             };
         }
         let before = found.and_then(|id| self.get(id));
-        let mut addresses: Vec<Address> = before.into_iter().flat_map(Name::addresses).collect();
+        let mut addresses: Vec<AddressRecord> = before.into_iter().flat_map(NameRecord::addresses).collect();
         let known = addresses.len();
         let mut longer = Vec::new();
         let observed = each_once(&observation.addresses);
         let mut sequences: Vec<Sequence> = observed
             .iter()
-            .map(|told| {
-                let known = note(&mut addresses, known, *told, next, &is_stale);
+            .map(|observed| {
+                let known = note(&mut addresses, known, *observed, next, &is_stale);
                 longer.extend(
-                    (known.told.expires > told.expires && known.sequence == next).then_some(known.told),
+                    (known.observed.expires > observed.expires && known.sequence == next)
+                        .then_some(known.observed),
                 );
                 known.sequence
             })
             .collect();
         if addresses.len() > known {
-            addresses.sort_by_key(|known| known.told.address);
+            addresses.sort_by_key(|known| known.observed.address);
         }
         sequences.sort_unstable();
         sequences.dedup();
@@ -169,38 +169,38 @@ impl Told {
                 None => self.add(hash, name),
             }
         }
-        Noted {
+        RecordOutcome {
             new,
             sequences,
             longer,
         }
     }
 
-    /// Numbers what lives of a name anew.
+    /// Gives the live addresses of a name a new sequence.
     pub(super) fn renumber(
         &mut self,
-        id: Id,
+        id: NameId,
         next: Sequence,
         now: Timestamp,
         grace: Duration,
     ) -> Option<Vec<ObservedAddress>> {
         let name = self.get(id)?;
-        let mut addresses: Vec<Address> = name.addresses().collect();
+        let mut addresses: Vec<AddressRecord> = name.addresses().collect();
         let mut live = Vec::new();
         for address in addresses.iter_mut().filter(|address| address.lives(now, grace)) {
             address.sequence = next;
-            live.push(address.told);
+            live.push(address.observed);
         }
         if live.is_empty() {
             return None;
         }
-        let name = Name::new(name.names(), addresses.iter().copied());
+        let name = NameRecord::new(name.names(), addresses.iter().copied());
         self.replace(id, name);
         Some(live)
     }
 
-    /// Forgets the name that was told longest ago, but not this one.
-    pub(super) fn remove_oldest(&mut self, keep: Option<&str>) -> Option<Name> {
+    /// Removes the oldest record, but not the one of this question.
+    pub(super) fn remove_oldest(&mut self, keep: Option<&str>) -> Option<NameRecord> {
         let oldest = self.oldest?;
         let is_kept = |id| Some(self.node(id).name.question()) == keep;
         let id = if is_kept(oldest) {
@@ -211,32 +211,32 @@ impl Told {
         Some(self.remove(id))
     }
 
-    /// Forgets of a name what was told longest ago, but nothing of this answer, where it has more addresses than so many.
-    pub(super) fn shorten(&mut self, observation: &Observation, most: usize) -> Vec<Address> {
+    /// Removes the oldest addresses of a name, but none of this answer, while it has more than `most`.
+    pub(super) fn shorten(&mut self, observation: &Observation, most: usize) -> Vec<AddressRecord> {
         let found = self.find(observation.question.as_str());
         let Some((id, name)) = found.and_then(|id| Some((id, self.get(id)?))) else {
             return Vec::new();
         };
         let observed = each_once(&observation.addresses);
-        let is_observed = |known: &Address| {
-            let found = observed.binary_search_by_key(&known.told.address, |told| told.address);
+        let is_observed = |known: &AddressRecord| {
+            let found = observed.binary_search_by_key(&known.observed.address, |observed| observed.address);
             found.is_ok()
         };
         let (kept, mut others): (Vec<_>, Vec<_>) = name.addresses().partition(is_observed);
-        others.sort_unstable_by_key(|known| (known.sequence, known.told.expires));
+        others.sort_unstable_by_key(|known| (known.sequence, known.observed.expires));
         let gone = (kept.len() + others.len()).saturating_sub(most).min(others.len());
-        let mut left: Vec<Address> = kept.into_iter().chain(others.drain(gone..)).collect();
-        left.sort_unstable_by_key(|known| known.told.address);
-        let name = Name::new(name.names(), left.iter().copied());
+        let mut left: Vec<AddressRecord> = kept.into_iter().chain(others.drain(gone..)).collect();
+        left.sort_unstable_by_key(|known| known.observed.address);
+        let name = NameRecord::new(name.names(), left.iter().copied());
         self.put(id, name);
         others
     }
 
-    /// Forgets what is dead; says how many addresses that were.
+    /// Removes expired addresses; returns their number.
     pub(super) fn sweep(&mut self, now: Timestamp, grace: Duration) -> usize {
         let before = self.addresses;
-        for place in 0..self.places.len() {
-            let id = Id::of(place);
+        for index in 0..self.nodes.len() {
+            let id = NameId::of(index);
             let Some(name) = self.get(id) else {
                 continue;
             };
@@ -244,19 +244,19 @@ impl Told {
                 continue;
             }
             let live = name.addresses().filter(|address| address.lives(now, grace));
-            let live: Vec<Address> = live.collect();
+            let live: Vec<AddressRecord> = live.collect();
             if live.is_empty() {
                 drop(self.remove(id));
             } else {
-                let name = Name::new(name.names(), live.iter().copied());
+                let name = NameRecord::new(name.names(), live.iter().copied());
                 self.put(id, name);
             }
         }
         before - self.addresses
     }
 
-    /// Adds a name with the hash of its question.
-    fn add(&mut self, hash: Hash, name: Name) {
+    /// Adds a record with the hash of its question.
+    fn add(&mut self, hash: NameHash, name: NameRecord) {
         self.addresses += name.len();
         let node = Some(Node {
             name,
@@ -265,50 +265,50 @@ impl Told {
         });
         let id = match self.free.pop() {
             Some(id) => {
-                self.places[id.place()] = node;
+                self.nodes[id.index()] = node;
                 id
             }
             None => {
-                if self.places.len() == self.places.capacity() {
-                    // By an eighth: twice as many would be as much memory for nothing.
-                    self.places.reserve_exact(self.places.len() / 8 + 4);
+                if self.nodes.len() == self.nodes.capacity() {
+                    // Grows by an eighth: doubling would waste as much memory as it uses.
+                    self.nodes.reserve_exact(self.nodes.len() / 8 + 4);
                 }
-                self.places.push(node);
-                Id::of(self.places.len() - 1)
+                self.nodes.push(node);
+                NameId::of(self.nodes.len() - 1)
             }
         };
-        let known = Known { hash, id };
+        let known = IndexEntry { hash, id };
         self.by_question
             .insert_unique(hash.whole(), known, |known| known.hash.whole());
         self.link(id);
     }
 
-    /// What was told anew of a name is its newest.
-    fn replace(&mut self, id: Id, name: Name) {
+    /// Replaces a record and makes it the newest.
+    fn replace(&mut self, id: NameId, name: NameRecord) {
         self.put(id, name);
         self.unlink(id);
         self.link(id);
     }
 
-    fn put(&mut self, id: Id, name: Name) {
+    fn put(&mut self, id: NameId, name: NameRecord) {
         let before = self.node(id).name.len();
         self.addresses = self.addresses + name.len() - before;
         self.node_mut(id).name = name;
     }
 
-    fn remove(&mut self, id: Id) -> Name {
+    fn remove(&mut self, id: NameId) -> NameRecord {
         self.unlink(id);
-        let hash = Hash::of(self.node(id).name.question(), &self.seed);
+        let hash = NameHash::of(self.node(id).name.question(), &self.seed);
         if let Ok(entry) = self.by_question.find_entry(hash.whole(), |known| known.id == id) {
             entry.remove();
         }
         self.free.push(id);
-        let node = self.places[id.place()].take().expect(PRESENT);
+        let node = self.nodes[id.index()].take().expect(PRESENT);
         self.addresses -= node.name.len();
         node.name
     }
 
-    fn link(&mut self, id: Id) {
+    fn link(&mut self, id: NameId) {
         let older = self.newest.replace(id);
         let node = self.node_mut(id);
         (node.older, node.newer) = (older, None);
@@ -318,7 +318,7 @@ impl Told {
         }
     }
 
-    fn unlink(&mut self, id: Id) {
+    fn unlink(&mut self, id: NameId) {
         let Node { older, newer, .. } = *self.node(id);
         match older {
             Some(older) => self.node_mut(older).newer = newer,
@@ -330,73 +330,75 @@ impl Told {
         }
     }
 
-    fn node(&self, id: Id) -> &Node {
-        self.places[id.place()].as_ref().expect(PRESENT)
+    fn node(&self, id: NameId) -> &Node {
+        self.nodes[id.index()].as_ref().expect(PRESENT)
     }
 
-    fn node_mut(&mut self, id: Id) -> &mut Node {
-        self.places[id.place()].as_mut().expect(PRESENT)
+    fn node_mut(&mut self, id: NameId) -> &mut Node {
+        self.nodes[id.index()].as_mut().expect(PRESENT)
     }
 }
 
-const PRESENT: &str = "a name has its number for as long as it is there";
+const PRESENT: &str = "the index is of a record that is there";
 
-impl Address {
+impl AddressRecord {
     pub(super) fn lives(&self, now: Timestamp, grace: Duration) -> bool {
-        now < self.told.expires.after(grace)
+        now < self.observed.expires.after(grace)
     }
 }
 
 /// The names of an observation with these addresses.
-fn named(observation: &Observation, addresses: impl Iterator<Item = Address> + Clone) -> Name {
+fn named(observation: &Observation, addresses: impl Iterator<Item = AddressRecord> + Clone) -> NameRecord {
     let names = [&observation.question].into_iter().chain(&observation.chain);
-    Name::new(names.map(DnsName::as_str), addresses)
+    NameRecord::new(names.map(DnsName::as_str), addresses)
 }
 
-/// Whether no two are the same, as in every answer: they are told in order.
-fn are_unlike(addresses: &[ObservedAddress]) -> bool {
+/// Whether addresses are strictly ascending, as observations have them.
+fn are_ascending(addresses: &[ObservedAddress]) -> bool {
     !addresses.is_empty() && addresses.is_sorted_by(|one, next| one.address < next.address)
 }
 
-fn all_new(addresses: &[ObservedAddress], sequence: Sequence) -> impl Iterator<Item = Address> + Clone {
+fn all_new(addresses: &[ObservedAddress], sequence: Sequence) -> impl Iterator<Item = AddressRecord> + Clone {
     let addresses = addresses.iter();
-    addresses.map(move |told| Address {
-        told: *told,
+    addresses.map(move |observed| AddressRecord {
+        observed: *observed,
         sequence,
     })
 }
 
-/// The addresses in order, each with its latest end: a name whose server always gives others has thousands, and who looked
-/// for each of them among all others would have everybody wait.
+/// The addresses in ascending order, each with its latest expiry. Sorted, since a name may have thousands of addresses.
 fn each_once(addresses: &[ObservedAddress]) -> Cow<'_, [ObservedAddress]> {
-    if are_unlike(addresses) {
+    if are_ascending(addresses) {
         return Cow::Borrowed(addresses);
     }
     let mut addresses = addresses.to_vec();
-    addresses.sort_by_key(|told| (told.address, Reverse(told.expires)));
-    addresses.dedup_by_key(|told| told.address);
+    addresses.sort_by_key(|observed| (observed.address, Reverse(observed.expires)));
+    addresses.dedup_by_key(|observed| observed.address);
     Cow::Owned(addresses)
 }
 
-/// Notes an address, of which the first so many are in order; gives what was told of it last.
+/// Records an address among `addresses`, of which the first `known` are sorted; returns its record.
 fn note(
-    addresses: &mut Vec<Address>,
+    addresses: &mut Vec<AddressRecord>,
     known: usize,
-    told: ObservedAddress,
+    observed: ObservedAddress,
     next: Sequence,
     is_stale: impl Fn(Sequence) -> bool,
-) -> Address {
-    match addresses[..known].binary_search_by_key(&told.address, |known| known.told.address) {
-        Ok(place) => {
-            let known = &mut addresses[place];
-            if known.told.expires < told.expires || is_stale(known.sequence) {
-                known.told.expires = known.told.expires.max(told.expires);
+) -> AddressRecord {
+    match addresses[..known].binary_search_by_key(&observed.address, |known| known.observed.address) {
+        Ok(index) => {
+            let known = &mut addresses[index];
+            if known.observed.expires < observed.expires || is_stale(known.sequence) {
+                known.observed.expires = known.observed.expires.max(observed.expires);
                 known.sequence = next;
             }
             *known
         }
         Err(_new) => {
-            let new = Address { told, sequence: next };
+            let new = AddressRecord {
+                observed,
+                sequence: next,
+            };
             addresses.push(new);
             new
         }

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{Change, Entry, Error, IpSets, Kind, Member, SetSpec};
-use egret_shared::link::{ClusterDns, Pods};
+use egret_kernel::ipset::{Error, IpSets, Kind, Member, MemberChange, SetEntry, SetSpec};
+use egret_shared::link::{ClusterDns, NodePods};
 use egret_shared::net::IpNet;
 use egret_shared::switch::{Switch, is_off};
 use tokio::sync::watch;
@@ -74,7 +74,7 @@ impl PodSets {
     ///
     /// # Errors
     /// When a set is not there, or the kernel refuses.
-    pub fn hold(&mut self, pods: &Pods, services: &[IpAddr]) -> Result<(), Error> {
+    pub fn hold(&mut self, pods: &NodePods, services: &[IpAddr]) -> Result<(), Error> {
         let caught: BTreeSet<Member> = pods.caught.iter().map(|pod| Member::Address(*pod)).collect();
         let services = services.iter().filter(|_| !is_off(Switch::SpareServices));
         let here = pods.caught.iter().chain(&pods.spared).chain(services);
@@ -104,9 +104,9 @@ impl PodSets {
             .copied()
             .collect();
         let lasting = |members: &mut dyn Iterator<Item = &Member>| {
-            members.map(|member| Entry::lasting(*member)).collect()
+            members.map(|member| SetEntry::lasting(*member)).collect()
         };
-        let change = Change {
+        let change = MemberChange {
             name: name.as_str().to_owned(),
             added: lasting(&mut desired.difference(&held)),
             deleted: lasting(&mut held.difference(&desired)),
@@ -130,7 +130,7 @@ fn spec(set: InterceptSet, family: Family) -> SetSpec {
 /// Holds what is told last, until nobody can tell any more.
 pub async fn follow_pods(
     mut seats: PodSets,
-    mut told: watch::Receiver<Option<Pods>>,
+    mut told: watch::Receiver<Option<NodePods>>,
     mut dns: watch::Receiver<ClusterDns>,
 ) {
     loop {

@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{Entry, Error as SetError, IpSets, Kind, Member, SetSpec};
+use egret_kernel::ipset::{Error as SetError, IpSets, Kind, Member, SetEntry, SetSpec};
 use egret_kernel::iptables::{Error as RulesError, Flavour, IpTables, SetName, Table};
-use egret_kernel::links::{Links, Made};
+use egret_kernel::links::{InterfaceOrigin, Links};
 use egret_kernel::netlink::Error as LinkError;
-use egret_kernel::nftables::{Change, Monitor};
+use egret_kernel::nftables::{TableChange, TableMonitor};
 use egret_kernel::routing::Routing;
 use egret_shared::net::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -133,7 +133,7 @@ pub fn ensure_interface(name: &str, addresses: &[IpAddr]) -> Result<bool, Networ
     if !interface.is_up {
         links.bring_up(interface.index).map_err(failed)?;
     }
-    let mut missed = made == Made::Now;
+    let mut missed = made == InterfaceOrigin::Now;
     for address in addresses {
         let failed = |source| NetworkError::Address {
             name: name.to_owned(),
@@ -163,7 +163,7 @@ pub struct Rules {
     flavour: Flavour,
     settings: RuleSettings,
     /// Hears what others change; none where the kernel does not tell of it (the legacy flavour).
-    monitor: Option<Monitor>,
+    monitor: Option<TableMonitor>,
     /// Who uses the mark of what is caught, so that nothing is.
     foreign: Option<ForeignMark>,
 }
@@ -177,7 +177,7 @@ impl Rules {
         let detected = Flavour::detect(|chain| chain.starts_with("EGRET-"))?;
         tracing::info!(flavour = detected.flavour.name(), evidence = ?detected.evidence, "iptables");
         let monitor = match detected.flavour {
-            Flavour::Nft => Monitor::open()
+            Flavour::Nft => TableMonitor::open()
                 .inspect_err(|error| tracing::debug!(%error, "the kernel does not tell what others change"))
                 .ok(),
             Flavour::Legacy => None,
@@ -341,7 +341,7 @@ impl Rules {
 }
 
 /// Whether a change may be about rules of ours, or about what they stand behind.
-fn concerns(change: &Change) -> bool {
+fn concerns(change: &TableChange) -> bool {
     let is_hook = |chain: &String| ["INPUT", "OUTPUT", "PREROUTING"].contains(&chain.as_str());
     TABLES.iter().any(|table| change.table == table.name()) && change.chain.as_ref().is_none_or(is_hook)
 }
@@ -398,7 +398,7 @@ impl Heartbeat {
     pub fn sign(&mut self) -> Result<(), NetworkError> {
         let mut first = Ok(());
         for (set, member) in &self.members {
-            let entry = Entry::living(*member, ALIVE_SECONDS);
+            let entry = SetEntry::living(*member, ALIVE_SECONDS);
             let endpoints = self.sets.add(set.as_str(), &[entry]).map_err(NetworkError::Set);
             first = first.and(endpoints);
         }
@@ -411,7 +411,7 @@ impl Heartbeat {
     /// When the kernel refuses.
     pub fn end(&mut self) -> Result<(), NetworkError> {
         for (set, member) in &self.members {
-            self.sets.delete(set.as_str(), &[Entry::lasting(*member)])?;
+            self.sets.delete(set.as_str(), &[SetEntry::lasting(*member)])?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! node-cache puts its rules for the filter table at the head of their chain, in front of what decides about the pods; here
 //! they stand behind the jumps of Egret's enforcer, so that policy judges DNS as everything else.
 
-use egret_kernel::iptables::{Batch, Hook, Place, Rule, Table, TableListing};
+use egret_kernel::iptables::{Batch, ChainRef, Hook, Rule, Table, TableListing};
 use egret_shared::switch::{Switch, is_off};
 
 use super::rules::{COUNTED, TRANSLATED};
@@ -76,7 +76,7 @@ impl Chain<'_> {
             .filter(|text| !is_ours(text))
             .copied()
             .collect();
-        let place = Place::from(self.hook);
+        let place = ChainRef::from(self.hook);
         for (number, rule) in (self.first_free(&left)..).zip(self.desired) {
             batch.insert_at(place.clone(), number, rule);
         }

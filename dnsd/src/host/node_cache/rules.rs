@@ -6,7 +6,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
-use egret_kernel::iptables::{Hook, Match, Protocol, Rule, Segments, SetName, Side, Sides, Table, Target};
+use egret_kernel::iptables::{
+    Endpoint, Hook, Match, Protocol, Rule, SetLookup, SetName, Table, Target, TcpSegments,
+};
 use egret_kernel::{Family, Transport};
 use egret_shared::net::IpNet;
 use egret_shared::switch::{Switch, is_off};
@@ -90,9 +92,9 @@ const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 impl AddressRules<'_> {
     fn untracked(&self) -> Vec<DesiredRule> {
         let (dns, health) = (self.settings.dns_port, self.settings.health_port);
-        let to_dns = |hook| BOTH.map(|transport| self.untrack(hook, Side::Destination, transport, dns));
-        let from_dns = BOTH.map(|transport| self.untrack(Hook::Output, Side::Source, transport, dns));
-        let probes = [Side::Destination, Side::Source].map(|side| {
+        let to_dns = |hook| BOTH.map(|transport| self.untrack(hook, Endpoint::Destination, transport, dns));
+        let from_dns = BOTH.map(|transport| self.untrack(Hook::Output, Endpoint::Source, transport, dns));
+        let probes = [Endpoint::Destination, Endpoint::Source].map(|side| {
             raw(
                 Hook::Output,
                 self.rule(Target::NoTrack, side, Transport::Tcp, health, None),
@@ -103,7 +105,7 @@ impl AddressRules<'_> {
     }
 
     /// What comes to dnsd while it is alive, and what it answers.
-    fn untrack(&self, hook: Hook, side: Side, transport: Transport, port: u16) -> DesiredRule {
+    fn untrack(&self, hook: Hook, side: Endpoint, transport: Transport, port: u16) -> DesiredRule {
         let alive = match self.settings.fallback {
             Fallback::ClusterDns { .. } if is_off(Switch::SignOfLife) => None,
             Fallback::None => None,
@@ -114,15 +116,18 @@ impl AddressRules<'_> {
 
     fn let_in(&self) -> Vec<DesiredRule> {
         let port = self.settings.dns_port;
-        [(Hook::Input, Side::Destination), (Hook::Output, Side::Source)]
-            .into_iter()
-            .flat_map(|(hook, side)| BOTH.map(|transport| (hook, side, transport)))
-            .map(|(hook, side, transport)| DesiredRule {
-                table: Table::Filter,
-                hook,
-                rule: self.between(Target::Accept, side, transport, port).comment(ALLOW),
-            })
-            .collect()
+        [
+            (Hook::Input, Endpoint::Destination),
+            (Hook::Output, Endpoint::Source),
+        ]
+        .into_iter()
+        .flat_map(|(hook, side)| BOTH.map(|transport| (hook, side, transport)))
+        .map(|(hook, side, transport)| DesiredRule {
+            table: Table::Filter,
+            hook,
+            rule: self.between(Target::Accept, side, transport, port).comment(ALLOW),
+        })
+        .collect()
     }
 
     /// To the servers of the fallback, each with an equal share: the first of three takes a third, the next half of the rest.
@@ -157,14 +162,14 @@ impl AddressRules<'_> {
         }
         let port = self.settings.dns_port..=self.settings.dns_port;
         let first = [
-            Protocol::Segments(Segments::Opening, port.clone()),
+            Protocol::Segments(TcpSegments::Opening, port.clone()),
             Protocol::to_ports(Transport::Udp, port),
         ];
         let count = |protocol| {
             let rule = Rule::count()
                 .destination(IpNet::from(self.local))
                 .protocol(protocol);
-            let rule = rule.unless(self.alive(Side::Destination)).comment(COUNTED);
+            let rule = rule.unless(self.alive(Endpoint::Destination)).comment(COUNTED);
             raw(Hook::Prerouting, rule)
         };
         first.map(count).to_vec()
@@ -174,11 +179,11 @@ impl AddressRules<'_> {
         let rule = self
             .between(
                 Target::Dnat(server),
-                Side::Destination,
+                Endpoint::Destination,
                 transport,
                 self.settings.dns_port,
             )
-            .unless(self.alive(Side::Destination));
+            .unless(self.alive(Endpoint::Destination));
         let left = u32::try_from(left).expect("there are fewer servers than addresses");
         let rule = match NonZeroU32::new(left).filter(|left| left.get() > 1) {
             Some(left) => rule.one_of(left),
@@ -191,14 +196,14 @@ impl AddressRules<'_> {
         }
     }
 
-    fn alive(&self, side: Side) -> Match {
-        Match::Set(alive_set(Family::of(self.local)), Sides::One(side))
+    fn alive(&self, side: Endpoint) -> Match {
+        Match::Set(alive_set(Family::of(self.local)), SetLookup::One(side))
     }
 
     fn rule(
         &self,
         target: Target,
-        side: Side,
+        side: Endpoint,
         transport: Transport,
         port: u16,
         alive: Option<Match>,
@@ -212,14 +217,14 @@ impl AddressRules<'_> {
     }
 
     /// To or from the local address and port.
-    fn between(&self, target: Target, side: Side, transport: Transport, port: u16) -> Rule {
+    fn between(&self, target: Target, side: Endpoint, transport: Transport, port: u16) -> Rule {
         let net = IpNet::from(self.local);
         let (rule, protocol) = match side {
-            Side::Source => (
+            Endpoint::Source => (
                 Rule::to(target).source(net),
                 Protocol::from_ports(transport, port..=port),
             ),
-            Side::Destination => (
+            Endpoint::Destination => (
                 Rule::to(target).destination(net),
                 Protocol::to_ports(transport, port..=port),
             ),

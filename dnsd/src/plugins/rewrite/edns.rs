@@ -6,7 +6,7 @@ use super::options::{option, push, without_option};
 use super::revert::{Change, Revert};
 use crate::config::model::{EdnsAction, EdnsField};
 use crate::dns::message::{Edns, Query};
-use crate::plugins::Asker;
+use crate::plugins::QueryEndpoints;
 
 /// The server's name (RFC 5001).
 const NSID: u16 = 3;
@@ -38,7 +38,7 @@ pub(super) fn apply(
     reverts: bool,
     asked: &mut Query,
     revert: &mut Revert,
-    asker: &Asker,
+    endpoints: &QueryEndpoints,
 ) -> bool {
     let code = code_of(field);
     if action == EdnsAction::Unset {
@@ -47,7 +47,7 @@ pub(super) fn apply(
         }
         return true;
     }
-    let Some(value) = value(field, asked, asker) else {
+    let Some(value) = value(field, asked, endpoints) else {
         return false;
     };
     let options = asked.edns.as_ref().map_or(&[][..], |edns| &edns.options);
@@ -82,16 +82,16 @@ pub(super) fn tells_the_client(field: &EdnsField) -> bool {
     }
 }
 
-fn value(field: &EdnsField, asked: &Query, asker: &Asker) -> Option<Vec<u8>> {
+fn value(field: &EdnsField, asked: &Query, endpoints: &QueryEndpoints) -> Option<Vec<u8>> {
     match field {
-        EdnsField::Local(_, value) => local_value(value, asked, asker),
+        EdnsField::Local(_, value) => local_value(value, asked, endpoints),
         EdnsField::Nsid => Some(Vec::new()),
-        EdnsField::Subnet(v4, v6) => Some(subnet(asker.client.ip(), *v4, *v6)),
+        EdnsField::Subnet(v4, v6) => Some(subnet(endpoints.client.ip(), *v4, *v6)),
     }
 }
 
 /// Hexadecimal digits behind `0x`, a variable, or the text itself.
-fn local_value(value: &str, asked: &Query, asker: &Asker) -> Option<Vec<u8>> {
+fn local_value(value: &str, asked: &Query, endpoints: &QueryEndpoints) -> Option<Vec<u8>> {
     if let Some(digits) = value.strip_prefix("0x") {
         let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
         let octet = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -104,11 +104,11 @@ fn local_value(value: &str, asked: &Query, asker: &Asker) -> Option<Vec<u8>> {
     Some(match value {
         "{qname}" => asked.question.name.to_string().into_bytes(),
         "{qtype}" => asked.question.kind.to_be_bytes().to_vec(),
-        "{client_ip}" => octets(asker.client.ip()),
-        "{client_port}" => asker.client.port().to_be_bytes().to_vec(),
-        "{protocol}" => asker.protocol().as_bytes().to_vec(),
-        "{server_ip}" => octets(asker.server.ip()),
-        "{server_port}" => asker.server.port().to_be_bytes().to_vec(),
+        "{client_ip}" => octets(endpoints.client.ip()),
+        "{client_port}" => endpoints.client.port().to_be_bytes().to_vec(),
+        "{protocol}" => endpoints.protocol().as_bytes().to_vec(),
+        "{server_ip}" => octets(endpoints.server.ip()),
+        "{server_port}" => endpoints.server.port().to_be_bytes().to_vec(),
         text => text.as_bytes().to_vec(),
     })
 }

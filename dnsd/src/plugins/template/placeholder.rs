@@ -7,7 +7,7 @@ use regex::Captures;
 use super::{Matched, Misfit, class_name, type_name};
 use crate::config::model::{Expression, Zone};
 use crate::dns::message::{Query, flag};
-use crate::plugins::Asker;
+use crate::plugins::QueryEndpoints;
 
 /// A place to fill in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) struct Found<'a> {
     pub(super) class: u16,
     pub(super) kind: u16,
     pub(super) query: &'a Query<'a>,
-    pub(super) asker: &'a Asker,
+    pub(super) endpoints: &'a QueryEndpoints,
     /// The expression and its groups; nothing where any name is taken.
     pub(super) captured: Option<(&'a Expression, Captures<'a>)>,
 }
@@ -125,7 +125,7 @@ impl Place {
                         .to_owned(),
                 )
             }
-            Self::Remote => Value::Text(found.asker.client.ip().to_canonical().to_string()),
+            Self::Remote => Value::Text(found.endpoints.client.ip().to_canonical().to_string()),
             Self::Group(name) => Value::Text(found.group(name)?),
             Self::GroupAt(name) => {
                 let name = name.value(found)?.to_string();

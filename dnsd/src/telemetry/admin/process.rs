@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use egret_shared::rt::telemetry::Page;
+use egret_shared::rt::telemetry::MetricsPage;
 
 /// Clock ticks of a second in /proc: the kernel says 100 to programs on every architecture that it runs on today.
 const TICKS: f64 = 100.0;
 
 /// Writes them; what the kernel does not tell is left out.
-pub(super) fn write(page: &mut Page) {
+pub(super) fn write(page: &mut MetricsPage) {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name stands in parentheses and may have anything in it.
     let (_, stat) = stat.rsplit_once(')').unwrap_or_default();

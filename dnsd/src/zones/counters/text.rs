@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use egret_shared::rt::telemetry::Page;
+use egret_shared::rt::telemetry::MetricsPage;
 
 use crate::cache::Class;
 use crate::net::Transport;
@@ -12,14 +12,14 @@ use crate::zones::answer_source::AnswerSource;
 
 impl CoreDnsCounters {
     /// Writes them.
-    pub fn write(&self, page: &mut Page) {
+    pub fn write(&self, page: &mut MetricsPage) {
         let state = self.lock();
         zones(&state, page);
         caches(&state, page);
     }
 }
 
-fn zones(state: &State, page: &mut Page) {
+fn zones(state: &State, page: &mut MetricsPage) {
     const REQUESTS: &str = "coredns_dns_requests_total";
     page.family(
         REQUESTS,
@@ -68,7 +68,7 @@ fn each(state: &State, mut write: impl FnMut(&[(&str, &str)], &ZoneCounters)) {
     }
 }
 
-fn by_transport(name: &str, labels: &[(&str, &str)], histograms: &[Histogram; 2], page: &mut Page) {
+fn by_transport(name: &str, labels: &[(&str, &str)], histograms: &[Histogram; 2], page: &mut MetricsPage) {
     for transport in Transport::ALL {
         let labels = with(labels, &[("proto", transport.label())]);
         samples(name, &labels, &histograms[transport as usize], page);
@@ -76,7 +76,7 @@ fn by_transport(name: &str, labels: &[(&str, &str)], histograms: &[Histogram; 2]
 }
 
 /// As in CoreDNS, what never happened has no series.
-fn seen(name: &str, labels: &[(&str, &str)], counter: &AtomicU64, page: &mut Page) {
+fn seen(name: &str, labels: &[(&str, &str)], counter: &AtomicU64, page: &mut MetricsPage) {
     let count = counter.load(Ordering::Relaxed);
     if count > 0 {
         page.count(name, labels, count);
@@ -84,7 +84,7 @@ fn seen(name: &str, labels: &[(&str, &str)], counter: &AtomicU64, page: &mut Pag
 }
 
 /// The same.
-fn samples(name: &str, labels: &[(&str, &str)], histogram: &Histogram, page: &mut Page) {
+fn samples(name: &str, labels: &[(&str, &str)], histogram: &Histogram, page: &mut MetricsPage) {
     let (rows, sum) = histogram.read();
     if rows.last().is_some_and(|(_, total)| *total > 0) {
         page.histogram(name, labels, rows, sum);
@@ -96,7 +96,7 @@ fn with<'a>(labels: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(
 }
 
 impl ZoneCounters {
-    fn requests(&self, name: &str, labels: &[(&str, &str)], page: &mut Page) {
+    fn requests(&self, name: &str, labels: &[(&str, &str)], page: &mut MetricsPage) {
         for transport in Transport::ALL {
             for (family, of_family) in ["1", "2"].iter().zip(&self.requests[transport as usize]) {
                 for (place, counter) in of_family.iter().enumerate() {
@@ -108,7 +108,7 @@ impl ZoneCounters {
         }
     }
 
-    fn responses(&self, name: &str, labels: &[(&str, &str)], page: &mut Page) {
+    fn responses(&self, name: &str, labels: &[(&str, &str)], page: &mut MetricsPage) {
         for code in 0..RCODES {
             for source in AnswerSource::ALL {
                 let code_label = rcode_label(code);
@@ -138,7 +138,7 @@ pub(in crate::zones) fn rcode_label(code: usize) -> String {
     }
 }
 
-fn caches(state: &State, page: &mut Page) {
+fn caches(state: &State, page: &mut MetricsPage) {
     type Read = fn(&CacheCounters) -> &AtomicU64;
     type ReadClass = fn(&CacheCounters, Class) -> &AtomicU64;
     let by_class: [(&str, &str, &str, ReadClass); 3] = [

@@ -10,12 +10,12 @@ use egret_shared::time::Timestamp;
 
 use super::Netfilter;
 use super::names::{self, PodChains};
-use crate::backend::Standing;
+use crate::backend::SyncStatus;
 use egret_kernel::Family;
 
 impl Netfilter {
     /// The first batch, in one step or, where that would not be safe, in two.
-    pub(super) fn begin_safely(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> Standing {
+    pub(super) fn begin_safely(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> SyncStatus {
         let moving = self.moving(batch);
         if moving.is_empty() {
             return self.begin(batch, had_state, now);
@@ -27,20 +27,20 @@ impl Netfilter {
     }
 
     /// A batch behind the first one, and behind what of that one is still to come.
-    pub(super) fn step_in_turn(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    pub(super) fn step_in_turn(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         // Where the tables cannot be written at all, nobody can be closed, and nothing of this life is in force that would follow.
         if self.held_back.is_empty() && (self.broken.is_some() || self.make_way(batch)) {
             return self.step(batch, now);
         }
         self.held_back.push_back(batch.clone());
         self.program();
-        let standing = self.standing(Standing::default());
+        let standing = self.standing(SyncStatus::default());
         self.catch_up(standing, now)
     }
 
     /// Takes the steps that were held back, as long as the tables can be written: until then all rules are those of before, and
     /// name the sets that these steps change.
-    pub(super) fn catch_up(&mut self, begun: Standing, now: Timestamp) -> Standing {
+    pub(super) fn catch_up(&mut self, begun: SyncStatus, now: Timestamp) -> SyncStatus {
         let mut standing = begun;
         while self.broken.is_none()
             && let Some(batch) = self.held_back.pop_front()
@@ -50,7 +50,7 @@ impl Netfilter {
                 self.step(&batch, now)
             } else {
                 self.held_back.push_front(batch);
-                self.standing(Standing::default())
+                self.standing(SyncStatus::default())
             };
             standing.repaired = repaired;
         }

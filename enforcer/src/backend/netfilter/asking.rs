@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use egret_kernel::conntrack::{Conntrack, Flow};
-use egret_kernel::{Mark, netlink, passing};
+use egret_kernel::{Mark, netlink, rcu};
 use egret_policies::rules::{Batch, Direction, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
@@ -15,7 +15,7 @@ use super::names::PodChains;
 use super::render::{self, Surroundings};
 use super::suspects::Suspects;
 use super::{Netfilter, lapsed, names_any};
-use crate::backend::{Found, Inquiry};
+use crate::backend::{ConnectionSearch, SearchResult};
 
 /// Who is to be asked again. While there is anybody, the kernel holds that there is (`doubt`).
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ type Answer = Arc<Mutex<Option<Result<Seen, Unknown>>>>;
 #[derive(Debug, thiserror::Error)]
 enum Unknown {
     #[error(transparent)]
-    Passing(#[from] passing::Error),
+    Passing(#[from] rcu::Error),
     #[error(transparent)]
     Flows(#[from] netlink::Error),
     #[error("{0} flows are concerned, and to mark each takes longer than to write chains")]
@@ -55,7 +55,7 @@ impl Asking {
     }
 
     /// An inquiry about those who are due, unless there is one under way.
-    fn begin(&mut self) -> Option<Inquiry> {
+    fn begin(&mut self) -> Option<ConnectionSearch> {
         if self.away.is_some() || self.due.is_empty() {
             return None;
         }
@@ -71,9 +71,9 @@ impl Asking {
             let is_nothing = matches!(&found, Ok(seen) if seen.flows.is_empty());
             *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             if is_nothing {
-                Found::Nothing
+                SearchResult::Nothing
             } else {
-                Found::Something
+                SearchResult::Something
             }
         }))
     }
@@ -92,7 +92,7 @@ impl Asking {
 
 /// What is open from or to members that came or went. Sets are in the kernel as they are to be.
 fn look(suspects: &Suspects) -> Result<Seen, Unknown> {
-    passing::wait()?;
+    rcu::wait()?;
     let mut seen = Seen::look(&mut Conntrack::open()?, suspects.question(), 0)?;
     seen.flows.retain(|flow| suspects.touch(flow));
     Ok(seen)
@@ -148,7 +148,7 @@ impl Netfilter {
         stale
     }
 
-    pub(super) fn begin_inquiry(&mut self) -> Option<Inquiry> {
+    pub(super) fn begin_inquiry(&mut self) -> Option<ConnectionSearch> {
         self.asking.begin()
     }
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use egret_kernel::Family;
-use egret_kernel::bridges::{Bridges, Calls};
+use egret_kernel::bridges::{BridgeNfCalls, Bridges};
 use egret_kernel::iptables::{InterfaceName, Rule as Line, TableListing};
 use egret_kernel::links::Links;
 use egret_shared::switch::{Switch, is_off};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chains::Chains;
 use super::{Netfilter, names};
-use crate::backend::outlook::{Gap, GapKind};
+use crate::backend::bypass::{Bypass, BypassKind};
 
 /// What is done about bridges whose ports iptables does not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -106,7 +106,7 @@ impl Netfilter {
     }
 
     /// Turns bridges of pods on as wished, and off again what is wished for no more. Returns what stays unseen.
-    pub(super) fn see_to_bridges(&mut self) -> Vec<Gap> {
+    pub(super) fn see_to_bridges(&mut self) -> Vec<Bypass> {
         let calls = self.calls();
         let off = calls.iter().flat_map(|(bridge, calls)| {
             let off = Family::BOTH.into_iter().filter(|family| !calls.of(*family));
@@ -163,7 +163,7 @@ impl Netfilter {
     }
 
     /// Bridges of pods, and for which families iptables sees what goes from port to port.
-    fn calls(&self) -> BTreeMap<InterfaceName, Calls> {
+    fn calls(&self) -> BTreeMap<InterfaceName, BridgeNfCalls> {
         let places = self.pods.values().filter_map(|local| local.place.as_ref().ok());
         let bridges = places.flatten().filter(|location| location.is_bridge);
         let names: BTreeSet<InterfaceName> = bridges.map(|location| location.interface.clone()).collect();
@@ -173,14 +173,14 @@ impl Netfilter {
             .collect()
     }
 
-    fn gap(&self, bridge: &InterfaceName) -> Gap {
+    fn gap(&self, bridge: &InterfaceName) -> Bypass {
         let why = match self.turned_on.wish {
             _ if !Bridges::can_call() => "br_netfilter is not loaded",
             BridgeNetfilter::Off => "bridgeNetfilter is off",
             BridgeNetfilter::Enable => "it cannot be turned on",
         };
-        Gap {
-            kind: GapKind::Bridge,
+        Bypass {
+            kind: BypassKind::Bridge,
             what: format!(
                 "what goes from pod to pod on the bridge {} is not judged, and a pod there may use another's address: {why}",
                 bridge.as_str()
@@ -190,8 +190,8 @@ impl Netfilter {
 }
 
 /// What cannot be asked counts as unseen.
-fn calls_of(bridge: &InterfaceName) -> Calls {
-    let nothing = Calls { v4: false, v6: false };
+fn calls_of(bridge: &InterfaceName) -> BridgeNfCalls {
+    let nothing = BridgeNfCalls { v4: false, v6: false };
     if !Bridges::can_call() {
         return nothing;
     }
@@ -204,7 +204,7 @@ fn calls_of(bridge: &InterfaceName) -> Calls {
     };
     let own = index().and_then(|index| Bridges::open().ok()?.calls(index).ok()?);
     let everywhere = Bridges::calls_everywhere();
-    own.map_or(nothing, |own| Calls {
+    own.map_or(nothing, |own| BridgeNfCalls {
         v4: own.v4 || everywhere.v4,
         v6: own.v6 || everywhere.v6,
     })

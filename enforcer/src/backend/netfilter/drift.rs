@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::backend::Standing;
+use crate::backend::SyncStatus;
 
 /// Differences that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Drift {
     }
 
     /// Says that this was repaired.
-    pub(super) fn tell(self, standing: &mut Standing) {
+    pub(super) fn tell(self, standing: &mut SyncStatus) {
         super::add(&mut standing.repaired, self.counts);
         let room = MOST_NAMED.saturating_sub(standing.differences.len());
         standing.differences.extend(self.named.into_iter().take(room));

@@ -17,15 +17,15 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{Entry, IpSets, Kind, Member as Held, SetSpec};
+use egret_kernel::ipset::{IpSets, Kind, Member as Held, SetEntry, SetSpec};
 use egret_kernel::iptables::{
-    ChainName, Flavour, Hook, InterfaceName, IpTables, Match, Protocol, Rule as Line, SetName, Side, Sides,
-    Table, TableListing, Target,
+    ChainName, Endpoint, Flavour, Hook, InterfaceName, IpTables, Match, Protocol, Rule as Line, SetLookup,
+    SetName, Table, TableListing, Target,
 };
 use egret_kernel::links::Links;
 use egret_kernel::namespaces;
 use egret_policies::rules::{
-    Action, Member, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind, Tier, TierRules,
+    Action, DefaultAction, Member, PeerMatch, PortMatch, Rule, SetId, SetKind, Tier, TierRules,
 };
 use egret_shared::time::Timestamp;
 use nix::errno::Errno;
@@ -197,9 +197,9 @@ impl<'a> Wanted<'a> {
                 there.insert(name.clone(), BTreeSet::new());
             }
             let held = &there[name];
-            let lasting = |members: Vec<&Held>| members.into_iter().copied().map(Entry::lasting).collect();
-            let added: Vec<Entry> = lasting(members.difference(held).collect());
-            let gone: Vec<Entry> = lasting(held.difference(members).collect());
+            let lasting = |members: Vec<&Held>| members.into_iter().copied().map(SetEntry::lasting).collect();
+            let added: Vec<SetEntry> = lasting(members.difference(held).collect());
+            let gone: Vec<SetEntry> = lasting(held.difference(members).collect());
             ipsets.delete(name, &gone)?;
             ipsets.add(name, &added)?;
         }
@@ -232,7 +232,7 @@ impl<'a> Wanted<'a> {
                 .iter()
                 .filter_map(|rule| self.rule(rule, next.as_ref(), family));
             lines.extend(text(rules.collect()));
-            lines.extend(text(end(tier.otherwise, next.as_ref())));
+            lines.extend(text(end(tier.default_action, next.as_ref())));
             chains.insert(list(place).as_str().to_owned(), lines);
         }
         chains
@@ -267,20 +267,20 @@ impl<'a> Wanted<'a> {
     }
 
     fn matching(&self, id: SetId, family: Family) -> Match {
-        let to = Side::Destination;
+        let to = Endpoint::Destination;
         let sides = match self.kinds.get(&id) {
-            Some(SetKind::AddressPorts) => Sides::Two(to, to),
-            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => Sides::One(to),
+            Some(SetKind::AddressPorts) => SetLookup::Two(to, to),
+            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => SetLookup::One(to),
         };
         Match::Set(set_name(id, family), sides)
     }
 }
 
-fn end(otherwise: Otherwise, next: Option<&ChainName>) -> Vec<Line> {
+fn end(otherwise: DefaultAction, next: Option<&ChainName>) -> Vec<Line> {
     match (otherwise, next) {
-        (Otherwise::Deny, _) => vec![Line::to(Target::Goto(denied()))],
-        (Otherwise::NextTier, Some(next)) => vec![Line::to(Target::Goto(next.clone()))],
-        (Otherwise::NextTier, None) => Vec::new(),
+        (DefaultAction::Deny, _) => vec![Line::to(Target::Goto(denied()))],
+        (DefaultAction::NextTier, Some(next)) => vec![Line::to(Target::Goto(next.clone()))],
+        (DefaultAction::NextTier, None) => Vec::new(),
     }
 }
 

@@ -19,7 +19,7 @@ use super::attached::{Attached, Port, through};
 use super::chains::Chains;
 use super::front::{neighbours, replies};
 use super::names;
-use crate::backend::outlook::{Gap, GapKind};
+use crate::backend::bypass::{Bypass, BypassKind};
 
 /// A pod whose packets IPVS may lead on, or lead others to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,9 +110,9 @@ pub fn add(chains: &mut Chains, pods: &[Led], family: Family) {
 }
 
 /// What the rules do not see of what IPVS leads on.
-pub(super) fn gaps() -> impl Iterator<Item = Gap> {
-    let gap = || Gap {
-        kind: GapKind::Ipvs,
+pub(super) fn gaps() -> impl Iterator<Item = Bypass> {
+    let gap = || Bypass {
+        kind: BypassKind::Ipvs,
         what:
             "what IPVS leads to a process of this node is judged by the address and port of the Service alone"
                 .to_owned(),

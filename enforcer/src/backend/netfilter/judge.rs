@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Detail, Flow};
-use egret_policies::rules::{Action, Direction, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId};
+use egret_kernel::conntrack::{Flow, ProtocolDetail};
+use egret_policies::rules::{Action, DefaultAction, Direction, PeerMatch, PodRules, PortMatch, Rule, SetId};
 use egret_shared::net::Transport;
 
 use super::meanwhile::SharedSets;
@@ -28,9 +28,9 @@ impl Judge<'_> {
                 Some(Action::Allow) => return true,
                 Some(Action::Deny) => return false,
                 Some(Action::Pass) => {}
-                None => match tier.otherwise {
-                    Otherwise::Deny => return false,
-                    Otherwise::NextTier => {}
+                None => match tier.default_action {
+                    DefaultAction::Deny => return false,
+                    DefaultAction::NextTier => {}
                 },
             }
         }
@@ -72,8 +72,8 @@ impl Meeting {
             Direction::Ingress => flow.original.source,
         };
         let port = match flow.reply.detail {
-            Detail::Ports { source, .. } => Some(source),
-            Detail::Icmp { .. } | Detail::Nothing => None,
+            ProtocolDetail::Ports { source, .. } => Some(source),
+            ProtocolDetail::Icmp { .. } | ProtocolDetail::Nothing => None,
         };
         Self {
             peer,
@@ -82,7 +82,7 @@ impl Meeting {
                 .into_iter()
                 .find(|transport| transport.number() == flow.reply.protocol),
             port,
-            is_icmp: matches!(flow.reply.detail, Detail::Icmp { .. }),
+            is_icmp: matches!(flow.reply.detail, ProtocolDetail::Icmp { .. }),
         }
     }
 

@@ -4,10 +4,10 @@
 
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Conntrack, Detail, Flow};
+use egret_kernel::conntrack::{Conntrack, Flow, ProtocolDetail};
 use egret_kernel::{Mark, netlink};
 use egret_policies::rules::{
-    Action, Direction, DirectionRules, Member, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
+    Action, DefaultAction, Direction, DirectionRules, Member, PeerMatch, PodRules, PortMatch, Rule, SetId,
 };
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
@@ -100,8 +100,8 @@ struct End {
 impl End {
     fn of(flow: &Flow) -> Self {
         let port = match flow.reply.detail {
-            Detail::Ports { source, .. } => Some(source),
-            Detail::Icmp { .. } | Detail::Nothing => None,
+            ProtocolDetail::Ports { source, .. } => Some(source),
+            ProtocolDetail::Icmp { .. } | ProtocolDetail::Nothing => None,
         };
         let transport = Transport::ALL
             .into_iter()
@@ -110,7 +110,7 @@ impl End {
             address: flow.reply.source,
             transport,
             port,
-            is_icmp: matches!(flow.reply.detail, Detail::Icmp { .. }),
+            is_icmp: matches!(flow.reply.detail, ProtocolDetail::Icmp { .. }),
         }
     }
 }
@@ -142,9 +142,9 @@ fn is_allowed(rules: &DirectionRules, end: &End, sets: &SharedSets) -> bool {
             Some(Action::Allow) => return true,
             Some(Action::Deny) => return false,
             Some(Action::Pass) => {}
-            None => match tier.otherwise {
-                Otherwise::Deny => return false,
-                Otherwise::NextTier => {}
+            None => match tier.default_action {
+                DefaultAction::Deny => return false,
+                DefaultAction::NextTier => {}
             },
         }
     }

@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use egret_kernel::fast_paths::{FastPath, FastPaths, Kind};
 use egret_kernel::iptables::InterfaceName;
-use egret_kernel::links::{Decapsulates, Interface, Links};
+use egret_kernel::links::{Interface, Links, Tunnel};
 use egret_kernel::namespaces;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
 use super::inside::{self, Contents, Firewall, Writing};
 use super::ipvs;
-use crate::backend::outlook::{Gap, GapKind, Outlook};
-use crate::node::cables::Cables;
+use crate::backend::bypass::{Bypass, BypassKind, BypassReport};
+use crate::node::veth::VethTopology;
 
 /// What is looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct View {
     /// Whether what is in the pods' own namespaces is read again even if nothing is known to have changed.
     pub(super) is_whole: bool,
     /// Bridges that pods are on, and whether iptables does not see what goes from port to port.
-    pub(super) bridges: Vec<Gap>,
+    pub(super) bridges: Vec<Bypass>,
 }
 
 /// A pod that has its place.
@@ -47,14 +47,14 @@ pub(super) struct Watched {
 #[derive(Debug)]
 pub(super) struct Lookout {
     views: mpsc::Sender<View>,
-    seen: Arc<Mutex<Outlook>>,
+    seen: Arc<Mutex<BypassReport>>,
 }
 
 impl Lookout {
     /// Starts to look in the calling thread's namespace.
     pub(super) fn start(writing: Writing) -> std::io::Result<Self> {
         let (views, told) = mpsc::channel();
-        let seen = Arc::new(Mutex::new(Outlook::default()));
+        let seen = Arc::new(Mutex::new(BypassReport::default()));
         let sight = Sight {
             writing,
             seen: Arc::clone(&seen),
@@ -74,19 +74,19 @@ impl Lookout {
     }
 
     /// What was seen last.
-    pub(super) fn outlook(&self) -> Outlook {
+    pub(super) fn bypass_report(&self) -> BypassReport {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// Interfaces by which a pod could have the node forward packets that nobody judges, though encapsulation is denied to pods by port.
-fn tunnels(links: &mut Links) -> Result<Vec<Gap>, String> {
+fn tunnels(links: &mut Links) -> Result<Vec<Bypass>, String> {
     let interfaces = links.interfaces().map_err(|error| error.to_string())?;
     let hidden = interfaces
         .into_iter()
-        .filter(|interface| interface.decapsulates == Decapsulates::UdpSomewhere);
-    let gap = |interface: Interface| Gap {
-        kind: GapKind::Tunnel,
+        .filter(|interface| interface.decapsulates == Tunnel::UdpSomewhere);
+    let gap = |interface: Interface| Bypass {
+        kind: BypassKind::Tunnel,
         what: format!(
             "the interface {} takes packets out of datagrams to a port that it does not tell: what a pod may send there is judged, what is inside is not",
             interface.name
@@ -101,7 +101,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The thread's.
 struct Sight {
     writing: Writing,
-    seen: Arc<Mutex<Outlook>>,
+    seen: Arc<Mutex<BypassReport>>,
     /// What was written into the namespaces of pods, and what the sets there hold.
     done: BTreeMap<PodKey, Done>,
     contents: Contents,
@@ -125,9 +125,9 @@ impl Sight {
             }
             let outlook = self.look(&view).unwrap_or_else(|reason| {
                 let what = format!("ways past the rules cannot be looked for: {reason}");
-                let kind = GapKind::Unseen;
-                Outlook {
-                    gaps: BTreeSet::from([Gap { kind, what }]),
+                let kind = BypassKind::Unseen;
+                BypassReport {
+                    bypasses: BTreeSet::from([Bypass { kind, what }]),
                     pending: BTreeMap::new(),
                 }
             });
@@ -136,32 +136,32 @@ impl Sight {
         }
     }
 
-    fn publish(&self, outlook: Outlook) {
+    fn publish(&self, outlook: BypassReport) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        for gap in outlook.gaps.difference(&seen.gaps) {
+        for gap in outlook.bypasses.difference(&seen.bypasses) {
             tracing::warn!(kind = gap.kind.word(), "{gap}");
         }
-        for gap in seen.gaps.difference(&outlook.gaps) {
+        for gap in seen.bypasses.difference(&outlook.bypasses) {
             tracing::info!(kind = gap.kind.word(), "not any more: {gap}");
         }
         *seen = outlook;
     }
 
-    fn look(&mut self, view: &View) -> Result<Outlook, String> {
+    fn look(&mut self, view: &View) -> Result<BypassReport, String> {
         let mut links = Links::open().map_err(|error| error.to_string())?;
-        let mut cables = Cables::look(&mut links).map_err(|error| error.to_string())?;
-        let mut outlook = Outlook {
-            gaps: BTreeSet::new(),
+        let mut cables = VethTopology::read(&mut links).map_err(|error| error.to_string())?;
+        let mut outlook = BypassReport {
+            bypasses: BTreeSet::new(),
             pending: BTreeMap::new(),
         };
         let numbers = numbers(&mut cables, view, &mut outlook);
         if !is_off(Switch::NameFastPaths) {
-            outlook.gaps.extend(view.bridges.iter().cloned());
-            outlook.gaps.extend(fast_paths(&cables, view, &numbers)?);
+            outlook.bypasses.extend(view.bridges.iter().cloned());
+            outlook.bypasses.extend(fast_paths(&cables, view, &numbers)?);
         }
-        outlook.gaps.extend(ipvs::gaps());
-        outlook.gaps.extend(tunnels(&mut links)?);
-        outlook.gaps.extend(unjudged_cables(&cables, view, &numbers));
+        outlook.bypasses.extend(ipvs::gaps());
+        outlook.bypasses.extend(tunnels(&mut links)?);
+        outlook.bypasses.extend(unjudged_cables(&cables, view, &numbers));
         let elsewhere = elsewhere(&mut cables, &numbers, &mut outlook);
         self.guard(&mut links, view, &elsewhere, &mut outlook);
         Ok(outlook)
@@ -173,7 +173,7 @@ impl Sight {
         links: &mut Links,
         view: &View,
         elsewhere: &BTreeMap<PodKey, Elsewhere>,
-        outlook: &mut Outlook,
+        outlook: &mut BypassReport,
     ) {
         let files = namespaces::find(links, elsewhere.values().map(|there| there.number).collect());
         let is_new = view.is_whole || self.contents != view.contents;
@@ -193,7 +193,7 @@ impl Sight {
                 Err(reason) => Err(reason),
             };
             outlook
-                .gaps
+                .bypasses
                 .extend(there.gaps(pod, watched, outcome.as_ref().err()));
             match outcome {
                 Ok(wanted) if wanted.interfaces.is_empty() => {}
@@ -250,7 +250,7 @@ impl Elsewhere {
         })
     }
 
-    fn gaps(&self, pod: &PodKey, watched: &Watched, hindered: Option<&String>) -> Vec<Gap> {
+    fn gaps(&self, pod: &PodKey, watched: &Watched, hindered: Option<&String>) -> Vec<Bypass> {
         let enforced = match hindered {
             _ if watched.firewall.is_empty() => "and no policy is enforced there".to_owned(),
             None => "and ClusterEgressFirewall alone is enforced there, inside the pod".to_owned(),
@@ -258,8 +258,8 @@ impl Elsewhere {
         };
         let gap = |interface: &Interface| {
             let (name, kind) = (&interface.name, interface.kind.as_deref().unwrap_or("a card"));
-            Gap {
-                kind: GapKind::Interface,
+            Bypass {
+                kind: BypassKind::Interface,
                 what: format!("the interface {name} ({kind}) of pod {pod} leads past the node, {enforced}"),
             }
         };
@@ -268,13 +268,13 @@ impl Elsewhere {
 }
 
 /// The numbers of the pods' namespaces, as far as they are known.
-fn numbers(cables: &mut Cables, view: &View, outlook: &mut Outlook) -> BTreeMap<PodKey, u32> {
+fn numbers(cables: &mut VethTopology, view: &View, outlook: &mut BypassReport) -> BTreeMap<PodKey, u32> {
     let mut numbers = BTreeMap::new();
     for (pod, watched) in &view.pods {
         for interface in &watched.interfaces {
             match cables.namespace(interface.as_str(), &watched.addresses) {
                 Ok(number) => numbers.extend(number.map(|number| (pod.clone(), number))),
-                Err(reason) => drop(outlook.gaps.insert(unseen(pod, &reason))),
+                Err(reason) => drop(outlook.bypasses.insert(unseen(pod, &reason))),
             }
         }
     }
@@ -283,26 +283,26 @@ fn numbers(cables: &mut Cables, view: &View, outlook: &mut Outlook) -> BTreeMap<
 
 /// Pods with the interfaces that lead past the node, of which there may be none.
 fn elsewhere(
-    cables: &mut Cables,
+    cables: &mut VethTopology,
     numbers: &BTreeMap<PodKey, u32>,
-    outlook: &mut Outlook,
+    outlook: &mut BypassReport,
 ) -> BTreeMap<PodKey, Elsewhere> {
     let mut found = BTreeMap::new();
     for (pod, number) in numbers {
-        match cables.leading_elsewhere(*number) {
+        match cables.leading_past_node(*number) {
             Ok(interfaces) => {
                 let number = *number;
                 found.insert(pod.clone(), Elsewhere { number, interfaces });
             }
-            Err(reason) => drop(outlook.gaps.insert(unseen(pod, &reason))),
+            Err(reason) => drop(outlook.bypasses.insert(unseen(pod, &reason))),
         }
     }
     found
 }
 
-/// Cables of pods that are ports of something by which no address of the pod is reached: what comes by them has the
+/// VethTopology of pods that are ports of something by which no address of the pod is reached: what comes by them has the
 /// interface of that.
-fn unjudged_cables(cables: &Cables, view: &View, numbers: &BTreeMap<PodKey, u32>) -> Vec<Gap> {
+fn unjudged_cables(cables: &VethTopology, view: &View, numbers: &BTreeMap<PodKey, u32>) -> Vec<Bypass> {
     let mut gaps = Vec::new();
     for (pod, number) in numbers {
         let interfaces = view
@@ -321,8 +321,8 @@ fn unjudged_cables(cables: &Cables, view: &View, numbers: &BTreeMap<PodKey, u32>
             cables
                 .ends_of(*number)
                 .filter(|end| !is_judged(end))
-                .map(|end| Gap {
-                    kind: GapKind::Interface,
+                .map(|end| Bypass {
+                    kind: BypassKind::Interface,
                     what: format!(
                         "the link {} to pod {pod} is not judged: it is a port of something else",
                         end.name
@@ -333,16 +333,20 @@ fn unjudged_cables(cables: &Cables, view: &View, numbers: &BTreeMap<PodKey, u32>
     gaps
 }
 
-fn unseen(pod: &PodKey, reason: &str) -> Gap {
-    Gap {
-        kind: GapKind::Unseen,
+fn unseen(pod: &PodKey, reason: &str) -> Bypass {
+    Bypass {
+        kind: BypassKind::Unseen,
         what: format!("whether all interfaces of pod {pod} pass the node cannot be found out: {reason}"),
     }
 }
 
 /// What is on the links by which pods are reached, the ports of bridges among them, and all flowtables: which packets they
 /// take is decided by rules that name no pod.
-fn fast_paths(cables: &Cables, view: &View, numbers: &BTreeMap<PodKey, u32>) -> Result<Vec<Gap>, String> {
+fn fast_paths(
+    cables: &VethTopology,
+    view: &View,
+    numbers: &BTreeMap<PodKey, u32>,
+) -> Result<Vec<Bypass>, String> {
     let said = |error: egret_kernel::netlink::Error| error.to_string();
     let mut paths = FastPaths::open().map_err(said)?;
     let mut found = paths.flowtables().map_err(said)?;
@@ -359,17 +363,17 @@ fn fast_paths(cables: &Cables, view: &View, numbers: &BTreeMap<PodKey, u32>) -> 
     Ok(found.iter().map(gap).collect())
 }
 
-fn gap(path: &FastPath) -> Gap {
+fn gap(path: &FastPath) -> Bypass {
     let (kind, follows) = match path.kind {
         Kind::Flowtable => (
-            GapKind::Flowtable,
+            BypassKind::Flowtable,
             "forwards packets of open connections that no rule sees: what is revoked may go on",
         ),
-        Kind::Tc => (GapKind::Tc, "may lead packets of pods past the rules"),
-        Kind::Tcx => (GapKind::Tcx, "may lead packets of pods past the rules"),
-        Kind::Xdp => (GapKind::Xdp, "may lead packets of pods past the rules"),
+        Kind::Tc => (BypassKind::Tc, "may lead packets of pods past the rules"),
+        Kind::Tcx => (BypassKind::Tcx, "may lead packets of pods past the rules"),
+        Kind::Xdp => (BypassKind::Xdp, "may lead packets of pods past the rules"),
     };
-    Gap {
+    Bypass {
         kind,
         what: format!("{path} {follows}"),
     }

@@ -3,7 +3,7 @@
 //! the same in both, so whatever is open goes on.
 
 use egret_kernel::Family;
-use egret_kernel::iptables::legacy::Entries;
+use egret_kernel::iptables::legacy::TableEntries;
 use egret_kernel::iptables::{Flavour, IpTables, Table as Which};
 use egret_kernel::nftables;
 use egret_shared::switch::{Switch, is_off};
@@ -145,7 +145,7 @@ fn has_ours(flavour: Flavour) -> bool {
             nftables::has_any_chain(family, Which::Filter.name(), &chains).unwrap_or(false)
         }
         Flavour::Legacy => {
-            let entries = Entries::read(family, Which::Filter).ok().flatten();
+            let entries = TableEntries::read(family, Which::Filter).ok().flatten();
             entries.is_some_and(|entries| chains.iter().any(|chain| entries.has_chain(chain.as_str())))
         }
     })

@@ -13,7 +13,7 @@ use super::restore::Change;
 use super::table::{Part, Table};
 use super::wire::{Tried, Wire};
 use super::{BackendError, Netfilter, counted};
-use crate::metrics;
+use crate::backend::metrics;
 
 impl Netfilter {
     /// Makes the tables hold what is wanted.

@@ -19,10 +19,12 @@
 use std::net::IpAddr;
 
 use egret_kernel::Transport as KernelTransport;
-use egret_kernel::iptables::{ChainName, InterfaceName, Match, Protocol, Rule as Line, Side, Sides, Target};
+use egret_kernel::iptables::{
+    ChainName, Endpoint, InterfaceName, Match, Protocol, Rule as Line, SetLookup, Target,
+};
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
-    Action, Direction, DirectionRules, OWN_NODE, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
+    Action, DefaultAction, Direction, DirectionRules, OWN_NODE, PeerMatch, PodRules, PortMatch, Rule, SetId,
     SetKind, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
@@ -256,10 +258,10 @@ impl<'a> PodDirection<'a> {
     /// The lines of a list, or of those of its rules that matter here, to its end.
     fn all_of(&mut self, tier: &TierRules, rules: &[&Rule], next: &Target) -> Vec<Line> {
         let mut lines = self.lines_of(tier, rules, next);
-        lines.push(match tier.otherwise {
-            Otherwise::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
-            Otherwise::NextTier => Line::to(next.clone()),
-            Otherwise::Deny => self.isolation(tier),
+        lines.push(match tier.default_action {
+            DefaultAction::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
+            DefaultAction::NextTier => Line::to(next.clone()),
+            DefaultAction::Deny => self.isolation(tier),
         });
         lines
     }
@@ -402,10 +404,10 @@ impl<'a> PodDirection<'a> {
         }
     }
 
-    fn side(&self) -> Side {
+    fn side(&self) -> Endpoint {
         match self.direction {
-            Direction::Egress => Side::Destination,
-            Direction::Ingress => Side::Source,
+            Direction::Egress => Endpoint::Destination,
+            Direction::Ingress => Endpoint::Source,
         }
     }
 
@@ -415,10 +417,12 @@ impl<'a> PodDirection<'a> {
         set.is_some_and(|set| set.families.has(self.around.family))
     }
 
-    fn sides(&self, id: SetId) -> Sides {
+    fn sides(&self, id: SetId) -> SetLookup {
         match self.around.sets.get(&id).map(|set| set.kind) {
-            Some(SetKind::AddressPorts) => Sides::Two(self.side(), Side::Destination),
-            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => Sides::One(self.side()),
+            Some(SetKind::AddressPorts) => SetLookup::Two(self.side(), Endpoint::Destination),
+            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => {
+                SetLookup::One(self.side())
+            }
         }
     }
 

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
+use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter, Tuple};
 use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::Links;
 use egret_kernel::netlink;
@@ -27,7 +27,7 @@ use super::names::PodChains;
 use super::pod_sockets::{self, Held};
 use super::suspects::Suspects;
 use super::{Local, Netfilter, names_any};
-use crate::backend::Ended;
+use crate::backend::EndedConnections;
 
 /// What is to be looked at, and what was revoked.
 #[derive(Debug, Default)]
@@ -172,29 +172,29 @@ const MOST_SAID: usize = 16;
 
 impl Netfilter {
     /// Ends what the batches so far forbid. What cannot be done now is done the next time.
-    pub(super) fn revoke(&mut self) -> Ended {
+    pub(super) fn revoke(&mut self) -> EndedConnections {
         let seen = self.revocations.seen.take();
         let opened = self.sets.lock().take_meanwhile();
         if !self.revocations.revoked.is_empty() {
             self.revocations.moved.sets.extend(opened);
         }
         if !self.revocations.has_work() || self.broken.is_some() || is_off(Switch::Revoke) {
-            return Ended::default();
+            return EndedConnections::default();
         }
         self.try_to_revoke(seen).unwrap_or_else(|error| {
             tracing::warn!(%error, "connections that are forbidden by now may go on until it is tried again");
-            Ended::default()
+            EndedConnections::default()
         })
     }
 
-    fn try_to_revoke(&mut self, seen: Option<Seen>) -> Result<Ended, netlink::Error> {
+    fn try_to_revoke(&mut self, seen: Option<Seen>) -> Result<EndedConnections, netlink::Error> {
         let mut conntrack = Conntrack::open()?;
         let own_node = Links::open()?.addresses()?;
         let own_node = own_node.into_iter().map(|address| address.net.addr()).collect();
         let seen = self.seen_or_look(&mut conntrack, seen)?;
         let forbidden = self.forbidden(seen, &own_node);
         self.forgive(&mut conntrack, &own_node)?;
-        let mut ended = Ended::default();
+        let mut ended = EndedConnections::default();
         for (fate, one) in &forbidden {
             let marks = self.settings.marks;
             ended.flows += u64::from(match fate {
@@ -253,9 +253,9 @@ impl Netfilter {
                     let marked = seen.flows.iter().filter(|flow| mark.is_in(flow.mark));
                     marked.cloned().collect()
                 }
-                None => conntrack.dump(&Filter {
+                None => conntrack.dump(&FlowFilter {
                     mark: Some(mark),
-                    ..Filter::ALL
+                    ..FlowFilter::ALL
                 })?,
             };
             revoked.extend(flows.into_iter().map(|flow| Revoked { direction, flow }));

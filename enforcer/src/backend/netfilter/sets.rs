@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetHeader};
-use egret_policies::rules::{Lapsed, Member, MembersChanged, SetId, SetKind, SetSpec};
+use egret_kernel::ipset::{self, IpSets, Kind, Member as Held, Reason, SetEntry, SetHeader};
+use egret_policies::rules::{ExpiredMembers, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
@@ -351,7 +351,7 @@ impl Sets {
     }
 
     /// Takes records that were over before their set was made.
-    pub(super) fn note_lapsed(&mut self, all: &[Lapsed]) {
+    pub(super) fn note_lapsed(&mut self, all: &[ExpiredMembers]) {
         for lapsed in all {
             let Some(wanted) = self.wanted.get_mut(&lapsed.set) else {
                 continue;
@@ -508,7 +508,7 @@ impl Sets {
                 let held = known.and_then(|known| known.members.get(member)).copied();
                 match target(*member) {
                     Some(expires) if lives_longer(expires, held, now) => write.add(*member, expires, now),
-                    None if held.is_some() => write.change.deleted.push(Entry::lasting(*member)),
+                    None if held.is_some() => write.change.deleted.push(SetEntry::lasting(*member)),
                     Some(_) | None => {}
                 }
             }
@@ -634,16 +634,16 @@ impl Sets {
 /// What is to be written to the set of one family.
 struct Write {
     id: SetId,
-    change: ipset::Change,
+    change: ipset::MemberChange,
     /// What it holds then, with the ends that the kernel was not told to the millisecond.
     held: Vec<(Held, Option<Timestamp>)>,
 }
 
 impl Write {
     fn of(id: SetId, name: String) -> Self {
-        let change = ipset::Change {
+        let change = ipset::MemberChange {
             name,
-            ..ipset::Change::default()
+            ..ipset::MemberChange::default()
         };
         let held = Vec::new();
         Self { id, change, held }
@@ -739,10 +739,12 @@ fn lives_longer(wanted: Option<Timestamp>, held: Option<Option<Timestamp>>, now:
     }
 }
 
-fn entry(member: Held, expires: Option<Timestamp>, now: Timestamp) -> Option<Entry> {
+fn entry(member: Held, expires: Option<Timestamp>, now: Timestamp) -> Option<SetEntry> {
     match expires {
-        None => Some(Entry::lasting(member)),
-        Some(at) => at.seconds_left(now).map(|seconds| Entry::living(member, seconds)),
+        None => Some(SetEntry::lasting(member)),
+        Some(at) => at
+            .seconds_left(now)
+            .map(|seconds| SetEntry::living(member, seconds)),
     }
 }
 

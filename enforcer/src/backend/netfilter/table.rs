@@ -17,7 +17,7 @@ use super::neighbours;
 use super::place::{Contest, JumpPlace, Put};
 use super::restore::{Change, Held};
 use super::told::Told;
-use crate::apply::delta::Tracker;
+use crate::apply::tracker::Tracker;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
@@ -136,13 +136,14 @@ impl Table {
         self.told.went(before.map_or(&[], |before| &**before));
         let there = self.chains.programmed().get(&name);
         let there = there.filter(|there| ***there == *rules).cloned();
-        self.chains.want(name, there.unwrap_or_else(|| rules.into()));
+        self.chains
+            .set_desired(name, there.unwrap_or_else(|| rules.into()));
     }
 
     fn unwant_chain(&mut self, name: &String) {
         let before = self.chains.desired().get(name);
         self.told.went(before.map_or(&[], |before| &**before));
-        self.chains.unwant(name);
+        self.chains.remove_desired(name);
     }
 
     /// Wants the chains that tell why packets are denied, for the rules that are wanted. Returns those that came or went.
@@ -151,9 +152,9 @@ impl Table {
         for name in &touched {
             if self.told.is_used(name) {
                 let lines = denials::lines(name, telling);
-                self.chains.want(name.clone(), lines.into());
+                self.chains.set_desired(name.clone(), lines.into());
             } else {
-                self.chains.unwant(name);
+                self.chains.remove_desired(name);
             }
         }
         touched
@@ -235,10 +236,10 @@ impl Table {
     /// Says that a change was made.
     pub(super) fn done(&mut self, change: Change) {
         for (chain, rules) in change.rewrite {
-            self.chains.was_programmed(chain, rules);
+            self.chains.set_programmed(chain, rules);
         }
         for chain in &change.remove {
-            self.chains.was_removed(chain);
+            self.chains.remove_programmed(chain);
         }
         for hook in change.jumps.keys() {
             self.too_early.remove(hook);

@@ -62,7 +62,7 @@ pub(super) struct Unknown {
     pods: Option<UnknownPods>,
     /// None before the first batch.
     pub(super) has_policies: Option<bool>,
-    around: node::Surroundings,
+    around: node::NodeInterfaces,
     /// Beginnings of the names of interfaces that were told of.
     told: BTreeSet<String>,
 }
@@ -83,7 +83,7 @@ impl Unknown {
 
     /// Looks at the node's links again; says whether anything is otherwise.
     pub(super) fn look_around(&mut self, locate: &mut dyn Locate) -> bool {
-        match locate.surroundings() {
+        match locate.node_interfaces() {
             Ok(around) => std::mem::replace(&mut self.around, around) != self.around,
             Err(reason) => {
                 tracing::warn!(
@@ -108,7 +108,7 @@ impl Unknown {
             return Vec::new();
         };
         let is_other = |bridge: &InterfaceName| !named.iter().any(|pattern| pattern.matches(bridge.as_str()));
-        let holds_pods_alone = |bridge: &InterfaceName| self.around.bridges_of_cables.contains(bridge);
+        let holds_pods_alone = |bridge: &InterfaceName| self.around.veth_bridges.contains(bridge);
         let others = bridges.into_iter().filter(is_other).filter(holds_pods_alone);
         let others: Vec<InterfacePattern> = others.map(InterfacePattern::from).collect();
         [named.clone(), others].concat()

@@ -99,7 +99,7 @@ mod tests {
 
     use egret_kernel::iptables::{Flavour, InterfaceName};
     use egret_policies::rules::{
-        Action, Audit, Breadth, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch,
+        Action, Audit, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, Origin, PeerMatch,
         PodRules, PortMatch, Rule, SetKind, SetSpec, Tier, TierRules,
     };
     use egret_shared::pod::PodKey;
@@ -136,7 +136,7 @@ mod tests {
         let tiers = vec![TierRules {
             tier: Tier::ClusterEgressFirewall,
             rules: vec![deny],
-            otherwise: Otherwise::NextTier,
+            default_action: DefaultAction::NextTier,
         }];
         PodRules {
             audit: Audit::default(),

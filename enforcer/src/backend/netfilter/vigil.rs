@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use egret_kernel::Family;
-use egret_kernel::iptables::legacy::{Entries, Outline};
+use egret_kernel::iptables::legacy::{TableEntries, TableSummary};
 use egret_kernel::iptables::{Flavour, Table as Which};
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
@@ -20,7 +20,7 @@ use super::neighbours::{ForeignMarks, look_for_marks};
 #[derive(Debug, Default)]
 pub(super) struct Vigil {
     /// Of the legacy tables, right before they were listed.
-    outlines: Vec<Option<Outline>>,
+    outlines: Vec<Option<TableSummary>>,
     fingerprints: Vec<Option<u64>>,
     next_fingerprints: Option<Timestamp>,
     /// Sets that were not as they should be; what cannot be repaired is no news.
@@ -72,16 +72,16 @@ impl Netfilter {
         self.fingerprints() != self.vigil.fingerprints
     }
 
-    fn outlines(&self) -> Vec<Option<Outline>> {
+    fn outlines(&self) -> Vec<Option<TableSummary>> {
         self.legacy_tables()
-            .map(|(family, table)| Outline::read(family, table).ok().flatten())
+            .map(|(family, table)| TableSummary::read(family, table).ok().flatten())
             .collect()
     }
 
     fn fingerprints(&self) -> Vec<Option<u64>> {
         let fingerprint = |(family, table)| {
             // What cannot be read now is read when everything is compared, and said then.
-            let entries = Entries::read(family, table).ok().flatten();
+            let entries = TableEntries::read(family, table).ok().flatten();
             entries.map(|entries| entries.fingerprint())
         };
         self.legacy_tables().map(fingerprint).collect()

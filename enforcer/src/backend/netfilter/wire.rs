@@ -2,15 +2,13 @@
 //! counts: they know more, and they say by name what is refused.
 
 use egret_kernel::Family;
-use egret_kernel::iptables::wire::{Error, Writer};
+use egret_kernel::iptables::netlink_writer::{Error, TransactionWriter};
 use nix::errno::Errno;
-use serde::{Deserialize, Serialize};
 
 use super::Netfilter;
 
 /// What writes rules in the flavour `nft`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NftWriter {
     /// The enforcer itself, and the programs where it cannot.
     #[default]
@@ -32,7 +30,7 @@ impl Netfilter {
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     by: NftWriter,
-    writer: Writer,
+    writer: TransactionWriter,
     /// Refused one after the other.
     refused: u32,
     /// So many next ones are not tried: where it is always refused, it costs each change another walk over the tables.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use egret_policies::memory::Protocol;
+use egret_policies::simulator::Protocol;
 use egret_shared::net::Transport;
 use serde_json::Value;
 

@@ -8,8 +8,8 @@ use std::cell::Cell;
 use std::net::IpAddr;
 
 use egret_policies::compiler::PodToOwnNode;
-use egret_policies::memory::{Protocol, Verdict};
 use egret_policies::model::Direction;
+use egret_policies::simulator::{Protocol, Verdict};
 use egret_shared::net::Transport;
 use serde_json::Value;
 

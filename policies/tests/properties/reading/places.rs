@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use egret_policies::memory::Protocol;
+use egret_policies::simulator::Protocol;
 use serde_json::Value;
 
 use super::cluster::{Labels, addresses, get, items, texts, transport};

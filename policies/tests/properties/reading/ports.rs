@@ -1,6 +1,6 @@
 //! Ports, in each way in which they are written.
 
-use egret_policies::memory::Protocol;
+use egret_policies::simulator::Protocol;
 use egret_shared::net::Transport;
 use serde_json::Value;
 

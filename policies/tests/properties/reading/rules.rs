@@ -144,7 +144,7 @@ impl Reading<'_> {
 
     /// A rule without ports is about everything; where it has a firewall's meaning, also ICMP.
     fn is_without_ports(&self, dialect: Dialect, ask: &Ask<'_>) -> bool {
-        let has_port = matches!(ask.protocol, egret_policies::memory::Protocol::Port(..));
+        let has_port = matches!(ask.protocol, egret_policies::simulator::Protocol::Port(..));
         has_port || dialect != Dialect::Firewall || !self.errs(Id::E7)
     }
 }

@@ -32,7 +32,7 @@ impl Joined {
         let tiers = rules.tiers.iter().map(|tier| TierRules {
             tier: tier.tier,
             rules: join(&tier.rules, &known, &mut joints),
-            otherwise: tier.otherwise,
+            default_action: tier.default_action,
         });
         Self {
             rules: DirectionRules {

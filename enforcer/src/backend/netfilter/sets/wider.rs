@@ -2,7 +2,7 @@
 //! waits until nobody uses the table before (`mtype_resize` of net/netfilter/ipset/ip_set_hash_gen.h): 6 to 15 ms in which whoever was
 //! told an address waits, five times on the way to a few thousand members. The exchange waits as long, and seldom.
 
-use egret_kernel::ipset::{Entry, Error, SetSpec};
+use egret_kernel::ipset::{Error, SetEntry, SetSpec};
 use egret_shared::time::Timestamp;
 
 use super::known::Known;
@@ -35,7 +35,7 @@ impl Sets {
         }
     }
 
-    fn exchange(&mut self, name: &str, spec: &SetSpec, members: &[Entry]) {
+    fn exchange(&mut self, name: &str, spec: &SetSpec, members: &[SetEntry]) {
         match self.put_into(name, spec, members) {
             Ok(()) => {
                 if let Some(known) = self.known.get_mut(name) {
@@ -47,7 +47,7 @@ impl Sets {
     }
 
     /// At each instant the set of this name has all its members.
-    fn put_into(&mut self, name: &str, spec: &SetSpec, members: &[Entry]) -> Result<(), Error> {
+    fn put_into(&mut self, name: &str, spec: &SetSpec, members: &[SetEntry]) -> Result<(), Error> {
         // What an exchange left that did not end.
         self.ipsets.remove(&spec.name)?;
         self.ipsets.create(spec)?;
@@ -66,7 +66,7 @@ impl Known {
         self.members.len() + coming > self.looked_at.max(self.room())
     }
 
-    fn living(&self, now: Timestamp) -> Vec<Entry> {
+    fn living(&self, now: Timestamp) -> Vec<SetEntry> {
         let members = self.members.iter();
         members
             .filter_map(|(member, expires)| entry(*member, *expires, now))
