@@ -121,7 +121,7 @@ impl Door {
         for question in &self.questions {
             let step = self
                 .resolver
-                .take(question, arrival(pod), &self.table, ReceivedAt::now());
+                .answer(question, arrival(pod), &self.table, ReceivedAt::now());
             if let Disposition::Pending(pending) = step {
                 waiting.spawn(pending.reply());
                 waited += 1;
@@ -144,7 +144,7 @@ impl Door {
         while begun.elapsed() < SPAN {
             let batch = self.resolver.batch(&self.table, ReceivedAt::now());
             for question in questions.by_ref().take(BATCH) {
-                let Disposition::Reply(_) = batch.take(question, arrival(thread)) else {
+                let Disposition::Reply(_) = batch.answer(question, arrival(thread)) else {
                     bail!("all of them are in the cache");
                 };
                 made += 1;

@@ -56,12 +56,9 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Binds the sockets, or takes those of who answers now, and starts the tasks.
-
+    /// Binds the sockets, or takes over those of the dnsd that answers now, and starts the tasks.
     ///
-
     /// # Errors
-
     /// When an address cannot be listened on, or the kernel refuses a socket.
     pub(crate) async fn start(
         args: Args,
@@ -139,7 +136,7 @@ impl Daemon {
         faults::follow(&config.plan);
         warn(&config);
         service.resolver.serving().look_for_loops(|address| address);
-        tracing::info!(?addresses, admin = % admin_address, %instance, "ready");
+        tracing::info!(?addresses, admin = %admin_address, %instance, "ready");
         Ok(Self {
             args,
             service,
@@ -156,12 +153,9 @@ impl Daemon {
         })
     }
 
-    /// Serves until a signal asks to stop, or a successor has taken over; then answers what is under way.
-
+    /// Serves until a signal asks to stop, or a new process has taken over; then answers the pending queries.
     ///
-
     /// # Errors
-
     /// When a listener dies.
     pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
         loop {

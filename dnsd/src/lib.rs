@@ -1,6 +1,6 @@
 //! dnsd: answers the pods' DNS queries, records who was given which addresses, and holds an answer until the kernel is ready.
 //!
-//! A query goes down this list of rooms, and each uses those above it:
+//! A query passes these rooms, and the answer comes back through them:
 //!
 //! ```text
 //!  listener ──▶ pipeline ──▶ zones ──▶ cache ──▶ plugins, upstream ──▶ enforcement ──▶ listener
@@ -8,22 +8,24 @@
 //!                  └── limits                                    link ─────┘
 //! ```
 //!
-//! `dns`, `cache`, `plugins` and of `enforcement` the records and the gate do no IO and read no clock.
+//! The rooms stand in the order of use: a room uses only those above it (`integration/tests/architecture.rs`). `config::model`
+//! is below the other rooms, and the readers of `config` are above `enforcement`. `dns`, `cache`, `plugins` and, of
+//! `enforcement`, the records and the gate do no IO and read no clock.
 
-pub mod command;
 pub mod exit;
 mod hash;
 pub mod net;
 pub mod dns;
-pub mod config;
 pub mod limits;
 pub mod cache;
 pub mod upstream;
 pub mod plugins;
 pub mod enforcement;
+pub mod config;
 pub mod zones;
 pub mod pipeline;
+pub mod takeover;
 pub mod listener;
 pub mod host;
-pub mod takeover;
 pub mod telemetry;
+pub mod command;

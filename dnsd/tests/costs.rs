@@ -78,7 +78,7 @@ impl AtDoor {
             transport: Transport::Udp,
         };
         self.resolver
-            .take(&self.octets, arrival, &self.table, ReceivedAt::now())
+            .answer(&self.octets, arrival, &self.table, ReceivedAt::now())
     }
 }
 

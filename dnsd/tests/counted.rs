@@ -94,14 +94,14 @@ async fn what_is_answered_together_is_counted_as_what_is_answered_alone() {
     let before = counted(&dnsd);
     let batch = resolver.batch(&table, ReceivedAt::now());
     for (octets, arrival) in queries() {
-        let step = batch.take(&octets, arrival);
+        let step = batch.answer(&octets, arrival);
         assert!(matches!(step, Disposition::Reply(_)), "it is in the cache");
     }
     drop(batch);
     let together = added(&dnsd, &before);
     let before = counted(&dnsd);
     for (octets, arrival) in queries() {
-        let step = resolver.take(&octets, arrival, &table, ReceivedAt::now());
+        let step = resolver.answer(&octets, arrival, &table, ReceivedAt::now());
         assert!(matches!(step, Disposition::Reply(_)), "it is in the cache");
     }
     assert_eq!(together, added(&dnsd, &before));

@@ -91,6 +91,95 @@ const WORDS: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
+/// Folder; its rooms with the rooms that each may use beside itself. A room is a module of the crate's root, or one below it
+/// (`config::model`) that is lower than its parent. Tests at the end of a file may use any.
+const ROOMS: &[(&str, Rooms)] = &[("dnsd/src", DNSD_ROOMS)];
+
+/// Room, the rooms that it may use.
+type Rooms = &'static [(&'static str, &'static [&'static str])];
+
+const DNSD_ROOMS: Rooms = &[
+    ("exit", &[]),
+    ("hash", &[]),
+    ("net", &[]),
+    ("dns", &["net"]),
+    ("config::model", &["dns"]),
+    ("limits", &["hash"]),
+    ("cache", &["hash", "dns", "config::model"]),
+    (
+        "upstream",
+        &["hash", "net", "dns", "config::model", "limits", "cache"],
+    ),
+    ("plugins", &["dns", "config::model"]),
+    ("enforcement", &["hash", "dns", "limits", "upstream"]),
+    (
+        "config",
+        &[
+            "exit",
+            "dns",
+            "config::model",
+            "limits",
+            "cache",
+            "upstream",
+            "plugins",
+            "enforcement",
+        ],
+    ),
+    (
+        "zones",
+        &[
+            "net",
+            "dns",
+            "config::model",
+            "limits",
+            "cache",
+            "upstream",
+            "plugins",
+            "enforcement",
+            "config",
+        ],
+    ),
+    (
+        "pipeline",
+        &[
+            "net",
+            "dns",
+            "limits",
+            "cache",
+            "upstream",
+            "enforcement",
+            "config",
+            "zones",
+        ],
+    ),
+    ("takeover", &["enforcement", "zones", "pipeline"]),
+    (
+        "listener",
+        &[
+            "net",
+            "config::model",
+            "limits",
+            "enforcement",
+            "zones",
+            "pipeline",
+            "takeover",
+        ],
+    ),
+    ("host", &["dns", "config"]),
+    (
+        "telemetry",
+        &[
+            "config::model",
+            "config",
+            "enforcement",
+            "zones",
+            "takeover",
+            "listener",
+        ],
+    ),
+    ("command", &["config"]),
+];
+
 /// The most lines of a source file, unless it says why it is longer.
 const MAX_LINES: usize = 800;
 
@@ -222,6 +311,70 @@ fn modules_keep_to_their_rows() {
             }
         }
     }
+}
+
+#[test]
+fn rooms_use_only_the_rooms_of_their_row() {
+    for (folder, rooms) in ROOMS {
+        let source = root().join(folder);
+        for file in source_files(&source) {
+            let path = file.strip_prefix(&source).unwrap().with_extension("");
+            let module = path.to_str().unwrap().replace('/', "::");
+            let Some((own, allowed)) = room_of(rooms, &module) else {
+                assert!(
+                    ["lib", "main"].contains(&module.as_str()) || module.starts_with("daemon"),
+                    "{folder}: {module} is in no room"
+                );
+                continue;
+            };
+            let text = std::fs::read_to_string(&file).unwrap();
+            for used in crate_paths(&text) {
+                let (room, _) =
+                    room_of(rooms, &used).unwrap_or_else(|| panic!("{}: crate::{used}", file.display()));
+                assert!(
+                    room == own || allowed.contains(&room),
+                    "{}: the room {own} uses {room} (crate::{used}); it may use {allowed:?}",
+                    file.display()
+                );
+            }
+        }
+    }
+}
+
+/// The row of the longest room that holds a module.
+fn room_of(rooms: Rooms, module: &str) -> Option<(&'static str, &'static [&'static str])> {
+    let holds = |room: &str| {
+        let rest = module.strip_prefix(room);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    let holding = rooms.iter().filter(|(room, _)| holds(room));
+    holding.max_by_key(|(room, _)| room.len()).copied()
+}
+
+/// The paths behind `crate::` in the code of a file, without comments and the tests at its end. Each path of a group in
+/// braces is one of them.
+fn crate_paths(text: &str) -> Vec<String> {
+    let code = text.split("\n#[cfg(test)]\n").next().unwrap_or(text);
+    let lines = code.lines().map(|line| line.split("//").next().unwrap_or(line));
+    let code: String = lines.collect();
+    let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let mut paths = Vec::new();
+    for (start, _) in code.match_indices("crate::") {
+        if code[..start].chars().next_back().is_some_and(is_name) {
+            continue;
+        }
+        let rest = &code[start + "crate::".len()..];
+        let end = rest.find(|letter| !is_name(letter) && letter != ':');
+        let (path, behind) = rest.split_at(end.unwrap_or(rest.len()));
+        match behind.strip_prefix('{').and_then(|group| group.split('}').next()) {
+            Some(group) => {
+                let parts = group.split(',').map(str::trim).filter(|part| !part.is_empty());
+                paths.extend(parts.map(|part| format!("{path}{part}")));
+            }
+            None => paths.push(path.trim_end_matches(':').to_owned()),
+        }
+    }
+    paths
 }
 
 #[test]

@@ -71,12 +71,12 @@ pub(crate) fn take_over(config: &Config) -> (Option<OldProcess>, InheritedSocket
     };
     match take(path, STEP_TIMEOUT) {
         Ok(Some((taken, inheritance))) => {
-            tracing::info!(path = % path.display(), "taking over from the dnsd that answers");
+            tracing::info!(path = %path.display(), "taking over from the dnsd that answers");
             (Some(taken), inheritance)
         }
         Ok(None) => (None, InheritedSockets::none()),
         Err(error) => {
-            tracing::warn!(path = % path.display(), %error, "no takeover");
+            tracing::warn!(path = %path.display(), %error, "no takeover");
             (None, InheritedSockets::none())
         }
     }
@@ -248,7 +248,7 @@ impl Host {
         if let Some(path) = &self.pidfile
             && let Err(error) = std::fs::remove_file(path)
         {
-            tracing::debug!(path = % path.display(), %error, "the pidfile is gone already");
+            tracing::debug!(path = %path.display(), %error, "the pidfile is gone already");
         }
     }
 }
@@ -271,7 +271,7 @@ fn listen_for_takeover(
     match offered {
         Ok(file) => Some((file, events)),
         Err(error) => {
-            tracing::warn!(path = % path.display(), %error, "no new process will be able to take over");
+            tracing::warn!(path = %path.display(), %error, "no new process will be able to take over");
             None
         }
     }

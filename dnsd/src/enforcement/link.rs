@@ -42,14 +42,14 @@ pub async fn keep(path: Arc<Path>, instance: DnsdInstance, gate: Arc<ResponseGat
             Ok(stream) => {
                 is_known_absent = false;
                 metrics.link_connections.increment(1);
-                tracing::info!(path = % path.display(), "connected to the enforcer");
+                tracing::info!(path = %path.display(), "connected to the enforcer");
                 let Err(end) = converse(stream, instance, &gate, &metrics).await;
                 gate.disconnected();
                 tracing::warn!(%end, "the link is down; responses to clients with interest are held up to the deadline");
             }
             Err(error) if !is_known_absent => {
                 is_known_absent = true;
-                tracing::warn!(path = % path.display(), %error, "no enforcer yet");
+                tracing::warn!(path = %path.display(), %error, "no enforcer yet");
             }
             Err(_still_absent) => {}
         }

@@ -245,7 +245,7 @@ async fn read(
         match door
             .service
             .resolver
-            .take(&octets, arrival, &door.port.table(), ReceivedAt::now())
+            .answer(&octets, arrival, &door.port.table(), ReceivedAt::now())
         {
             Disposition::NoReply => {}
             Disposition::Reply(reply) => {

@@ -187,7 +187,7 @@ impl UdpReader {
         let batch = self.service.resolver.batch(&table, when);
         for place in 0..received {
             if let Some((octets, meta)) = self.receive_batch.get(place) {
-                match batch.take(octets, arrival(&meta)) {
+                match batch.answer(octets, arrival(&meta)) {
                     Disposition::NoReply => {}
                     Disposition::Reply(reply) => {
                         let from = self.datagrams.source(&meta);
@@ -274,6 +274,6 @@ const fn arrival(meta: &DatagramMeta) -> PacketInfo {
 
 fn report(sent: io::Result<()>, meta: &DatagramMeta) {
     if let Err(error) = sent {
-        tracing::debug!(client = % meta.from, %error, "a reply cannot be sent");
+        tracing::debug!(client = %meta.from, %error, "a reply cannot be sent");
     }
 }

@@ -1,4 +1,4 @@
-//! A query that waits: for an upstream, until its place is another client's, or for the kernel.
+//! A pending query: it waits for an upstream, until its permit is revoked, or for the enforcer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
 use tokio::time::timeout;
 
-use super::{
-    Delivery, Disposition, Pending, PendingState, Resolver, StaleFallback, UnsentReply, WaitingQuery,
-};
+use super::query::WaitingQuery;
+use super::reply::{Delivery, UnsentReply};
+use super::{Disposition, Pending, Resolver, StaleFallback};
 use crate::cache::Key;
 use crate::cache::nxdomain_cut::Denial;
 use crate::config::OnStall;
@@ -18,90 +18,110 @@ use crate::config::host_setup::INTERCEPT_PORT;
 use crate::dns::answer::Ttls;
 use crate::enforcement::gate::Stall;
 use crate::enforcement::gated::{GatedResponse, stalled};
+use crate::limits::permits::RevocablePermit;
 use crate::upstream::{Forwarder, Limits, client_chosen};
 use crate::zones::{AnswerSource, Cancellation, QueryContext, ResolveError, ResolvedAnswer};
 
+/// What a query waits for.
+#[derive(Debug)]
+pub(super) enum PendingState {
+    ForAnswer(
+        Arc<Resolver>,
+        Box<WaitingQuery>,
+        Option<StaleFallback>,
+        RevocablePermit,
+    ),
+    ForKernel(Arc<Resolver>, Box<WaitingQuery>, UnsentReply, GatedResponse),
+}
+
 impl Pending {
-    /// Waits for the reply; nothing where none is to be sent.
+    /// Waits for the reply; none where nothing is to be sent.
     pub async fn reply(self) -> Option<Vec<u8>> {
-        let mut waiting = self.0;
+        let mut state = self.0;
         loop {
-            let step = match waiting {
-                PendingState::ForAnswer(resolver, asked, stale, mut place) => {
+            let disposition = match state {
+                PendingState::ForAnswer(resolver, query, stale, mut permit) => {
                     let stale = stale.as_ref();
-                    let answered = tokio::select! { biased; answered = answered(& resolver, & asked, stale) => answered, () = place.revoked() => Err(resolver.crowded_out(asked.view(), stale)), };
-                    answered.map_or_else(|step| step, |given| resolver.step(asked, given))
+                    let answered = tokio::select! {
+                        biased;
+                        answered = answered(&resolver, &query, stale) => answered,
+                        () = permit.revoked() => Err(resolver.over_limit(query.view(), stale.map(|(hit, _)| hit))),
+                    };
+                    answered.map_or_else(
+                        |failed| failed,
+                        |delivery| resolver.deliver_pending(query, delivery),
+                    )
                 }
-                PendingState::ForKernel(resolver, asked, unsent, held) => {
-                    released(&resolver, &asked, unsent, held).await
+                PendingState::ForKernel(resolver, query, unsent, held) => {
+                    release(&resolver, &query, unsent, held).await
                 }
             };
-            match step {
+            match disposition {
                 Disposition::Reply(reply) => return Some(reply),
                 Disposition::NoReply => return None,
-                Disposition::Pending(later) => waiting = later.0,
+                Disposition::Pending(pending) => state = pending.0,
             }
         }
     }
 }
 
-/// What is given to who waited for it; or the reply that says why nothing is.
+/// Resolves a pending query. The error is a reply that reports a failure, or a denial.
 async fn answered(
     resolver: &Arc<Resolver>,
-    asked: &WaitingQuery,
+    query: &WaitingQuery,
     stale: Option<&StaleFallback>,
 ) -> Result<Delivery, Disposition> {
-    // What is rare is boxed: it must not make every waiting query as large as itself.
-    if let Some(server) = asked.original {
-        return Box::pin(asked_there(
+    // Boxed: the rare paths must not enlarge the future of every pending query.
+    if let Some(server) = query.chosen_resolver {
+        return Box::pin(ask_chosen_resolver(
             resolver,
-            asked,
+            query,
             SocketAddr::new(server, INTERCEPT_PORT),
         ))
         .await;
     }
-    if asked.binding.block.translates(&asked.query, &asked.arrival) {
-        return Box::pin(translated(resolver, asked)).await;
+    if query.binding.block.translates(&query.query, &query.packet) {
+        return Box::pin(translate(resolver, query)).await;
     }
-    let heard = match (stale, asked.key) {
-        (Some((hit, patience)), Some(key)) => match Box::pin(refreshed(asked, key, *patience)).await {
+    let result = match (stale, query.key) {
+        (Some((hit, patience)), Some(key)) => match Box::pin(refresh(query, key, *patience)).await {
             Some(resolved) => Ok(resolved),
-            None => return Ok(resolver.cached_reply(asked.view(), hit, clock::now())),
+            None => return Ok(resolver.cached(query.view(), hit, clock::now())),
         },
         (_, key) => {
-            let mut context = asked.view().context();
+            let mut context = query.view().context();
             if let Some(key) = &key
-                && let Some(denial) = denied_above(asked, key, &mut context).await
+                && let Some(denial) = denied_above(query, key, &mut context).await
             {
-                return Err(resolver.deny(asked.view(), &denial, clock::now()));
+                return Err(resolver.deny(query.view(), &denial, clock::now()));
             }
-            asked
+            query
                 .binding
                 .find(
                     key.as_ref(),
-                    &asked.query,
+                    &query.query,
                     &context,
-                    asked.missed_at,
+                    query.missed_at,
                     Cancellation::Never,
                 )
                 .await
         }
     };
-    match heard {
+    match result {
         Ok(resolved) => {
             let now = clock::now();
-            asked.binding.block.log_cached_failure(&asked.query, &resolved);
-            Ok(resolver.give_new(asked.view(), resolved, now))
+            query.binding.block.log_cached_failure(&query.query, &resolved);
+            Ok(resolver.resolved(query.view(), resolved, Ttls::CountedDown(now), now))
         }
-        Err(error) => Err(resolver.fail(asked.view(), error)),
+        Err(error) => Err(resolver.fail(query.view(), error)),
     }
 }
 
-/// The denial of the name above a question's, if that is known by now, or soon because it is asked for first.
-async fn denied_above(asked: &WaitingQuery, key: &Key, context: &mut QueryContext) -> Option<Arc<Denial>> {
-    let (binding, query) = (&asked.binding, &asked.query);
+/// The denial of the name above the query's: known by now, or by a pre-query that the query waits for.
+async fn denied_above(query: &WaitingQuery, key: &Key, context: &mut QueryContext) -> Option<Arc<Denial>> {
+    let (binding, query) = (&query.binding, &query.query);
     let Some(pre_query_first) = binding.pre_query_first(key, query, context) else {
-        // When the question came it was not known; whom it waited behind may have heard it meanwhile.
+        // Another query may have learned it since the cache miss.
         return binding.denied_below(key, query, clock::now());
     };
     match Box::pin(binding.denied_first(pre_query_first, key, query)).await {
@@ -113,100 +133,92 @@ async fn denied_above(asked: &WaitingQuery, key: &Key, context: &mut QueryContex
     }
 }
 
-/// Whom the client asked is asked. What he says opens names only if the operator trusts him, and is kept for nobody.
-async fn asked_there(
+/// Asks the resolver that the client chose. Its answer is not cached, and is observed only if the operator trusts it.
+async fn ask_chosen_resolver(
     resolver: &Arc<Resolver>,
-    asked: &WaitingQuery,
+    waiting: &WaitingQuery,
     server: SocketAddr,
 ) -> Result<Delivery, Disposition> {
+    let config = &waiting.table.config;
+    let (query, client) = (&waiting.query, waiting.packet.transport);
     let limits = Limits {
-        patience: asked.table.config.total_timeout,
-        udp_size: asked.view().udp_size(),
-        ttl: asked.table.config.ttl,
-        quota_key: asked.quota_key,
+        patience: config.total_timeout,
+        udp_size: waiting.view().udp_size(),
+        ttl: config.ttl,
+        quota_key: waiting.quota_key,
     };
-    let (query, client) = (&asked.query, asked.arrival.transport);
     let serving = resolver.serving();
-    let anybody = is_off(Switch::TrustChosen)
-        .then(|| {
-            Forwarder::new(
-                &asked.table.config.forward_to_trusted(server.ip()),
-                Arc::clone(&resolver.metrics.upstream),
-            )
-        })
-        .and_then(Result::ok);
-    let trusted = serving.trusted.get(&server.ip());
-    let Some(forwarder) = trusted.or(anybody.as_ref()) else {
+    let untrusted = is_off(Switch::TrustChosen).then(|| {
+        let plan = config.forward_to_trusted(server.ip());
+        Forwarder::new(&plan, Arc::clone(&resolver.metrics.upstream))
+    });
+    let untrusted = untrusted.and_then(Result::ok);
+    let Some(forwarder) = serving.trusted.get(&server.ip()).or(untrusted.as_ref()) else {
         return match client_chosen::ask(server, query, client, &limits).await {
             Ok(relayed) => {
-                let reply = relayed.reply_within(query, asked.view().datagram_limit(), limits.udp_size);
+                let reply = relayed.reply_within(query, waiting.view().datagram_limit(), limits.udp_size);
                 Ok(Delivery::Now(reply, AnswerSource::Forward))
             }
-            Err(failure) => Err(resolver.fail(asked.view(), ResolveError::Upstream(failure))),
+            Err(failure) => Err(resolver.fail(waiting.view(), ResolveError::Upstream(failure))),
         };
     };
     match forwarder.ask(query, client, &limits).await {
         Ok(answer) => {
-            let (resolved, now) = (
-                asked.binding.block.of_trusted(answer, &asked.view().context()),
-                clock::now(),
-            );
-            let ttls = Ttls::CountedDown(now);
-            Ok(resolver.give(asked.view(), &resolved, ttls, AnswerSource::Forward, now))
+            let resolved = waiting
+                .binding
+                .block
+                .of_trusted(answer, &waiting.view().context());
+            let now = clock::now();
+            Ok(resolver.resolved(waiting.view(), Arc::new(resolved), Ttls::CountedDown(now), now))
         }
-        Err(failure) => Err(resolver.fail(asked.view(), ResolveError::Upstream(failure))),
+        Err(failure) => Err(resolver.fail(waiting.view(), ResolveError::Upstream(failure))),
     }
 }
 
-/// IPv6 addresses made of IPv4 ones, where the name has none (RFC 6147).
-async fn translated(resolver: &Arc<Resolver>, asked: &WaitingQuery) -> Result<Delivery, Disposition> {
-    match asked
+/// Resolves AAAA by dns64 (RFC 6147).
+async fn translate(resolver: &Arc<Resolver>, query: &WaitingQuery) -> Result<Delivery, Disposition> {
+    match query
         .binding
-        .translate(&asked.query, asked.view().context())
+        .translate(&query.query, query.view().context())
         .await
     {
-        Ok((resolved, ttls)) => {
-            Ok(resolver.give(asked.view(), &resolved, ttls, resolved.source, clock::now()))
-        }
-        Err(error) => Err(resolver.fail(asked.view(), error)),
+        Ok((resolved, ttls)) => Ok(resolver.resolved(query.view(), resolved, ttls, clock::now())),
+        Err(error) => Err(resolver.fail(query.view(), error)),
     }
 }
 
-/// Something better than what is stale, if it comes in time.
-async fn refreshed(
-    asked: &WaitingQuery,
-    key: Key,
-    patience: Option<Duration>,
-) -> Option<Arc<ResolvedAnswer>> {
-    let refreshing = Arc::clone(&asked.binding).refresh(key, asked.query.owned(), asked.view().context());
-    let heard = match patience {
-        Some(patience) => timeout(patience, refreshing).await.ok()?,
+/// A fresh answer in the place of a stale one, if it comes in time.
+async fn refresh(query: &WaitingQuery, key: Key, limit: Option<Duration>) -> Option<Arc<ResolvedAnswer>> {
+    let refreshing = Arc::clone(&query.binding).refresh(key, query.query.owned(), query.view().context());
+    let result = match limit {
+        Some(limit) => timeout(limit, refreshing).await.ok()?,
         None => refreshing.await,
     };
-    heard
+    result
         .ok()
-        .filter(|resolved| asked.binding.block.refreshes(resolved))
+        .filter(|resolved| query.binding.block.refreshes(resolved))
 }
 
-async fn released(
+/// Waits until a held reply is released.
+async fn release(
     resolver: &Resolver,
-    asked: &WaitingQuery,
+    query: &WaitingQuery,
     unsent: UnsentReply,
     held: GatedResponse,
 ) -> Disposition {
     let outcome = held.end(&resolver.metrics.gate).await;
     let Some(stall) = stalled(outcome) else {
-        return resolver.reply(asked.view(), unsent.reply, unsent.source);
+        return resolver.reply(query.view(), unsent.reply, unsent.source);
     };
     let action = match stall {
-        // As where there was no room to hold it.
+        // As where the gate has no room.
         Stall::OverLimit => OnStall::Release,
-        Stall::Deadline | Stall::LinkDown | Stall::NoInterest | Stall::Failed => asked.table.config.on_stall,
+        Stall::Deadline | Stall::LinkDown | Stall::NoInterest | Stall::Failed => query.table.config.on_stall,
     };
     resolver.metrics.stall(action, stall);
     match action {
-        OnStall::Release => resolver.reply(asked.view(), unsent.reply, unsent.source),
-        OnStall::Servfail => resolver.reply(asked.view(), unsent.or_else, AnswerSource::Server),
+        OnStall::Release => resolver.reply(query.view(), unsent.reply, unsent.source),
+        OnStall::Servfail => resolver.reply(query.view(), unsent.servfail, AnswerSource::Server),
         OnStall::Drop => Disposition::NoReply,
     }
 }

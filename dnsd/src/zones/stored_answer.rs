@@ -1,6 +1,4 @@
-//! A kept answer in one piece of memory of its exact size: a cache has a hundred thousand of them, and whatever an answer
-
-//! is while it is made (names, lists with room to grow) would be most of what they take.
+//! A cached answer in one allocation of its exact size: a cache has a hundred thousand of them.
 //!
 //! ```text
 //!  head │ key │ message │ offsets of its TTLs  │ IPv4 addresses to observe    │ IPv6 addresses
@@ -47,7 +45,7 @@ pub struct StoredAnswer(ThinArc<Head, u8>);
 
 #[derive(Debug)]
 struct Head {
-    /// Who was told it.
+    /// The clients that were given it.
     bitmap: ClientBitmap,
     /// Octets of the key, without the name where that is the question's.
     key: u16,

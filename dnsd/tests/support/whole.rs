@@ -278,7 +278,7 @@ impl Dnsd {
         let resolver = &self.service.resolver;
         let serving = resolver.serving();
         let (_, table) = serving.tables.first_key_value().unwrap();
-        match resolver.take(question, arrival, table, ReceivedAt::now()) {
+        match resolver.answer(question, arrival, table, ReceivedAt::now()) {
             Disposition::Pending(pending) => pending,
             Disposition::Reply(_) | Disposition::NoReply => panic!("it is in the cache"),
         }
