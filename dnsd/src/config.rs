@@ -23,7 +23,6 @@ use std::time::Duration;
 use egret_shared::net::IpNet;
 use egret_shared::rt::config::{ConfigError, load};
 
-use crate::cache::nxdomain_cut::CutZone;
 use crate::config::model::{Forward, Plan, Zone};
 use crate::dns::answer::TtlLimits;
 use crate::dns::message::WireName;
@@ -33,6 +32,7 @@ use crate::host::interception::Interception;
 use crate::host::node_cache::reconciler::Setup;
 use crate::limits::permits::PermitLimits;
 use crate::limits::rate::RateLimits;
+pub use nxdomain_cut::{CutZone, ZoneKind};
 
 pub use host::{FallbackKind, Host};
 pub use intercept::{Intercept, MarkBits, Whom};

@@ -29,9 +29,9 @@ use egret_shared::time::Timestamp;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::config::{CutZone, ZoneKind};
 use crate::dns::message::WireName;
 
-pub use ancestors::{CutZone, ZoneKind};
 pub use denial::Denial;
 
 use ancestors::{Ancestors, Level};
