@@ -17,6 +17,7 @@ mod key;
 pub mod nxdomain_cut;
 mod cacheability;
 mod eviction;
+mod entry;
 mod bucket;
 mod entries;
 mod transfer;
@@ -32,23 +33,22 @@ use crate::dns::answer::Ttls;
 use crate::dns::message::WireName;
 use crate::hash::RandomState;
 
-pub use bucket::Demand;
 pub use cacheability::{Cacheability, Cacheable, Class, Kind, Provenance};
+pub use entry::Demand;
 pub(crate) use key::FIXED;
 pub use key::{Key, KeyView};
 pub use transfer::{TransferCursor, TransferredEntry};
 
-use bucket::{Bucket, Candidate, Entry, Freshness};
+use bucket::{Bucket, Candidate};
 use entries::{Entries, EntryId};
-use eviction::{EvictionQueues, QueueKind};
+use entry::{Entry, Freshness, QueueKind};
+use eviction::EvictionQueues;
 
 /// An answer larger than this part of the limit is not stored.
 const LARGEST_SHARE: usize = 16;
 /// The size of an entry besides its value's octets: itself, its bucket and its place in a queue, and the spare capacity of
 /// these; measured right after they grow (`tests/allocations.rs`), rounded up.
 const OVERHEAD: usize = 73;
-/// A refresh that has not ended after this time counts as failed.
-const REFRESH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stored value.
 pub trait Value: Clone {

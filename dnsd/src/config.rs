@@ -25,7 +25,6 @@ use std::time::Duration;
 use egret_shared::net::IpNet;
 use egret_shared::rt::config::{ConfigError, load};
 
-use crate::cache::nxdomain_cut::CutZone;
 use crate::config::model::{Forward, Plan, Zone};
 use crate::dns::answer::TtlLimits;
 use crate::dns::message::WireName;
@@ -33,6 +32,7 @@ use crate::enforcement::gate::GateLimits;
 use crate::enforcement::records::RecordLimits;
 use crate::limits::permits::PermitLimits;
 use crate::limits::rate::RateLimits;
+pub use nxdomain_cut::{CutZone, ZoneKind};
 
 use host_setup::{HostSetup, Interception};
 

@@ -16,6 +16,7 @@ mod timers;
 mod server;
 mod health;
 mod health_check;
+mod pool_limits;
 mod udp;
 mod udp_socket;
 mod socket_limit;

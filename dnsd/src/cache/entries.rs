@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-use crate::cache::bucket::Entry;
+use crate::cache::entry::Entry;
 
 /// The index of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

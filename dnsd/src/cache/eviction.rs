@@ -8,16 +8,10 @@ use std::collections::VecDeque;
 
 use super::entries::EntryId;
 use crate::cache::cacheability::Class;
+use crate::cache::entry::QueueKind;
 
 /// The small queues' share of the limit is 1 in so many.
 const SMALL_SHARE: usize = 10;
-
-/// The queues of a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueueKind {
-    Small,
-    Main,
-}
 
 /// The queues of both classes, their bounds in entries, and their common bound in octets.
 #[derive(Debug)]

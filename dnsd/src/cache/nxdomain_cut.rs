@@ -1,18 +1,17 @@
-//! What is below a name that does not exist does not exist either (RFC 8020): in the zones of search lists such names are
-//! answered without asking, as soon as the upstream denied the name above them.
+//! NXDOMAIN cuts (RFC 8020): what is below a name that does not exist does not exist either. In the zones of search lists such
+//! names are denied without a query, once the upstream has denied the name above them.
 //!
 //! ```text
 //!  api.example.com.shop.svc.cluster.local   denied, and so was another name below com.…
-//!              com.shop.svc.cluster.local   is asked for, behind the answers: also denied ──▶ a cut, for its negative TTL
+//!              com.shop.svc.cluster.local   pre-query in the background: also denied ──▶ a cut, for its negative TTL
 //!                  shop.svc.cluster.local   exists
 //! ```
 //!
-//! A denial says nothing of the name above, so that one is asked for by itself: behind the answers, or before them where its
-//! label is one in which names of the internet end, and nothing is known of it. That is done only where the server is known
-//! to answer for names between others: CoreDNS' plugin `kubernetes` answers for namespaces and services without records
-//! (plugin/kubernetes/parse.go, kubernetes.go). Elsewhere servers are about that deny what stands above an existing name,
-//! which is why resolvers believe such denials in signed zones only (unbound's `harden-below-nxdomain`). Whatever is
-//! heard of below a name opens it for an hour.
+//! The denial of a name says nothing of the name above it, so that one is queried by itself (a pre-query): in the background, or
+//! before the client's query where its label is a public suffix and nothing is known of it. That is done only where the server
+//! is known to answer for empty non-terminals: CoreDNS' plugin `kubernetes` answers for namespaces and services without records
+//! (plugin/kubernetes/parse.go, kubernetes.go). Other servers deny empty non-terminals, which is why resolvers believe such
+//! denials in signed zones only (unbound's `harden-below-nxdomain`). An existing name opens all names above it for an hour.
 
 mod ancestors;
 mod public_suffix;
@@ -29,27 +28,27 @@ use egret_shared::time::Timestamp;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::config::{CutZone, ZoneKind};
 use crate::dns::message::WireName;
 
-pub use ancestors::{CutZone, ZoneKind};
 pub use denial::Denial;
 
 use ancestors::{Ancestors, Level};
 use candidate_labels::CandidateLabels;
 use negative_tree::{End, First, NegativeTree, NodeState};
 
-/// For how long a name is left open below which something exists.
+/// How long a name stays open after something below it was found to exist.
 const PROVEN: Duration = Duration::from_secs(3_600);
-/// For how long nobody else asks for a name that is being asked for, or could not be.
+/// How long no other pre-query of a name is sent while one is outstanding, or after one failed.
 const PAUSE: Duration = Duration::from_secs(5);
-/// How long a question waits for the name above it: what is left of the client's patience is for the question.
-const HEADWAY: Duration = Duration::from_secs(1);
-/// A cut of a zone that nobody named is no longer than one of the cluster is with node-local-dns' Corefile.
+/// How long a query waits for the pre-query of the name above it.
+const PRE_QUERY_WAIT: Duration = Duration::from_secs(1);
+/// The longest cut in a zone of the host's search list: the negative TTL of node-local-dns' Corefile.
 const SEARCHED: Duration = Duration::from_secs(5);
-/// Names that are asked for at once.
-const MOST_UNDER_WAY: usize = 16;
+/// Outstanding pre-queries.
+const MAX_PRE_QUERIES: usize = 16;
 
-/// The names of a block below which nothing is asked, and those below which everything is.
+/// The NXDOMAIN cuts of a block, and the names known to exist.
 #[derive(Debug)]
 pub struct NxdomainCuts {
     zones: Vec<CutZone>,
@@ -64,7 +63,7 @@ struct State {
     candidates: CandidateLabels,
 }
 
-/// With whom a name is asked for: what depends on nothing else is shared.
+/// A name with what its answer depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct CutQuery<'a> {
     /// The name.
@@ -75,37 +74,37 @@ pub struct CutQuery<'a> {
     pub class: u8,
 }
 
-/// A name is to be asked for; there is room for another one when this is dropped.
+/// A name to be queried; it counts as outstanding until it is dropped.
 #[derive(Debug)]
 pub struct PreQuery {
     cuts: Arc<NxdomainCuts>,
-    /// What was denied below it.
+    /// The denied name below it.
     denied: WireName,
     apex: WireName,
     class: u8,
     level: Level,
     name: WireName,
-    /// Tells who waits for it, by its end.
+    /// Wakes waiting queries when dropped.
     _news: Option<watch::Sender<()>>,
 }
 
-/// A name above a question's is asked for first.
+/// A pre-query that a client's query waits for.
 #[derive(Debug)]
 pub struct PendingPreQuery {
-    /// Of the first question that waits: it is to be asked for.
+    /// For the first query that waits: the caller sends it.
     pub pre_query: Option<PreQuery>,
     end: End,
 }
 
 impl PendingPreQuery {
-    /// Waits until the name is known, or for as long as a question may wait.
+    /// Waits for the pre-query, up to a second.
     pub async fn end(mut self) {
-        // An error is the end: whoever asked asks no more.
-        drop(timeout(HEADWAY, self.end.changed()).await);
+        // An error is the end as well: the pre-query was dropped.
+        drop(timeout(PRE_QUERY_WAIT, self.end.changed()).await);
     }
 }
 
-/// What was heard of a name that was asked for.
+/// The outcome of a pre-query.
 #[derive(Debug)]
 pub enum PreQueryOutcome {
     /// It does not exist, for so long.
@@ -117,7 +116,7 @@ pub enum PreQueryOutcome {
 }
 
 impl NxdomainCuts {
-    /// Nothing is known yet of names in these zones.
+    /// No cuts, in these zones.
     #[must_use]
     pub fn new(zones: &[CutZone]) -> Self {
         Self {
@@ -127,14 +126,14 @@ impl NxdomainCuts {
         }
     }
 
-    /// The denial of a name above, if there is one.
+    /// The cut that a name is below, if any.
     #[must_use]
     pub fn denial(&self, asked: CutQuery<'_>, now: Timestamp) -> Option<Arc<Denial>> {
         let ancestors = self.ancestors(asked)?;
         self.lock().tree.denial(asked.class, &ancestors, now).cloned()
     }
 
-    /// A name exists, and so do all above it.
+    /// Notes that a name exists, and so all above it.
     pub fn note_existing(&self, asked: CutQuery<'_>, now: impl FnOnce() -> Timestamp) {
         let Some(ancestors) = self.ancestors(asked) else {
             return;
@@ -219,7 +218,7 @@ impl NxdomainCuts {
         })
     }
 
-    /// Names of which something is known, and of how many that may be.
+    /// The number of known names, and its limit.
     #[must_use]
     pub fn figures(&self) -> (usize, usize) {
         (self.lock().tree.len(), NegativeTree::MOST)
@@ -251,7 +250,7 @@ impl NxdomainCuts {
             _news: news,
         };
         let before = self.under_way.fetch_add(1, Ordering::Relaxed);
-        (before < MOST_UNDER_WAY).then_some(pre_query)
+        (before < MAX_PRE_QUERIES).then_some(pre_query)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -260,7 +259,7 @@ impl NxdomainCuts {
 }
 
 impl PreQuery {
-    /// The name to be asked for.
+    /// The name to be queried.
     #[must_use]
     pub const fn name(&self) -> &WireName {
         &self.name
@@ -524,7 +523,7 @@ mod tests {
         let cuts = cuts();
         let asked = |number| asked_above(&cuts, &format!("n{number}.cluster.local"), 0);
         let under_way: Vec<PreQuery> = (0..100).filter_map(asked).collect();
-        assert_eq!(under_way.len(), MOST_UNDER_WAY);
+        assert_eq!(under_way.len(), MAX_PRE_QUERIES);
         drop(under_way);
         assert!(asked(100).is_some());
     }
@@ -679,6 +678,6 @@ mod tests {
         let under_way: Vec<PendingPreQuery> = (0..30)
             .filter_map(|number| first(&cuts, &format!("a.x.com.ns{number}.svc.cluster.local"), 0))
             .collect();
-        assert_eq!(under_way.len(), MOST_UNDER_WAY);
+        assert_eq!(under_way.len(), MAX_PRE_QUERIES);
     }
 }

@@ -4,9 +4,9 @@ use egret_shared::time::Timestamp;
 
 use super::entries::EntryId;
 use super::{Cache, Key, Value};
-use crate::cache::bucket::Demand;
+
 use crate::cache::cacheability::{Cacheable, Class, Kind};
-use crate::cache::eviction::QueueKind;
+use crate::cache::entry::{Demand, QueueKind};
 
 /// Answers before denials, and used entries before new ones.
 const QUEUES: [(Class, QueueKind); 4] = [

@@ -25,7 +25,7 @@ use crate::enforcement::client::ClientId;
 use crate::hash::HashMap;
 
 pub use bitmap::ClientBitmap;
-pub use client::NameId;
+pub use client::{NameId, RecordOutcome};
 
 use bitmap::BitAllocator;
 use client::ClientRecords;
@@ -54,18 +54,6 @@ pub struct Records {
     limits: RecordLimits,
     evictions: u64,
     bits: BitAllocator,
-}
-
-/// The result of recording an observation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordOutcome {
-    /// The sequence under which it is sent to the enforcer; `None` where all of it is recorded already.
-    pub new: Option<Sequence>,
-    /// The sequences of its addresses, each once.
-    pub sequences: Vec<Sequence>,
-    /// Addresses of it that are sent again because their sequence does not count, and that are recorded with a later expiry:
-    /// that expiry is sent.
-    pub longer: Vec<ObservedAddress>,
 }
 
 impl Records {

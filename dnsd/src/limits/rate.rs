@@ -1,4 +1,5 @@
-//! Rate limits for queries, per client and in total, by token buckets.
+//! Rate limits for queries, per client and in total, by token buckets. When the total is used up, a client below its fair
+//! share is still answered: its queries overdraw the total, which the others pay back.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,8 +12,10 @@ use crate::limits::quota_key::QuotaKey;
 /// Clients with a bucket. Above it, clients without a query for a second are removed, or all if most are active: a sweep for
 /// each query would cost more than the query.
 const MAX_CLIENTS: usize = 16_384;
-/// The cost of a query in thousandths of a token; also the milliseconds of a second.
+/// Milliseconds of a second.
 const SECOND: u64 = 1000;
+/// The cost of a query, in thousandths of a token: a bucket gains its rate each millisecond.
+const COST: i64 = 1000;
 
 /// Queries per second; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,13 +60,24 @@ pub struct RateLimiter {
 struct TokenBuckets {
     by_client: HashMap<QuotaKey, TokenBucket>,
     total: Option<TokenBucket>,
+    shares: FairShares,
 }
 
 /// A token bucket: tokens in thousandths at a time. A second fills it.
 #[derive(Clone, Copy, Debug)]
 struct TokenBucket {
-    tokens: u64,
+    /// Below zero where it is overdrawn.
+    tokens: i64,
     at: Timestamp,
+}
+
+/// Queries of each client in the present second.
+#[derive(Debug, Default)]
+struct FairShares {
+    began: Option<Timestamp>,
+    queries: HashMap<QuotaKey, u32>,
+    /// The number of clients in the second before.
+    clients_before: usize,
 }
 
 impl RateLimiter {
@@ -83,8 +97,9 @@ impl RateLimiter {
         let Some(rate) = limits.total else {
             return Ok(());
         };
+        let is_below_share = buckets.shares.count(client, rate, now) && !is_off(Switch::FairShares);
         let total = buckets.total.get_or_insert_with(|| TokenBucket::full(rate, now));
-        if total.take(rate, now) {
+        if total.take(rate, now) || is_below_share && total.overdraw(rate) {
             Ok(())
         } else {
             Err(OverRate::Total)
@@ -105,10 +120,30 @@ impl TokenBuckets {
     }
 }
 
+impl FairShares {
+    /// Counts a query; returns whether its client has no more than its share of the total in this second. Clients that cannot
+    /// be counted have none.
+    fn count(&mut self, client: QuotaKey, total: u32, now: Timestamp) -> bool {
+        if self.began.is_none_or(|began| millis(now, began) >= SECOND) {
+            self.clients_before = self.queries.len();
+            self.queries.clear();
+            self.began = Some(now);
+        }
+        if self.queries.len() >= MAX_CLIENTS && !self.queries.contains_key(&client) {
+            return false;
+        }
+        let queries = self.queries.entry(client).or_default();
+        *queries = queries.saturating_add(1);
+        let queries = usize::try_from(*queries).unwrap_or(usize::MAX);
+        let clients = self.queries.len().max(self.clients_before);
+        usize::try_from(total).is_ok_and(|total| queries.saturating_mul(clients) <= total)
+    }
+}
+
 impl TokenBucket {
     fn full(rate: u32, now: Timestamp) -> Self {
         Self {
-            tokens: u64::from(rate) * SECOND,
+            tokens: capacity(rate),
             at: now,
         }
     }
@@ -116,16 +151,29 @@ impl TokenBucket {
     fn take(&mut self, rate: u32, now: Timestamp) -> bool {
         // Threads read the clock before they take the lock: a late one must not refill for the same time twice.
         let now = now.max(self.at);
-        let full = u64::from(rate) * SECOND;
-        let gained = millis(now, self.at).saturating_mul(rate.into());
-        self.tokens = self.tokens.saturating_add(gained).min(full);
+        let gained = i64::try_from(millis(now, self.at).saturating_mul(rate.into())).unwrap_or(i64::MAX);
+        self.tokens = self.tokens.saturating_add(gained).min(capacity(rate));
         self.at = now;
-        let is_taken = self.tokens >= SECOND;
+        let is_taken = self.tokens >= COST;
         if is_taken {
-            self.tokens -= SECOND;
+            self.tokens -= COST;
         }
         is_taken
     }
+
+    /// Takes a query that the bucket has no token for, up to a second's debt.
+    fn overdraw(&mut self, rate: u32) -> bool {
+        let is_taken = self.tokens > -capacity(rate);
+        if is_taken {
+            self.tokens -= COST;
+        }
+        is_taken
+    }
+}
+
+/// The tokens of a full bucket.
+fn capacity(rate: u32) -> i64 {
+    i64::from(rate) * COST
 }
 
 fn millis(now: Timestamp, before: Timestamp) -> u64 {
@@ -198,8 +246,32 @@ mod tests {
         assert_eq!(flood.iter().filter(|admitted| admitted.is_ok()).count(), 5);
         assert_eq!(flood[99], Err(OverRate::Client));
         assert_eq!(
-            [2, 2, 3, 3].map(admit),
-            [Ok(()), Ok(()), Ok(()), Err(OverRate::Total)]
+            [2, 2, 3, 3, 3].map(admit),
+            [Ok(()), Ok(()), Ok(()), Ok(()), Err(OverRate::Total)],
+            "the second query of the third client is within its share, and its third one is not"
+        );
+    }
+
+    #[test]
+    fn a_client_below_its_share_of_the_total_is_answered_while_another_floods() {
+        let rates = RateLimiter::default();
+        let limits = RateLimits {
+            per_client: None,
+            total: Some(100),
+        };
+        let (mut flood, mut quiet) = (0, 0);
+        for millis in 0..10_000 {
+            let now = Timestamp::from_millis(10_000 + millis);
+            let admitted = |client| rates.admit(of(client), limits, now).is_ok();
+            flood += (0..10).filter(|_| admitted(1)).count();
+            // 10 queries a second.
+            quiet += usize::from(millis % 100 == 99 && admitted(2));
+        }
+        assert_eq!(quiet, 100);
+        let total = flood + quiet;
+        assert!(
+            (1_000..=1_200).contains(&total),
+            "{total} in 10 s, and the bucket's first 100"
         );
     }
 }

@@ -14,11 +14,10 @@ use std::mem::{offset_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+pub(crate) use crate::net::buffers::BATCH;
 use crate::net::buffers::return_buffer;
 use crate::net::packet_info;
 
-/// Datagrams per call. Twice as many are no cheaper.
-pub(crate) const BATCH: usize = 32;
 /// The largest datagram and a cache line: buffers that begin at the same offset of a page evict each other from the
 /// processor's cache.
 const STRIDE: usize = 65_536 + 64;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use tokio_rustls::rustls::ClientConfig;
 
 use super::dial::Dial;
+use super::pool_limits::PoolLimits;
 use super::resolv;
 use super::tls::{self, Proof, TlsError};
-use super::udp::PoolLimits;
 use crate::config::model::{self, Protocol, Tls, UpstreamHost};
 use crate::upstream::Metrics;
 use crate::upstream::health_check::Check;

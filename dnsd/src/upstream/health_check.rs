@@ -45,6 +45,6 @@ impl Check {
     }
 
     pub(super) fn query(&self) -> Query<'static> {
-        crate::upstream::resolver_names::question(self.0.domain, NS, self.0.recursion)
+        Query::own(self.0.domain, NS, self.0.recursion)
     }
 }

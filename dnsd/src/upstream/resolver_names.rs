@@ -9,7 +9,7 @@ use super::build::InvalidForward;
 use super::{Forwarder, Limits};
 use crate::config::model::{Forward, Policy, Protocol, Tls, Upstream, UpstreamHost};
 use crate::dns::answer::{Answer, TtlLimits};
-use crate::dns::message::{CLASS_IN, HEADER, Query, Question, Section, WireName, flag, kind};
+use crate::dns::message::{Query, Section, WireName, kind};
 use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
 use crate::upstream::Metrics;
@@ -90,7 +90,7 @@ async fn addresses(
             quota_key: QuotaKey::OWN,
         };
         match resolver
-            .ask(&question(name, kind, true), Transport::Udp, &limits)
+            .ask(&Query::own(name, kind, true), Transport::Udp, &limits)
             .await
         {
             Ok(answer) => found.extend(addresses_of(answer.get(), kind)),
@@ -110,25 +110,6 @@ async fn addresses(
         });
     }
     Ok(found)
-}
-
-/// A query of dnsd's own.
-pub(super) fn question(name: WireName, kind: u16, recursion: bool) -> Query<'static> {
-    let mut raw_question = name.as_octets().to_vec();
-    raw_question.extend_from_slice(&kind.to_be_bytes());
-    raw_question.extend_from_slice(&CLASS_IN.to_be_bytes());
-    Query {
-        id: 0,
-        flags: if recursion { flag::RD } else { 0 },
-        question: Question {
-            name,
-            kind,
-            class: CLASS_IN,
-            end: HEADER + raw_question.len(),
-        },
-        raw_question: raw_question.into(),
-        edns: None,
-    }
 }
 
 fn addresses_of(answer: &Answer, kind: u16) -> Vec<IpAddr> {

@@ -12,8 +12,10 @@ use super::Limits;
 use super::dial::Dial;
 use super::failure::Failure;
 use super::health::Health;
+use super::pool_limits::PoolLimits;
 use super::stream::Connections;
-use super::udp::{Datagram, PoolLimits, UdpSockets};
+use super::udp::UdpSockets;
+use super::udp_socket::Datagram;
 use crate::config::model::Protocol;
 use crate::dns::answer::Answer;
 use crate::dns::message::{Message, Query, kind, rcode};
@@ -302,7 +304,7 @@ impl Upstream {
         if is_swept || self.sockets.count() == 0 || self.is_swept.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (upstream, pause) = (Arc::downgrade(self), self.options.pool.pause());
+        let (upstream, pause) = (Arc::downgrade(self), self.options.pool.sweep_interval());
         drop(task::spawn_brief(async move {
             loop {
                 tokio::time::sleep(pause).await;
@@ -375,12 +377,4 @@ fn opt_of(message: &Message<'_>) -> Option<u8> {
         .flatten()
         .find(|record| record.kind == kind::OPT)?;
     message.octets().get(opt.ttl_at).copied()
-}
-
-impl PoolLimits {
-    /// The interval between sweeps for idle sockets.
-    fn pause(&self) -> Duration {
-        self.expire
-            .clamp(Duration::from_millis(50), Duration::from_secs(1))
-    }
 }

@@ -12,7 +12,7 @@ use egret_shared::time::Timestamp;
 use super::connection::{Connection, ConnectionError, Lifetime, RawResponse};
 use super::dial::Dial;
 use super::failure::Failure;
-use super::udp::PoolLimits;
+use super::pool_limits::PoolLimits;
 use crate::dns::answer::{Answer, TtlLimits};
 use crate::upstream::counters::UpstreamMetrics;
 use crate::upstream::metrics::{Metrics, Retry};

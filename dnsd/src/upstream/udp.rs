@@ -27,22 +27,12 @@ use crate::dns::answer::{Answer, TtlLimits};
 use crate::upstream::Metrics;
 use crate::upstream::counters::{ConnectionKind, UpstreamMetrics};
 use crate::upstream::pending_query::{Mismatch, PendingQuery, ValidatedResponse};
+use crate::upstream::pool_limits::PoolLimits;
 use crate::upstream::socket_limit::UpstreamSockets;
-use crate::upstream::udp_socket::{Availability, InflightHandle, SharedSocket};
+use crate::upstream::udp_socket::{Availability, Datagram, InflightHandle, SharedSocket};
 
 /// The largest datagram.
 const LARGEST: usize = 65_535;
-
-/// A response in a datagram.
-#[derive(Debug)]
-pub(super) enum Datagram {
-    /// A validated response.
-    Answer(ValidatedResponse<Answer>),
-    /// A response with another case: of a server that does not preserve it, or forged. It is not accepted.
-    OtherCase,
-    /// A bare header with FORMERR or NOTIMP.
-    Bare,
-}
 
 /// The sockets towards one upstream.
 #[derive(Debug)]
@@ -54,17 +44,6 @@ pub(super) struct UdpSockets {
     share: UpstreamSockets,
     /// Each socket is owned by its task and closes when that ends. Locked for a few operations on the list.
     shared: Mutex<Vec<Weak<SharedSocket>>>,
-}
-
-/// The limits of kept sockets and connections.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PoolLimits {
-    /// How long an idle one is kept.
-    pub(super) expire: Duration,
-    /// The maximum age; zero is no limit.
-    pub(super) max_age: Duration,
-    /// The maximum number of idle ones; 0 is no limit.
-    pub(super) most_idle: usize,
 }
 
 impl UdpSockets {
@@ -157,7 +136,7 @@ impl UdpSockets {
         now: Timestamp,
     ) -> io::Result<Arc<SharedSocket>> {
         let mut shared = self.shared();
-        if let Some(socket) = pool.choose(&mut shared, now) {
+        if let Some(socket) = choose(&pool, &mut shared, now) {
             upstream_metrics.reused(ConnectionKind::Udp);
             return Ok(socket);
         }
@@ -187,50 +166,52 @@ impl Drop for UdpSockets {
     }
 }
 
-impl PoolLimits {
-    /// A socket that takes another query; closed ones are removed from the list.
-    ///
-    /// The socket chosen last is moved to the end: most queries of a batch look at that one alone.
-    fn choose(&self, shared: &mut Vec<Weak<SharedSocket>>, now: Timestamp) -> Option<Arc<SharedSocket>> {
-        if let Some(last) = shared.last().and_then(Weak::upgrade)
-            && last.availability(self, now) == Availability::Batching
-        {
-            return Some(last);
-        }
-        let (mut batching, mut chosen) = (None, None);
-        let (mut free, mut idle) = (0_usize, 0);
-        shared.retain(|socket| {
-            let Some(socket) = socket.upgrade() else {
-                return false;
-            };
-            match socket.availability(self, now) {
-                Availability::Closed => return false,
-                Availability::Stalled => {}
-                Availability::Batching => batching = Some(socket),
-                Availability::Free { is_idle } => {
-                    idle += usize::from(is_idle);
-                    if self.most_idle != 0 && idle > self.most_idle {
-                        socket.close();
-                        return false;
-                    }
-                    free += 1;
-                    if free == 1 || rand::random_range(0..free) == 0 {
-                        chosen = Some(socket);
-                    }
+/// A socket that takes another query; closed ones are removed from the list.
+///
+/// The socket chosen last is moved to the end: most queries of a batch look at that one alone.
+fn choose(
+    pool: &PoolLimits,
+    shared: &mut Vec<Weak<SharedSocket>>,
+    now: Timestamp,
+) -> Option<Arc<SharedSocket>> {
+    if let Some(last) = shared.last().and_then(Weak::upgrade)
+        && last.availability(pool, now) == Availability::Batching
+    {
+        return Some(last);
+    }
+    let (mut batching, mut chosen) = (None, None);
+    let (mut free, mut idle) = (0_usize, 0);
+    shared.retain(|socket| {
+        let Some(socket) = socket.upgrade() else {
+            return false;
+        };
+        match socket.availability(pool, now) {
+            Availability::Closed => return false,
+            Availability::Stalled => {}
+            Availability::Batching => batching = Some(socket),
+            Availability::Free { is_idle } => {
+                idle += usize::from(is_idle);
+                if pool.most_idle != 0 && idle > pool.most_idle {
+                    socket.close();
+                    return false;
+                }
+                free += 1;
+                if free == 1 || rand::random_range(0..free) == 0 {
+                    chosen = Some(socket);
                 }
             }
-            true
-        });
-        let found = batching.or(chosen)?;
-        if let Some(place) = shared
-            .iter()
-            .position(|socket| socket.as_ptr() == Arc::as_ptr(&found))
-        {
-            let last = shared.len() - 1;
-            shared.swap(place, last);
         }
-        Some(found)
+        true
+    });
+    let found = batching.or(chosen)?;
+    if let Some(place) = shared
+        .iter()
+        .position(|socket| socket.as_ptr() == Arc::as_ptr(&found))
+    {
+        let last = shared.len() - 1;
+        shared.swap(place, last);
     }
+    Some(found)
 }
 
 fn is_kept(socket: &Weak<SharedSocket>, pool: &PoolLimits, now: Timestamp) -> bool {

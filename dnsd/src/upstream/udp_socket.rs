@@ -28,12 +28,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::failure::Failure;
 use super::io_error;
-use super::udp::{Datagram, PoolLimits};
+use super::pool_limits::PoolLimits;
 use crate::dns::answer::TtlLimits;
 use crate::net::batch::{self, BATCH, ReceiveBatch};
 use crate::net::registered::register;
 use crate::upstream::Metrics;
 use crate::upstream::pending_query::{Mismatch, PendingQuery};
+pub(super) use inflight::Datagram;
 use inflight::{InflightIndex, InflightTable};
 
 /// Queries per socket: with so many, the cost of opening it is small beside theirs.

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use egret_shared::time::Timestamp;
 use metrics::Counter;
 
-use crate::cache::nxdomain_cut::{CutZone, NxdomainCuts};
+use crate::cache::nxdomain_cut::NxdomainCuts;
 use crate::cache::{Cache, Cacheability, Cacheable, Class, Found, Key, KeyView, Provenance};
 use crate::config::Config;
+use crate::config::CutZone;
 use crate::config::model;
 use crate::dns::answer::Answer;
 use crate::dns::message::{Query, WireName};

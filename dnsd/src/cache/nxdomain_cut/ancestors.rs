@@ -7,28 +7,8 @@
 //! | a namespace there | `com.shop.svc.cluster.local` | |
 
 use crate::cache::nxdomain_cut::public_suffix::is_public;
-use crate::config::model::Zone;
+use crate::config::{CutZone, ZoneKind};
 use crate::dns::message::WireName;
-
-/// A zone of whose denials more is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CutZone {
-    /// The zone.
-    pub zone: Zone,
-    /// What is known of it.
-    pub kind: ZoneKind,
-}
-
-/// What is known of a zone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ZoneKind {
-    /// It is built as that of a cluster: `svc` of it holds namespaces.
-    Cluster,
-    /// The operator named it: its servers deny no name that stands above another one.
-    Named,
-    /// The host searches in it, and a cloud names its machines there: nothing stands below public top-level labels.
-    Searched,
-}
 
 /// Names above a name, as octets of it: a namespace or what stands in its place, and what is in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

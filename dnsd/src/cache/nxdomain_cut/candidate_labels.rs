@@ -1,5 +1,5 @@
-//! Labels below which more than one name was denied lately. Few are remembered, in a table of fixed size: a label that is
-//! forgotten costs a question that could have been saved, and nothing else.
+//! Candidate labels: those below which more than one name was denied recently, in a table of fixed size. A forgotten label
+//! costs a query that could have been saved, and nothing else.
 
 use std::hash::BuildHasher;
 
@@ -7,9 +7,9 @@ use egret_shared::time::Timestamp;
 
 use crate::hash::RandomState;
 
-/// Places in the table: search lists end in some dozens of different labels.
+/// Slots of the table: search lists lead to some dozens of different labels.
 const PLACES: usize = 512;
-/// Places that a label may have. With 40 common labels, one table in 500 has a row that five of them share.
+/// Slots per row (associativity). With 40 candidates, one table in 500 has a row that five of them share.
 const ROW: usize = 4;
 
 /// The labels.
@@ -22,10 +22,10 @@ pub(super) struct CandidateLabels {
 #[derive(Clone, Copy, Debug)]
 struct CandidateLabel {
     label: u64,
-    /// What stood before the label in the first name.
+    /// The hash of what precedes the label in the first name.
     rest: u64,
     until: Timestamp,
-    /// Whether another name was denied.
+    /// Whether another name was denied below it.
     is_common: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The denial of a name, for all that ask for names below it.
+//! The denial of a name, for the replies to queries below it.
 
 use egret_shared::time::Timestamp;
 
@@ -21,8 +21,7 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// Reads it where an answer denies its own name by an SOA alone: one with proofs (RFC 4035 §3.1.3.2) proves nothing of
-    /// other names.
+    /// Reads it from an NXDOMAIN with an SOA alone: one with NSEC records (RFC 4035 §3.1.3.2) proves nothing of other names.
     #[must_use]
     pub fn read(message: &Message<'_>, arrived: Timestamp) -> Option<Self> {
         let records: Vec<Record> = message.records().collect::<Result<_, _>>().ok()?;
@@ -55,8 +54,7 @@ impl Denial {
         })
     }
 
-    /// The reply to a question for a name below, no longer than `limit`. Its TTL is what is left, or as it came where the
-    /// block keeps TTLs.
+    /// The reply to a query below, at most `limit` octets. Its TTL is counted down, or the original one with `keepttl`.
     #[must_use]
     pub fn reply(
         &self,

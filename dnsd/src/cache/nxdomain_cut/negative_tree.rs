@@ -1,4 +1,4 @@
-//! What is known of names above others: found by one hash, and bounded.
+//! The negative tree: the states of names above others, found by one hash, and bounded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use crate::cache::nxdomain_cut::ancestors::{Ancestors, Level, label};
 use crate::cache::nxdomain_cut::public_suffix::is_public;
 use crate::hash::HashMap;
 
-/// What is known of a name.
+/// The state of a name.
 #[derive(Clone, Debug)]
 pub(super) enum NodeState {
-    /// Names below it are asked for; proven where one of them exists.
+    /// Names below it are queried; proven where one of them exists.
     Open { until: Timestamp, is_proven: bool },
     /// It does not exist, nor does anything below it.
     Denied { denial: Arc<Denial>, until: Timestamp },
-    /// It is being asked for, and questions below it wait for the end of that.
+    /// A pre-query is outstanding, and queries below it wait for its end.
     Querying { until: Timestamp, end: End },
 }
 
-/// Comes when a name is not asked for any longer, whatever was heard.
+/// Completes when a pre-query ends, whatever its outcome.
 pub(super) type End = watch::Receiver<()>;
 
-/// What is to be done about a name above before a question is asked.
+/// What precedes a client's query.
 #[derive(Debug)]
 pub(super) enum First {
     Ask(Level),
@@ -50,7 +50,7 @@ impl NodeState {
     }
 }
 
-/// All that is known, by DO and CD.
+/// All states, by DO and CD.
 #[derive(Debug, Default)]
 pub(super) struct NegativeTree {
     nodes: [HashMap<Box<[u8]>, Node>; 4],
@@ -67,7 +67,7 @@ struct Node {
 
 /// Lower places in one upper one: so many are searched in no time.
 const MOST_BELOW: usize = 256;
-/// Where there is no room, what has ended is looked for once in a while.
+/// The interval between sweeps of a full tree.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(1);
 
 impl NegativeTree {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::malformed::Malformed;
 use super::name::WireName;
 use super::read::{Question, Record, Records, Section};
-use super::{HEADER, flag, kind, rcode};
+use super::{CLASS_IN, HEADER, flag, kind, rcode};
 
 /// Options that speak of one hop only: they are not passed on, and an answer does not depend on them.
 /// Cookie (RFC 7873 §1), keepalive (RFC 7828 §3.3), padding (RFC 7830 §3).
@@ -46,6 +46,28 @@ pub enum Refusal {
     Reply(u8),
     /// The client speaks an EDNS version other than 0 (RFC 6891 §6.1.3).
     BadVersion,
+}
+
+impl Query<'static> {
+    /// A query of dnsd's own.
+    #[must_use]
+    pub fn own(name: WireName, kind: u16, recursion: bool) -> Self {
+        let mut raw_question = name.as_octets().to_vec();
+        raw_question.extend_from_slice(&kind.to_be_bytes());
+        raw_question.extend_from_slice(&CLASS_IN.to_be_bytes());
+        Self {
+            id: 0,
+            flags: if recursion { flag::RD } else { 0 },
+            question: Question {
+                name,
+                kind,
+                class: CLASS_IN,
+                end: HEADER + raw_question.len(),
+            },
+            raw_question: raw_question.into(),
+            edns: None,
+        }
+    }
 }
 
 impl<'a> Query<'a> {

@@ -13,7 +13,6 @@ use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
 use hashbrown::HashTable;
 
-use super::RecordOutcome;
 use super::name::{AddressRecord, NameRecord, name_of};
 use crate::enforcement::records::bitmap::BitIndex;
 use crate::hash::RandomState;
@@ -65,6 +64,18 @@ struct Node {
     name: NameRecord,
     older: Option<NameId>,
     newer: Option<NameId>,
+}
+
+/// The result of recording an observation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordOutcome {
+    /// The sequence under which it is sent to the enforcer; `None` where all of it is recorded already.
+    pub new: Option<Sequence>,
+    /// The sequences of its addresses, each once.
+    pub sequences: Vec<Sequence>,
+    /// Addresses of it that are sent again because their sequence does not count, and that are recorded with a later expiry:
+    /// that expiry is sent.
+    pub longer: Vec<ObservedAddress>,
 }
 
 impl NameHash {

@@ -3,9 +3,20 @@
 use std::task::Waker;
 
 use super::super::failure::Failure;
-use super::super::udp::Datagram;
+use crate::dns::answer::Answer;
 use crate::dns::answer::TtlLimits;
-use crate::upstream::pending_query::PendingQuery;
+use crate::upstream::pending_query::{PendingQuery, ValidatedResponse};
+
+/// A response in a datagram.
+#[derive(Debug)]
+pub(in crate::upstream) enum Datagram {
+    /// A validated response.
+    Answer(ValidatedResponse<Answer>),
+    /// A response with another case: of a server that does not preserve it, or forged. It is not accepted.
+    OtherCase,
+    /// A bare header with FORMERR or NOTIMP.
+    Bare,
+}
 
 /// All queries of a socket.
 #[derive(Debug, Default)]
