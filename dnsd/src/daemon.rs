@@ -90,6 +90,8 @@ impl Daemon {
         let serving = Serving::new(config.clone(), None, &host_interfaces, &means)?;
         let (predecessor, mut inheritance) = host::predecessor(&config);
         let listeners = Listeners::bind(&serving.tables, &mut inheritance)?;
+        let encrypted = Listeners::bind_encrypted(&serving.encrypted, &mut inheritance)?;
+        let encrypted_tables = serving.encrypted.clone();
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let attribution = Arc::new(Attribution::new(Box::new(links)));
         let holder = Arc::new(Holder::new(
@@ -133,7 +135,8 @@ impl Daemon {
         let admin = pages.address(config.fixed.admin);
         host::catch_up(begun, &holder).await;
         let granted = host::stop(predecessor);
-        let listeners = listeners.serve(&service);
+        let mut listeners = listeners.serve(&service);
+        listeners.adopt_encrypted(&encrypted_tables, encrypted);
         let host = Host::start(prepared, &args, &config, memory, &holder, threads)?;
         // Not before the place for successors is ours: a predecessor that ends and finds nobody there removes what is set up.
         granted.into_iter().for_each(Granted::serving);
@@ -369,8 +372,10 @@ impl Daemon {
         }
         let serving = Serving::new(wanted, Some(&current), &host_interfaces, &self.means)?;
         let new = self.listeners.bind(&serving.tables)?;
+        let encrypted = self.listeners.bind_encrypted(&serving.encrypted)?;
         self.pages.adopt(&serving.config, &mut Inheritance::none())?;
         self.listeners.adopt(&serving.tables, new);
+        self.listeners.adopt_encrypted(&serving.encrypted, encrypted);
         self.looks = Looks::new(serving.config.plan.reload);
         self.written = written;
         faults::follow(&serving.config.plan);

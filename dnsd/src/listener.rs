@@ -7,6 +7,8 @@ mod reply_queue;
 mod workers;
 mod udp;
 mod tcp;
+mod encrypted;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,9 +31,11 @@ use crate::limits::permits::Tally;
 use crate::listener::threads::Threads;
 use crate::pipeline::Resolver;
 use crate::takeover::{Inheritance, Name, Purpose};
-use crate::zones::{Port, Table};
+use crate::zones::{EncryptedTables, Port, Table};
 use burst::Crowd;
 use udp_socket::Datagrams;
+
+pub use encrypted::EncryptedListeners;
 
 /// The tables of all addresses.
 pub type Tables = BTreeMap<SocketAddr, Arc<Table>>;
@@ -64,6 +68,7 @@ struct Kept {
 pub struct Listening {
     service: Service,
     open: BTreeMap<SocketAddr, Open>,
+    encrypted: encrypted::Listening,
     tasks: JoinSet<bool>,
     is_paused: bool,
 }
@@ -98,6 +103,8 @@ pub struct Service {
     pub stop: CancellationToken,
     /// TCP connections.
     pub connections: Arc<Tally<CancellationToken>>,
+    /// Handshakes of TLS and QUIC.
+    pub handshakes: Arc<Tally<CancellationToken>>,
     /// Octets of replies that wait for TCP clients to read.
     pub unwritten: Arc<Tally<CancellationToken>>,
     /// Who reads from the sockets as well.
@@ -114,6 +121,7 @@ impl Service {
             under_way: TaskTracker::new(),
             stop: CancellationToken::new(),
             connections: Arc::default(),
+            handshakes: Arc::default(),
             unwritten: Arc::default(),
         }
     }
@@ -141,6 +149,17 @@ impl Listeners {
         Ok(Self(bound))
     }
 
+    /// Binds where queries are encrypted.
+    ///
+    /// # Errors
+    /// With the address.
+    pub fn bind_encrypted(
+        tables: &EncryptedTables,
+        inheritance: &mut Inheritance,
+    ) -> Result<EncryptedListeners, ListenError> {
+        EncryptedListeners::bind(tables, inheritance)
+    }
+
     /// The addresses, with the ports that were drawn where none was given.
     ///
     /// # Errors
@@ -155,6 +174,7 @@ impl Listeners {
         let mut listening = Listening {
             service: service.clone(),
             open: BTreeMap::new(),
+            encrypted: encrypted::Listening::default(),
             tasks: JoinSet::new(),
             is_paused: false,
         };
@@ -246,6 +266,21 @@ impl Listening {
         Listeners::bind(new, &mut Inheritance::none())
     }
 
+    /// The same where queries are encrypted.
+    ///
+    /// # Errors
+    /// With the address that cannot be bound.
+    pub fn bind_encrypted(&self, tables: &EncryptedTables) -> Result<EncryptedListeners, ListenError> {
+        let _shared = self.share_ports();
+        self.encrypted.bind(tables)
+    }
+
+    /// The same where queries are encrypted.
+    pub fn adopt_encrypted(&mut self, tables: &EncryptedTables, new: EncryptedListeners) {
+        self.encrypted.adopt(tables);
+        self.encrypted.open(new, &self.service, &mut self.tasks);
+    }
+
     /// Listens on these addresses from now on, those that are `new` among them. Those that stay are not touched; those
     /// that go are read empty first.
     pub fn adopt(&mut self, tables: &Tables, new: Listeners) {
@@ -262,6 +297,7 @@ impl Listening {
     /// Keeps no descriptors any more: a successor has its own, and who comes after it can bind.
     pub fn release(&mut self) {
         self.open.clear();
+        self.encrypted.release();
     }
 
     /// Waits until a listener ends that nobody closed.
@@ -298,6 +334,9 @@ impl Listening {
                 sockets.push((Name { purpose, address }, socket.try_clone_to_owned()?));
             }
         }
+        for (name, socket) in self.encrypted.sockets() {
+            sockets.push((name, socket.try_clone_to_owned()?));
+        }
         Ok(sockets)
     }
 
@@ -310,6 +349,7 @@ impl Listening {
         for open in self.open.values() {
             open.pause.cancel();
         }
+        self.encrypted.pause();
         self.all_ended().await;
     }
 
@@ -334,14 +374,16 @@ impl Listening {
             } = open;
             self.listen(Bound { port, udp, tcp, kept }, close);
         }
-        Ok(())
+        self.encrypted.resume(&self.service, &mut self.tasks)
     }
 
     /// While this is there, others of this user can be bound beside what is open (`SO_REUSEPORT`, socket(7)); what waits in
     /// a socket stays there.
     fn share_ports(&self) -> Shared<'_> {
         let sockets = self.open.values().flat_map(|open| open.kept.all());
-        Shared::new(sockets.map(|(_, socket)| socket).collect())
+        let sockets = sockets.map(|(_, socket)| socket);
+        let encrypted = self.encrypted.sockets().map(|(_, socket)| socket);
+        Shared::new(sockets.chain(encrypted).collect())
     }
 
     fn open(&mut self, listeners: Listeners) {

@@ -640,7 +640,7 @@ impl View<'_> {
     fn datagram_limit(self) -> usize {
         match self.arrival.transport {
             Transport::Udp => self.query.datagram_limit(self.udp_size()),
-            Transport::Tcp => usize::from(u16::MAX),
+            Transport::Tcp | Transport::Quic => usize::from(u16::MAX),
         }
     }
 

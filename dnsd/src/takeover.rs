@@ -43,6 +43,12 @@ pub enum Purpose {
     Replies,
     /// Connections of clients.
     Tcp,
+    /// Connections of clients that are encrypted.
+    Tls,
+    /// Such connections with requests of HTTP in them.
+    Https,
+    /// Datagrams with encrypted connections in them.
+    Quic,
     /// Pages for operators and probes.
     Http,
 }

@@ -10,6 +10,7 @@
 
 pub mod answer_source;
 pub mod failure;
+pub mod certificates;
 mod bind;
 mod block;
 mod stored_answer;
@@ -36,8 +37,9 @@ use sha2::{Digest, Sha512};
 
 use crate::config::Config;
 use crate::config::model;
+use crate::config::model::Scheme;
 use crate::telemetry::metrics::Metrics;
-use crate::upstream::{Forwarder, Unusable, look_up};
+use crate::upstream::{Forwarder, TlsError, Unusable, look_up};
 
 pub use answer_source::By;
 pub use bind::{BindError, Interfaces, host_interfaces};
@@ -65,6 +67,9 @@ pub struct Means {
     pub outlet: Outlet,
 }
 
+/// Who answers at each address, for each scheme.
+pub type EncryptedTables = BTreeMap<(Scheme, SocketAddr), Arc<Table>>;
+
 /// A configuration in force.
 #[derive(Debug)]
 pub struct Serving {
@@ -72,6 +77,8 @@ pub struct Serving {
     pub config: Arc<Config>,
     /// Who answers at each address; at a wildcard, also who answers at single addresses on the same port.
     pub tables: BTreeMap<SocketAddr, Arc<Table>>,
+    /// The same where queries are encrypted.
+    pub encrypted: EncryptedTables,
     /// The blocks, in the order of the plan.
     pub blocks: Vec<Arc<Block>>,
     /// Resolvers that pods choose and the operator trusts, where pods' choices are asked.
@@ -90,6 +97,21 @@ pub enum Unfit {
     /// What it answers itself cannot be told.
     #[error("{0}: {1}")]
     Own(String, InvalidOwn),
+    /// What a block shows to clients cannot be shown.
+    #[error("{0}: tls: {1}")]
+    Tls(String, TlsError),
+    /// Two blocks would show different certificates at the same address.
+    #[error(
+        "{origin}: at {address} {other} is shown; want the same tls in all blocks of a port and an address"
+    )]
+    OtherTls {
+        /// The second block's.
+        origin: String,
+        /// The address.
+        address: SocketAddr,
+        /// The first block's.
+        other: String,
+    },
     /// Two blocks answer for the same zone at the same address.
     #[error("{origin}: the zone {zone} at {address} is already answered for by {other}")]
     Twice {
@@ -145,15 +167,26 @@ impl Serving {
             .iter()
             .map(|plan| Block::put_in_force(plan, &config, octets(plan), before, means))
             .collect::<Result<_, _>>()?;
-        let mut at = BTreeMap::<SocketAddr, Vec<Arc<Block>>>::new();
+        let mut at = BTreeMap::<Scheme, BTreeMap<SocketAddr, Vec<Arc<Block>>>>::new();
         for block in &blocks {
             let addresses = bind::addresses(block.plan(), interfaces)
                 .map_err(|error| Unfit::Bind(block.plan().origin.clone(), error))?;
+            let of_scheme = at.entry(block.plan().scheme).or_default();
             for address in addresses {
-                at.entry(address).or_default().push(Arc::clone(block));
+                of_scheme.entry(address).or_default().push(Arc::clone(block));
             }
         }
-        let tables = listener::tables(&config, &blocks, at, &means.counts)?;
+        let mut store = certificates::Store::new(before, &means.metrics);
+        let mut tables = |scheme| {
+            let at = at.remove(&scheme).unwrap_or_default();
+            listener::tables(scheme, &config, &blocks, at, &means.counts, &mut store)
+        };
+        let mut encrypted = EncryptedTables::new();
+        for scheme in Scheme::ENCRYPTED {
+            let tables = tables(scheme)?.into_iter();
+            encrypted.extend(tables.map(|(address, table)| ((scheme, address), table)));
+        }
+        let tables = tables(Scheme::Dns)?;
         let trusted = config.trusted_originals.iter().flatten().map(|server| {
             let plan = config.forward_to_trusted(*server);
             Ok((*server, Forwarder::new(&plan, Arc::clone(&means.metrics))?))
@@ -162,6 +195,7 @@ impl Serving {
         Ok(Self {
             config,
             tables,
+            encrypted,
             blocks,
             trusted,
         })
@@ -183,9 +217,18 @@ impl Serving {
         }
     }
 
+    /// Who answers, wherever it is.
+    pub fn all_tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.tables.values().chain(self.encrypted_tables())
+    }
+
+    fn encrypted_tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.encrypted.values()
+    }
+
     /// Tells how much the caches keep.
     pub fn count_caches(&self) {
-        for table in self.tables.values() {
+        for table in self.all_tables() {
             for entry in table.entries() {
                 entry.caching(|counts| entry.block.count_cache(counts));
             }

@@ -10,14 +10,13 @@ use std::time::Duration;
 use egret_shared::rt::{clock, task};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::Service;
+use super::{Service, tls};
 use crate::config::model::Timeouts;
 use crate::enforcement::client::{Identity, Payer, Unattributed};
 use crate::limits::permits::{Place, Places};
@@ -28,12 +27,12 @@ use crate::telemetry::metrics::Transport;
 use crate::zones::{Arrival, Port};
 
 /// Questions of one connection that are under way at once; beyond, it is not read.
-const MAX_PIPELINED: usize = 256;
+pub(super) const MAX_PIPELINED: usize = 256;
 /// Replies of one connection that wait to be written.
 const MAX_UNWRITTEN: usize = 64;
 /// Octets of replies that wait to be written. Who asks for much and reads nothing is cut off, long before its patience
 /// has ended: a pod has a hundred connections, and a reply 64 KiB.
-const UNWRITTEN: Places = Places {
+pub(super) const UNWRITTEN: Places = Places {
     per_client: 4 << 20,
     total: 32 << 20,
 };
@@ -103,15 +102,15 @@ pub(super) async fn serve(listener: TcpListener, port: Arc<Port>, service: Servi
 
 /// What the connections of a listener share.
 #[derive(Clone)]
-struct Door {
-    port: Arc<Port>,
-    service: Service,
-    close: CancellationToken,
+pub(super) struct Door {
+    pub(super) port: Arc<Port>,
+    pub(super) service: Service,
+    pub(super) close: CancellationToken,
 }
 
 impl Door {
     /// Closed, and quiet for long enough since it was.
-    async fn closed(&self) {
+    pub(super) async fn closed(&self) {
         self.close.cancelled().await;
         tokio::time::sleep(LAST_CALL).await;
     }
@@ -140,9 +139,17 @@ impl Door {
                     cut,
                     _place: place,
                 };
-                let serving = converse(stream, caller, self.clone(), table.timeouts);
-                let serving = self.service.under_way.track_future(serving);
-                drop(task::spawn("connection", serving));
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "a connection cannot be set to send at once");
+                }
+                let under_way = &self.service.under_way;
+                if table.scheme.is_encrypted() {
+                    let serving = under_way.track_future(tls::serve(stream, caller, self.clone(), table));
+                    drop(task::spawn("connection", serving));
+                } else {
+                    let serving = converse(stream.into_split(), caller, self.clone(), table.timeouts);
+                    drop(task::spawn("connection", under_way.track_future(serving)));
+                }
             }
             None => resolver.metrics().tcp_refused.increment(1),
         }
@@ -150,25 +157,26 @@ impl Door {
 }
 
 /// Who has a connection.
-struct Caller {
-    arrival: Arrival,
-    payer: Payer,
+pub(super) struct Caller {
+    pub(super) arrival: Arrival,
+    pub(super) payer: Payer,
     /// Ends the connection, whatever waits.
-    cut: CancellationToken,
-    _place: Place<CancellationToken>,
+    pub(super) cut: CancellationToken,
+    pub(super) _place: Place<CancellationToken>,
 }
 
-async fn converse(stream: TcpStream, caller: Caller, door: Door, timeouts: Timeouts) {
+/// Answers what comes by the reader, until the client, its patience or the listener ends it.
+pub(super) async fn converse<R, W>((reader, writer): (R, W), caller: Caller, door: Door, timeouts: Timeouts)
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
     let Caller {
         arrival,
         payer,
         cut,
         _place,
     } = caller;
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection cannot be set to send at once");
-    }
-    let (reader, writer) = stream.into_split();
     let (replies, waiting) = mpsc::channel(MAX_UNWRITTEN);
     let outbox = Outbox {
         replies,
@@ -220,7 +228,7 @@ impl Outbox {
 }
 
 async fn read(
-    mut reader: BufReader<OwnedReadHalf>,
+    mut reader: BufReader<impl AsyncRead + Unpin>,
     arrival: Arrival,
     door: &Door,
     timeouts: Timeouts,
@@ -268,7 +276,7 @@ async fn read(
 
 /// The next message: its length within `first`, and all of it within `rest`; nothing where it does not come.
 async fn read_message(
-    reader: &mut BufReader<OwnedReadHalf>,
+    reader: &mut BufReader<impl AsyncRead + Unpin>,
     first: Duration,
     rest: Duration,
 ) -> Option<Vec<u8>> {
@@ -283,7 +291,11 @@ async fn read_message(
 }
 
 /// Writes replies until all who may send one are gone, or the client does not read.
-async fn write(mut writer: OwnedWriteHalf, mut outbox: mpsc::Receiver<Unwritten>, patience: Duration) {
+async fn write(
+    mut writer: impl AsyncWrite + Unpin,
+    mut outbox: mpsc::Receiver<Unwritten>,
+    patience: Duration,
+) {
     while let Some((reply, _place)) = outbox.recv().await {
         let Ok(length) = u16::try_from(reply.len()) else {
             continue;
@@ -291,9 +303,15 @@ async fn write(mut writer: OwnedWriteHalf, mut outbox: mpsc::Receiver<Unwritten>
         let mut framed = Vec::with_capacity(2 + reply.len());
         framed.extend_from_slice(&length.to_be_bytes());
         framed.extend_from_slice(&reply);
-        match timeout(patience, writer.write_all(&framed)).await {
+        let writing = async {
+            writer.write_all(&framed).await?;
+            writer.flush().await
+        };
+        match timeout(patience, writing).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(_) => return,
         }
     }
+    // TLS says that it ends; who has gone need not hear it.
+    drop(timeout(patience, writer.shutdown()).await);
 }

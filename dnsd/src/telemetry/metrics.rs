@@ -37,19 +37,39 @@ const TIME_BUCKETS: [f64; 16] = [
 pub enum Transport {
     /// In a datagram.
     Udp,
-    /// On a connection.
+    /// On a connection, encrypted or not.
     Tcp,
+    /// On a stream of QUIC: counted as UDP, as CoreDNS has it, and answered whole as over TCP.
+    Quic,
 }
 
 impl Transport {
-    /// Both.
+    /// Those that are counted apart.
     pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
+
+    /// The place in `ALL`.
+    #[must_use]
+    pub const fn counted(self) -> usize {
+        match self {
+            Self::Udp | Self::Quic => 0,
+            Self::Tcp => 1,
+        }
+    }
+
+    /// Whether a reply of any length can be given.
+    #[must_use]
+    pub const fn is_stream(self) -> bool {
+        match self {
+            Self::Udp => false,
+            Self::Tcp | Self::Quic => true,
+        }
+    }
 
     /// The label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
-            Self::Udp => "udp",
+            Self::Udp | Self::Quic => "udp",
             Self::Tcp => "tcp",
         }
     }
@@ -229,6 +249,8 @@ pub struct Metrics {
     over_rate: [Counter; 2],
     /// Questions that were caught.
     intercepted: [Counter; 2],
+    /// Certificates that could not be read again.
+    pub certificate_reload_failed: Counter,
     /// Plans that could not be put in force while dnsd ran.
     pub reload_failed: Counter,
     /// Faults of dnsd's own.
@@ -304,6 +326,7 @@ impl Metrics {
                 .map(|over| counter!("egret_dnsd_over_rate_total", "limit" => over.label())),
             intercepted: Intercepted::ALL
                 .map(|upstream| counter!("egret_dnsd_intercepted_total", "upstream" => upstream.label())),
+            certificate_reload_failed: counter!("egret_dnsd_certificate_reload_failed_total"),
             reload_failed: counter!("coredns_reload_failed_total"),
             panics: counter!("coredns_panics_total"),
         }
@@ -311,7 +334,7 @@ impl Metrics {
 
     /// So many queries came in.
     pub fn queries(&self, transport: Transport, is_ipv6: bool, count: u64) {
-        self.queries[transport as usize][usize::from(is_ipv6)].increment(count);
+        self.queries[transport.counted()][usize::from(is_ipv6)].increment(count);
     }
 
     /// A question to somebody else was caught.
@@ -557,6 +580,10 @@ fn describe() {
     total!(
         "egret_dnsd_tcp_cut_total",
         "TCP connections ended, their client having left too much unread."
+    );
+    total!(
+        "egret_dnsd_certificate_reload_failed_total",
+        "Certificates whose files changed and cannot be used; what was shown before is shown."
     );
     total!(
         "egret_dnsd_over_rate_total",

@@ -26,7 +26,7 @@ pub async fn ask(
     let asking = async {
         match client {
             metrics::Transport::Udp => by_datagram(server, query, limits).await,
-            metrics::Transport::Tcp => by_connection(server, query, limits).await,
+            metrics::Transport::Tcp | metrics::Transport::Quic => by_connection(server, query, limits).await,
         }
     };
     let answer = timeout(limits.patience, asking).await;

@@ -140,7 +140,7 @@ impl Upstream {
             Protocol::Tcp | Protocol::Tls => true,
             Protocol::Dns if self.manner.force_tcp => true,
             Protocol::Dns if self.manner.prefer_udp => false,
-            Protocol::Dns => client == metrics::Transport::Tcp,
+            Protocol::Dns => client.is_stream(),
         };
         if is_by_connection {
             Way::Connection

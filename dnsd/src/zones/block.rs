@@ -348,8 +348,10 @@ fn is_same(one: &model::Block, other: &model::Block) -> bool {
 pub(super) fn what_is_answered(block: &model::Block) -> model::Block {
     let unsaid = model::Block::default();
     model::Block {
+        scheme: unsaid.scheme,
         port: unsaid.port,
         bind: unsaid.bind,
+        tls: unsaid.tls,
         timeouts: unsaid.timeouts,
         prometheus: unsaid.prometheus,
         debug: unsaid.debug,
@@ -365,6 +367,7 @@ pub(super) fn what_is_answered(block: &model::Block) -> model::Block {
 fn without_places(block: &model::Block) -> model::Block {
     let mut block = block.clone();
     block.origin.clear();
+    block.tls.iter_mut().for_each(|tls| tls.origin.clear());
     block
         .forward
         .iter_mut()

@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::config::Config;
-use crate::config::model::{Timeouts, Zone};
+use crate::config::model::{Scheme, Timeouts, Zone};
 use crate::dns::message::{CLASS_IN, Question};
 
+use super::certificates::{Certificates, Store};
 use super::{Block, By, Counts, Entry, Event, OfZone, Unfit, Zones};
 use crate::zones::external::{Inside, kept};
 
@@ -25,8 +26,12 @@ pub struct Port {
 /// Who answers at an address.
 #[derive(Debug)]
 pub struct Table {
+    /// How it is asked.
+    pub scheme: Scheme,
     /// The address.
     pub address: SocketAddr,
+    /// What is shown to clients; there where the scheme is encrypted.
+    pub certificates: Option<Arc<Certificates>>,
     /// What is in force.
     pub config: Arc<Config>,
     /// How connections are kept.
@@ -84,7 +89,7 @@ impl Table {
     /// The address as CoreDNS writes it.
     #[must_use]
     pub fn server(&self) -> String {
-        server_label(self.address)
+        server_label(self.scheme, self.address)
     }
 
     /// Counts a query that no block answers.
@@ -125,10 +130,12 @@ impl Table {
 /// A table for each address at which a socket is needed. A block at a wildcard and one at a single address of the
 /// same port share the wildcard's socket: two sockets could not be bound without letting others share them, too.
 pub(super) fn tables(
+    scheme: Scheme,
     config: &Arc<Config>,
     blocks: &[Arc<Block>],
     at: BTreeMap<SocketAddr, Vec<Arc<Block>>>,
     counts: &Counts,
+    store: &mut Store<'_>,
 ) -> Result<BTreeMap<SocketAddr, Arc<Table>>, Unfit> {
     let inside = Inside::of_environment();
     // What a block asks outside for is no secret of the cluster's.
@@ -138,6 +145,7 @@ pub(super) fn tables(
         .flat_map(|block| &block.plan().zones)
         .chain(&config.cluster_domains)
         .collect();
+    let mut certificates = certificates(&at, store)?;
     let mut zones = BTreeMap::new();
     for (address, blocks) in &at {
         zones.insert(
@@ -162,7 +170,9 @@ pub(super) fn tables(
         let of_port = at.iter().filter(|(other, _)| other.port() == address.port());
         let mut blocks = at[&address].iter();
         let table = Table {
+            scheme,
             address,
+            certificates: certificates.remove(&address),
             config: Arc::clone(config),
             timeouts: blocks.next().expect("an address has a block").plan().timeouts,
             zones,
@@ -171,7 +181,7 @@ pub(super) fn tables(
             dropped: at[&address]
                 .iter()
                 .any(|block| block.plan().prometheus)
-                .then(|| counts.zone(&server_label(address), "dropped")),
+                .then(|| counts.zone(&server_label(scheme, address), "dropped")),
             takes_other_classes: of_port
                 .flat_map(|(_, blocks)| blocks)
                 .any(|block| !block.plan().forward.is_empty()),
@@ -239,7 +249,7 @@ fn of_address(
 }
 
 fn entry(address: SocketAddr, zone: Zone, block: &Arc<Block>, counts: &Counts) -> Entry {
-    let (plan, server) = (block.plan(), server_label(address));
+    let (plan, server) = (block.plan(), server_label(block.plan().scheme, address));
     let of_cache = plan.cache.as_ref().filter(|_| plan.prometheus).map(|cache| {
         let zones = if cache.zones.is_empty() {
             &plan.zones
@@ -258,11 +268,42 @@ fn entry(address: SocketAddr, zone: Zone, block: &Arc<Block>, counts: &Counts) -
     }
 }
 
+/// What is shown at each address at which a socket is needed.
+fn certificates(
+    at: &BTreeMap<SocketAddr, Vec<Arc<Block>>>,
+    store: &mut Store<'_>,
+) -> Result<BTreeMap<SocketAddr, Arc<Certificates>>, Unfit> {
+    let mut shown = BTreeMap::<SocketAddr, (Arc<Certificates>, &str)>::new();
+    for (address, blocks) in at {
+        let any = wildcard(*address);
+        let socket = if at.contains_key(&any) { any } else { *address };
+        for plan in blocks.iter().map(|block| block.plan()) {
+            let Some(tls) = &plan.tls else {
+                continue;
+            };
+            let own = store.get(tls, plan.scheme)?;
+            let (first, other) = shown
+                .entry(socket)
+                .or_insert_with(|| (Arc::clone(&own), &tls.origin));
+            if !Arc::ptr_eq(first, &own) {
+                return Err(Unfit::OtherTls {
+                    origin: tls.origin.clone(),
+                    address: *address,
+                    other: (*other).to_owned(),
+                });
+            }
+        }
+    }
+    let without_origin = |(address, (certificates, _))| (address, certificates);
+    Ok(shown.into_iter().map(without_origin).collect())
+}
+
 /// A server's address as CoreDNS writes it.
-fn server_label(address: SocketAddr) -> String {
+fn server_label(scheme: Scheme, address: SocketAddr) -> String {
+    let scheme = scheme.name();
     if address.ip().is_unspecified() {
-        format!("dns://:{}", address.port())
+        format!("{scheme}://:{}", address.port())
     } else {
-        format!("dns://{address}")
+        format!("{scheme}://{address}")
     }
 }
