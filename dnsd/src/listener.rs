@@ -9,6 +9,10 @@ mod udp;
 mod tcp;
 mod encrypted;
 mod tls;
+mod https;
+mod activity;
+mod quic;
+mod quic_socket;
 
 use std::collections::BTreeMap;
 use std::io;

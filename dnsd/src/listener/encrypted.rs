@@ -11,7 +11,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{ListenError, Service, tcp, watch};
+use super::quic::QuicListener;
+use super::{ListenError, Service, quic_socket, tcp, watch};
 use crate::config::model::Scheme;
 use crate::takeover::{Inheritance, Name, Purpose};
 use crate::zones::{EncryptedTables, Port, Table};
@@ -24,9 +25,15 @@ pub struct EncryptedListeners(Vec<Bound>);
 struct Bound {
     scheme: Scheme,
     port: Arc<Port>,
-    socket: TcpListener,
-    /// A descriptor of the same socket, for a successor, or to listen again.
+    socket: Socket,
+    /// A descriptor of the same socket, for a successor.
     kept: OwnedFd,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Connections(TcpListener),
+    Quic(QuicListener),
 }
 
 /// Sockets that are listened on.
@@ -43,6 +50,8 @@ struct Open {
     /// Ends the listener alone.
     pause: CancellationToken,
     kept: OwnedFd,
+    /// Connections are in the endpoint, which goes on after a pause.
+    quic: Option<QuicListener>,
 }
 
 impl EncryptedListeners {
@@ -88,13 +97,20 @@ impl Bound {
         inheritance: &mut Inheritance,
     ) -> io::Result<Self> {
         let purpose = purpose(scheme);
-        let socket = match inheritance.socket(Name { purpose, address }) {
-            Some(socket) => tcp::inherit(socket)?,
-            None => tcp::bind(address)?,
+        let inherited = inheritance.socket(Name { purpose, address });
+        let (socket, kept) = if scheme == Scheme::Quic {
+            let bound = inherited.map_or_else(|| quic_socket::bind(address), Ok)?;
+            let listener = QuicListener::new(bound, table)?;
+            let kept = listener.descriptor()?;
+            (Socket::Quic(listener), kept)
+        } else {
+            let listener = inherited.map_or_else(|| tcp::bind(address), tcp::inherit)?;
+            let kept = listener.as_fd().try_clone_to_owned()?;
+            (Socket::Connections(listener), kept)
         };
         Ok(Self {
             scheme,
-            kept: socket.as_fd().try_clone_to_owned()?,
+            kept,
             socket,
             port: Arc::new(Port::new(address, Arc::clone(table))),
         })
@@ -151,7 +167,10 @@ impl Listening {
     pub(super) fn resume(&mut self, service: &Service, tasks: &mut JoinSet<bool>) -> io::Result<()> {
         let mut again = Vec::new();
         for open in self.open.values() {
-            again.push(tcp::inherit(open.kept.try_clone()?)?);
+            again.push(match &open.quic {
+                Some(listener) => Socket::Quic(listener.clone()),
+                None => Socket::Connections(tcp::inherit(open.kept.try_clone()?)?),
+            });
         }
         for (((scheme, _), open), socket) in std::mem::take(&mut self.open).into_iter().zip(again) {
             let Open {
@@ -159,6 +178,7 @@ impl Listening {
                 close,
                 kept,
                 pause: _ended,
+                quic: _again,
             } = open;
             let bound = Bound {
                 scheme,
@@ -171,9 +191,14 @@ impl Listening {
         Ok(())
     }
 
-    /// Keeps no descriptors any more.
+    /// Keeps no descriptors any more. What clients send over QUIC comes to a successor, which does not know their connections:
+    /// those end when all is answered that was read.
     pub(super) fn release(&mut self) {
-        self.open.clear();
+        for open in std::mem::take(&mut self.open).into_values() {
+            if open.quic.is_some() {
+                open.close.cancel();
+            }
+        }
     }
 
     fn listen(
@@ -194,8 +219,18 @@ impl Listening {
             listener: pause.clone(),
             connections: close.clone(),
         };
-        let listening = tcp::serve(socket, Arc::clone(&port), service.clone(), ends);
-        watch(tasks, task::spawn(scheme.name(), listening), pause.clone());
+        let (service, of_listener, name) = (service.clone(), Arc::clone(&port), scheme.name());
+        let (listening, quic) = match socket {
+            Socket::Connections(socket) => {
+                let listening = tcp::serve(socket, of_listener, service, ends);
+                (task::spawn(name, listening), None)
+            }
+            Socket::Quic(listener) => {
+                let listening = listener.clone().serve(of_listener, service, ends);
+                (task::spawn(name, listening), Some(listener))
+            }
+        };
+        watch(tasks, listening, pause.clone());
         self.open.insert(
             (scheme, port.address),
             Open {
@@ -203,6 +238,7 @@ impl Listening {
                 close,
                 pause,
                 kept,
+                quic,
             },
         );
     }

@@ -7,7 +7,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::https;
 use super::tcp::{self, Caller, Door};
+use crate::config::model::Scheme;
 use crate::limits::permits::Places;
 use crate::zones::Table;
 
@@ -25,8 +27,12 @@ pub(super) async fn serve(stream: TcpStream, caller: Caller, door: Door, table: 
         () = caller.cut.cancelled() => None,
         () = door.closed() => None,
     };
-    if let Some(stream) = stream {
-        tcp::converse(tokio::io::split(stream), caller, door, table.timeouts).await;
+    match stream {
+        Some(stream) if table.scheme == Scheme::Https => {
+            https::converse(stream, caller, door, table.timeouts).await;
+        }
+        Some(stream) => tcp::converse(tokio::io::split(stream), caller, door, table.timeouts).await,
+        None => {}
     }
 }
 

@@ -582,6 +582,14 @@ fn describe() {
         "TCP connections ended, their client having left too much unread."
     );
     total!(
+        "coredns_dns_https_responses_total",
+        "Counter of DoH responses per server and http status code."
+    );
+    total!(
+        "coredns_dns_quic_responses_total",
+        "Counter of DoQ responses per server and QUIC application code."
+    );
+    total!(
         "egret_dnsd_certificate_reload_failed_total",
         "Certificates whose files changed and cannot be used; what was shown before is shown."
     );

@@ -180,13 +180,10 @@ const fn protocols(scheme: Scheme) -> &'static [&'static [u8]] {
     match scheme {
         Scheme::Dns => &[],
         Scheme::Tls => &[b"dot"],
-        Scheme::Https => &[HTTP_2, b"http/1.1"],
+        Scheme::Https => &[b"h2", b"http/1.1"],
         Scheme::Quic => &[b"doq"],
     }
 }
-
-/// HTTP/2 in ALPN.
-pub(crate) const HTTP_2: &[u8] = b"h2";
 
 fn verifier(
     tls: &ServerTls,

@@ -1,5 +1,6 @@
 //! Queries that are encrypted, against the program itself: over TLS, HTTPS and QUIC.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::float_cmp, reason = "counters are whole numbers")]
 #![allow(
     clippy::disallowed_methods,
     reason = "its clients and processes wait by their own clock"
@@ -7,3 +8,9 @@
 
 mod server;
 mod tls;
+mod https;
+mod quic;
+mod certificates;
+mod takeover;
+
+mod pods;
