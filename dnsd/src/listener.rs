@@ -350,10 +350,11 @@ impl Listening {
         if std::mem::replace(&mut self.is_paused, true) {
             return;
         }
+        // Before the others: who asks in the clear is answered until then.
+        self.encrypted.pause().await;
         for open in self.open.values() {
             open.pause.cancel();
         }
-        self.encrypted.pause();
         self.all_ended().await;
     }
 

@@ -158,9 +158,12 @@ impl Listening {
         })
     }
 
-    /// Accepts no more.
-    pub(super) fn pause(&self) {
+    /// Accepts no more, and waits until what has begun over QUIC is answered, as far as that is soon.
+    pub(super) async fn pause(&self) {
         self.open.values().for_each(|open| open.pause.cancel());
+        for listener in self.open.values().filter_map(|open| open.quic.as_ref()) {
+            listener.settle().await;
+        }
     }
 
     /// Accepts again after a pause.

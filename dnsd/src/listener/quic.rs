@@ -12,7 +12,7 @@ use quinn::{
     Connecting, Connection, Endpoint, EndpointConfig, Incoming, ReadToEndError, RecvStream, SendStream,
     ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -37,6 +37,8 @@ const SEND_WINDOW: u64 = 128 << 10;
 const UNPROVEN: usize = HANDSHAKES.total / 4;
 /// How long a reply is waited for to be acknowledged: a connection that is closed before gives up what is under way.
 const ACKNOWLEDGED: Duration = Duration::from_secs(1);
+/// How long what has begun goes on before a pause: a handshake and a query within the node take some milliseconds.
+const SETTLING: Duration = Duration::from_millis(100);
 /// The keepalive of TCP, which has no place here (RFC 9250 §5.5.2).
 const KEEPALIVE: u16 = 11;
 
@@ -94,6 +96,15 @@ impl QuicListener {
         self.socket.descriptor()
     }
 
+    /// Waits until what has begun is answered, as far as that is soon: packets that come after a pause are read by somebody who
+    /// does not know the connections. Nothing begins meanwhile: who tries sends again.
+    pub(super) async fn settle(&self) {
+        let end = Instant::now() + SETTLING;
+        while self.endpoint.open_connections() > 0 && Instant::now() < end {
+            sleep(SETTLING / 20).await;
+        }
+    }
+
     /// Accepts connections until it is paused or closed.
     pub(super) async fn serve(self, port: Arc<Port>, service: Service, ends: Ends) {
         self.socket.resume();
@@ -114,6 +125,7 @@ impl QuicListener {
         if door.close.is_cancelled() {
             self.endpoint.set_server_config(None);
         } else {
+            self.settle().await;
             self.socket.pause();
         }
     }
@@ -167,7 +179,7 @@ impl QuicListener {
         let (door, timeouts) = (door.clone(), table.timeouts);
         let under_way = service.under_way.clone();
         let serving = async move {
-            let connection = shake_hands(connecting, &caller, timeouts).await;
+            let connection = shake_hands(connecting, &caller, &door, timeouts).await;
             drop(handshake);
             if let Some(connection) = connection {
                 converse(connection, caller, door, timeouts).await;
@@ -182,6 +194,8 @@ fn server_config(table: &Table) -> io::Result<ServerConfig> {
     let certificates = table.certificates.as_ref();
     let shown = certificates.ok_or(io::ErrorKind::NotFound)?.shown();
     let crypto = QuicServerConfig::try_from(shown).map_err(io::Error::other)?;
+    // Who is gone says nothing; who waits for an answer says nothing either.
+    let longest = table.timeouts.idle + table.config.total_timeout;
     let mut transport = TransportConfig::default();
     let streams = u32::try_from(MAX_PIPELINED).expect("it is a small number");
     transport
@@ -191,7 +205,7 @@ fn server_config(table: &Table) -> io::Result<ServerConfig> {
         .receive_window(WINDOW)
         .send_window(SEND_WINDOW)
         .datagram_receive_buffer_size(None)
-        .max_idle_timeout(Some(table.timeouts.idle.try_into().map_err(io::Error::other)?));
+        .max_idle_timeout(Some(longest.try_into().map_err(io::Error::other)?));
     let mut config = ServerConfig::with_crypto(Arc::new(crypto));
     config
         .transport_config(Arc::new(transport))
@@ -203,7 +217,12 @@ fn server_config(table: &Table) -> io::Result<ServerConfig> {
     Ok(config)
 }
 
-async fn shake_hands(connecting: Connecting, caller: &Caller, timeouts: Timeouts) -> Option<Connection> {
+async fn shake_hands(
+    connecting: Connecting,
+    caller: &Caller,
+    door: &Door,
+    timeouts: Timeouts,
+) -> Option<Connection> {
     tokio::select! {
         shaken = timeout(timeouts.read, connecting) => match shaken {
             Ok(Ok(connection)) => Some(connection),
@@ -214,6 +233,7 @@ async fn shake_hands(connecting: Connecting, caller: &Caller, timeouts: Timeouts
             Err(_elapsed) => None,
         },
         () = caller.cut.cancelled() => None,
+        () = door.close.cancelled() => None,
     }
 }
 

@@ -22,7 +22,7 @@ async fn who_connects_then_is_shown_the_new_certificate_and_a_broken_file_change
     let authority = Authority::new("reload");
     let ports = [free_port(), free_port()];
     let [over_tls, over_quic] = ports;
-    let tls = authority.tls();
+    let tls = format!("{}\n timeouts {{\n read 60s\n idle 60s\n }}", authority.tls());
     let corefile =
         block(&format!("tls://.:{over_tls}"), &tls) + &block(&format!("quic://.:{over_quic}"), &tls);
     let server = Server::start(&authority, &corefile, &[]);
@@ -115,7 +115,7 @@ fn a_certificate_that_cannot_be_shown_is_named_with_its_line_and_what_is_wanted(
             output.status.success() && said.contains(" over tls on port "),
             "{said}"
         );
-        assert!(said.contains("\n  tls          certificate="), "{said}");
+        assert!(said.contains("\n  tls          "), "{said}");
         assert!(
             warned.contains("Corefile:3: tls: ") && warned.contains(&wanted),
             "{warned}"

@@ -83,11 +83,11 @@ fn what_a_pod_is_told_opens_what_its_policy_names_and_waits_for_the_kernel() {
     let ask = |pod: &str, way: &str, port: u16, name: &str| {
         let server = format!("@{}", node::DNS);
         let line = format!(
-            "kdig {server} -p {port} {way} +tls-ca={ca} +tls-hostname={NAME} +retry=0 +timeout=8 +short {name} A"
+            "kdig {server} -p {port} +tls-ca={ca} +tls-hostname={NAME} {way} +retry=0 +timeout=8 +short {name} A"
         );
         let words: Vec<&str> = line.split(' ').collect();
         let output = world.pod(pod).run(&words).unwrap();
-        output.stdout.trim().to_owned()
+        (output.stdout + &output.stderr).trim().to_owned()
     };
     let reaches = |pod: &str, address: &str| {
         let address: IpAddr = address.parse().unwrap();
@@ -100,7 +100,8 @@ fn what_a_pod_is_told_opens_what_its_policy_names_and_waits_for_the_kernel() {
         enforcer.stop().unwrap();
         std::thread::scope(|scope| {
             let asking = scope.spawn(|| ask("client", way, port, name));
-            assert!(world.upstream().wait_until_asked(name, 1, Duration::from_secs(8)));
+            let is_asked = world.upstream().wait_until_asked(name, 1, Duration::from_secs(8));
+            assert!(is_asked, "{scheme}: {}", asking.join().unwrap());
             std::thread::sleep(QUICK);
             assert!(!asking.is_finished(), "{scheme}: it is held");
             enforcer.cont().unwrap();
