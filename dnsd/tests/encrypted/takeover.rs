@@ -34,10 +34,10 @@ async fn a_successor_has_the_sockets_and_open_connections_are_answered_or_end_in
     let connect_quic = || quic::connect(&endpoint, quic::client(&authority, None, "doq"), over_quic, NAME);
     let connection = connect_quic().await.unwrap();
     assert!(quic::is_answered(&connection).await);
-    // Somebody asks all the time, over each of the three, by connections of his own.
+    // Somebody asks all the time, over each of the three, by connections of his own. kdig sends nothing again over QUIC.
     let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let ca = authority.file("ca.pem");
-    let asking: Vec<_> = [(over_tls, ""), (over_https, "+https"), (over_quic, "+quic")]
+    let asking: Vec<_> = [(over_tls, ""), (over_https, "+https")]
         .into_iter()
         .map(|(port, way)| {
             let is_over = std::sync::Arc::clone(&is_over);
@@ -55,6 +55,12 @@ async fn a_successor_has_the_sockets_and_open_connections_are_answered_or_end_in
             })
         })
         .collect();
+    let asking_quic = tokio::spawn(ask_again_and_again(
+        endpoint.clone(),
+        quic::client(&authority, None, "doq"),
+        over_quic,
+        std::sync::Arc::clone(&is_over),
+    ));
     let second = Server::start(&authority, &corefile, &more);
     second.logs("taking over from the dnsd that answers");
     first.logs("a successor answers");
@@ -68,8 +74,48 @@ async fn a_successor_has_the_sockets_and_open_connections_are_answered_or_end_in
     for asking in asking {
         assert!(asking.join().unwrap() > 0);
     }
+    assert!(asking_quic.await.unwrap() > 0);
     first.signal(Signal::SIGTERM);
     assert!(first.end());
     let label = format!("server=\"quic://127.0.0.1:{over_quic}\"");
     assert!(second.metric("coredns_dns_requests_total", &[&label]) > 0.0);
+}
+
+/// How often a client was answered that connects for each question. A connection that the server ends is opened anew, as
+/// clients do; none is left to its clock.
+async fn ask_again_and_again(
+    endpoint: quinn::Endpoint,
+    config: quinn::ClientConfig,
+    port: u16,
+    is_over: std::sync::Arc<std::sync::atomic::AtomicBool>,
+) -> usize {
+    let (mut answered, mut ended) = (0, 0);
+    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+        let connection = quic::connect(&endpoint, config.clone(), port, NAME).await;
+        let is_answered = match &connection {
+            Ok(connection) => quic::is_answered(connection).await,
+            Err(_) => false,
+        };
+        if is_answered {
+            answered += 1;
+            continue;
+        }
+        let end = match connection {
+            Ok(connection) => connection.close_reason(),
+            Err(error) => Some(error),
+        };
+        assert!(
+            matches!(
+                end,
+                Some(
+                    quinn::ConnectionError::ApplicationClosed(_)
+                        | quinn::ConnectionError::ConnectionClosed(_)
+                )
+            ),
+            "{end:?}"
+        );
+        ended += 1;
+        assert!(ended < 5, "{end:?}");
+    }
+    answered
 }
