@@ -176,10 +176,10 @@ impl Serving {
                 of_scheme.entry(address).or_default().push(Arc::clone(block));
             }
         }
-        let mut store = certificates::Store::new(before, &means.metrics);
+        let mut loader = certificates::CertificateLoader::new(before, &means.metrics);
         let mut tables = |scheme| {
             let at = at.remove(&scheme).unwrap_or_default();
-            listener::tables(scheme, &config, &blocks, at, &means.counts, &mut store)
+            listener::tables(scheme, &config, &blocks, at, &means.counts, &mut loader)
         };
         let mut encrypted = EncryptedTables::new();
         for scheme in Scheme::ENCRYPTED {

@@ -46,32 +46,32 @@ pub(super) async fn converse(
     timeouts: Timeouts,
 ) {
     let cut = caller.cut.clone();
-    let front = Arc::new(Front {
+    let context = Arc::new(ConnectionContext {
         caller,
         door,
         timeouts,
         activity: Activity::default(),
     });
-    let answering = Arc::clone(&front);
+    let answering = Arc::clone(&context);
     let answer = service_fn(move |request| {
-        let front = Arc::clone(&answering);
-        async move { Ok::<_, Infallible>(front.answer(request).await) }
+        let context = Arc::clone(&answering);
+        async move { Ok::<_, Infallible>(context.answer(request).await) }
     });
     let builder = builder(timeouts);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), answer));
     tokio::select! {
         ended = connection.as_mut() => return note(ended),
         () = cut.cancelled() => {
-            front.door.service.resolver.metrics().tcp_cut.increment(1);
+            context.door.service.resolver.metrics().tcp_cut.increment(1);
             return;
         }
-        () = front.activity.idle(timeouts.idle) => {}
-        () = front.door.close.cancelled() => {}
+        () = context.activity.idle(timeouts.idle) => {}
+        () = context.door.close.cancelled() => {}
     }
     // A client that hears so sends no more requests; those that it has sent are answered.
     connection.as_mut().graceful_shutdown();
     let all_answered = async {
-        front.activity.nothing().await;
+        context.activity.nothing().await;
         sleep(timeouts.write).await;
     };
     tokio::select! {
@@ -116,7 +116,7 @@ where
 }
 
 /// What the requests of a connection share.
-struct Front {
+struct ConnectionContext {
     caller: Caller,
     door: Door,
     timeouts: Timeouts,
@@ -135,7 +135,7 @@ impl AsRef<[u8]> for Unwritten {
     }
 }
 
-impl Front {
+impl ConnectionContext {
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let _busy = self.activity.begin();
         let reply = match self.query(request).await {

@@ -44,14 +44,14 @@ const KEEPALIVE: u16 = 11;
 
 /// Why a stream or a connection ends (RFC 9250 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Code {
+enum ErrorCode {
     NoError = 0,
     InternalError = 1,
     ProtocolError = 2,
     ExcessiveLoad = 4,
 }
 
-impl Code {
+impl ErrorCode {
     const fn value(self) -> VarInt {
         VarInt::from_u32(self as u32)
     }
@@ -86,8 +86,6 @@ impl QuicListener {
             Arc::clone(&socket) as Arc<dyn quinn::AsyncUdpSocket>,
             Arc::new(TokioRuntime),
         )?;
-        // Nothing is read before somebody accepts.
-        socket.pause();
         Ok(Self { socket, endpoint })
     }
 
@@ -192,8 +190,8 @@ impl QuicListener {
 /// What a connection is shown and may use.
 fn server_config(table: &Table) -> io::Result<ServerConfig> {
     let certificates = table.certificates.as_ref();
-    let shown = certificates.ok_or(io::ErrorKind::NotFound)?.shown();
-    let crypto = QuicServerConfig::try_from(shown).map_err(io::Error::other)?;
+    let tls = certificates.ok_or(io::ErrorKind::NotFound)?.current();
+    let crypto = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
     // Who is gone says nothing; who waits for an answer says nothing either.
     let longest = table.timeouts.idle + table.config.total_timeout;
     let mut transport = TransportConfig::default();
@@ -238,7 +236,7 @@ async fn shake_hands(
 }
 
 /// What the streams of a connection share.
-struct Front {
+struct ConnectionContext {
     connection: Connection,
     caller: Caller,
     door: Door,
@@ -248,7 +246,7 @@ struct Front {
 
 /// Answers streams, until the client, its patience or the listener ends the connection.
 async fn converse(connection: Connection, caller: Caller, door: Door, timeouts: Timeouts) {
-    let front = Arc::new(Front {
+    let context = Arc::new(ConnectionContext {
         connection,
         caller,
         door,
@@ -258,37 +256,37 @@ async fn converse(connection: Connection, caller: Caller, door: Door, timeouts: 
     let streams = TaskTracker::new();
     let code = loop {
         tokio::select! {
-            accepted = front.connection.accept_bi() => match accepted {
+            accepted = context.connection.accept_bi() => match accepted {
                 Ok((writer, reader)) => {
-                    let answering = Arc::clone(&front).answer(writer, reader);
+                    let answering = Arc::clone(&context).answer(writer, reader);
                     drop(task::spawn_brief(streams.track_future(answering)));
                 }
                 Err(error) => {
-                    tracing::debug!(%error, client = %front.caller.arrival.source, "a connection over QUIC ended");
+                    tracing::debug!(%error, client = %context.caller.arrival.source, "a connection over QUIC ended");
                     return;
                 }
             },
-            () = front.caller.cut.cancelled() => {
-                front.door.service.resolver.metrics().tcp_cut.increment(1);
-                break Code::ExcessiveLoad;
+            () = context.caller.cut.cancelled() => {
+                context.door.service.resolver.metrics().tcp_cut.increment(1);
+                break ErrorCode::ExcessiveLoad;
             }
-            () = front.activity.idle(timeouts.idle) => break Code::NoError,
-            () = front.door.close.cancelled() => break Code::NoError,
+            () = context.activity.idle(timeouts.idle) => break ErrorCode::NoError,
+            () = context.door.close.cancelled() => break ErrorCode::NoError,
         }
     };
-    if code == Code::NoError {
+    if code == ErrorCode::NoError {
         streams.close();
         tokio::select! {
             () = streams.wait() => {}
-            () = front.caller.cut.cancelled() => {}
+            () = context.caller.cut.cancelled() => {}
         }
     }
-    front.connection.close(code.value(), b"");
+    context.connection.close(code.value(), b"");
     // Its end is told by a task of its own, which has its turn now.
     tokio::task::yield_now().await;
 }
 
-impl Front {
+impl ConnectionContext {
     async fn answer(self: Arc<Self>, mut writer: SendStream, mut reader: RecvStream) {
         let _busy = self.activity.begin();
         let code = match self.query(&mut reader).await {
@@ -296,11 +294,11 @@ impl Front {
             Err(code) => code,
         };
         match code {
-            Some(Code::NoError) => self.count(Code::NoError),
+            Some(ErrorCode::NoError) => self.count(ErrorCode::NoError),
             // Nothing is due, and the client waits for nothing.
-            Some(Code::InternalError) => {
-                self.count(Code::InternalError);
-                drop(writer.reset(Code::InternalError.value()));
+            Some(ErrorCode::InternalError) => {
+                self.count(ErrorCode::InternalError);
+                drop(writer.reset(ErrorCode::InternalError.value()));
             }
             Some(code) => {
                 self.count(code);
@@ -310,24 +308,24 @@ impl Front {
         }
     }
 
-    fn count(&self, code: Code) {
+    fn count(&self, code: ErrorCode) {
         let server = self.door.port.table().server();
         counter!("coredns_dns_quic_responses_total", "server" => server, "status" => code.label())
             .increment(1);
     }
 
     /// The only query of a stream; or what its client is told of it, if it waits for something.
-    async fn query(&self, reader: &mut RecvStream) -> Result<Vec<u8>, Option<Code>> {
+    async fn query(&self, reader: &mut RecvStream) -> Result<Vec<u8>, Option<ErrorCode>> {
         let longest = 2 + usize::from(u16::MAX);
         let framed = match timeout(self.timeouts.read, reader.read_to_end(longest)).await {
             Ok(Ok(framed)) => framed,
             Ok(Err(ReadToEndError::Read(_))) => return Err(None),
-            Ok(Err(ReadToEndError::TooLong)) | Err(_) => return Err(Some(Code::ProtocolError)),
+            Ok(Err(ReadToEndError::TooLong)) | Err(_) => return Err(Some(ErrorCode::ProtocolError)),
         };
-        read_query(framed).ok_or(Some(Code::ProtocolError))
+        read_query(framed).ok_or(Some(ErrorCode::ProtocolError))
     }
 
-    async fn reply(&self, query: &[u8], writer: &mut SendStream) -> Option<Code> {
+    async fn reply(&self, query: &[u8], writer: &mut SendStream) -> Option<ErrorCode> {
         let (service, arrival) = (&self.door.service, self.caller.arrival);
         let table = self.door.port.table();
         let reply = match service.resolver.take(query, arrival, &table, Moment::now()) {
@@ -336,7 +334,7 @@ impl Front {
             Step::Later(pending) => pending.reply().await,
         };
         let Some(reply) = reply else {
-            return Some(Code::InternalError);
+            return Some(ErrorCode::InternalError);
         };
         let (unwritten, caller) = (&service.unwritten, &self.caller);
         let place = unwritten.take(caller.payer, reply.len(), UNWRITTEN, caller.cut.clone());
@@ -354,7 +352,7 @@ impl Front {
         };
         timeout(self.timeouts.write, writing).await.ok()??;
         drop(timeout(ACKNOWLEDGED, writer.stopped()).await);
-        Some(Code::NoError)
+        Some(ErrorCode::NoError)
     }
 }
 

@@ -59,13 +59,13 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 impl QuicSocket {
-    /// A socket that was bound before, perhaps by another process.
+    /// A socket that was bound before, perhaps by another process. It is paused.
     pub(super) fn inherit(socket: OwnedFd) -> io::Result<Arc<Self>> {
         let socket = UdpSocket::from(socket);
         Ok(Arc::new(Self {
             bound: socket.local_addr()?,
             socket: hear(socket, Interest::READABLE | Interest::WRITABLE)?,
-            is_paused: AtomicBool::new(false),
+            is_paused: AtomicBool::new(true),
             state: Mutex::new(State {
                 inbox: Inbox::new(),
                 given: 0,

@@ -50,7 +50,7 @@ async fn shake_hands(
         service.resolver.metrics().tcp_refused.increment(1);
         return None;
     };
-    let acceptor = TlsAcceptor::from(table.certificates.as_ref()?.shown());
+    let acceptor = TlsAcceptor::from(table.certificates.as_ref()?.current());
     match timeout(table.timeouts.read, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {

@@ -30,7 +30,7 @@ pub struct Certificates {
     scheme: Scheme,
     metrics: Arc<Metrics>,
     /// Held for a look at the pointer.
-    shown: RwLock<Arc<ServerConfig>>,
+    current: RwLock<Arc<ServerConfig>>,
     /// Held while the files are read.
     seen: Mutex<Seen>,
 }
@@ -49,7 +49,7 @@ impl Certificates {
             tls: tls.clone(),
             scheme,
             metrics: Arc::clone(metrics),
-            shown: RwLock::new(Arc::new(server_config(tls, scheme)?)),
+            current: RwLock::new(Arc::new(server_config(tls, scheme)?)),
             seen: Mutex::new(seen),
         });
         follow(Arc::downgrade(&read));
@@ -62,10 +62,10 @@ impl Certificates {
         self.scheme == scheme && self.tls.is_like(tls)
     }
 
-    /// What is shown now.
+    /// The configuration of handshakes that begin now.
     #[must_use]
-    pub fn shown(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
+    pub fn current(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Reads the files if they changed. What cannot be used changes nothing, and is told once.
@@ -79,7 +79,7 @@ impl Certificates {
         let (origin, file) = (&self.tls.origin, self.tls.certificate.display().to_string());
         match server_config(&self.tls, self.scheme) {
             Ok(config) => {
-                *self.shown.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
                 tracing::info!(origin, file, "the certificate was read again");
             }
             Err(error) => {
@@ -91,13 +91,13 @@ impl Certificates {
 }
 
 /// The certificates of a plan: each is read once, and those of the plan before are taken over.
-pub(super) struct Store<'a> {
+pub(super) struct CertificateLoader<'a> {
     before: Option<&'a Serving>,
     metrics: &'a Arc<Metrics>,
     found: Vec<Arc<Certificates>>,
 }
 
-impl<'a> Store<'a> {
+impl<'a> CertificateLoader<'a> {
     pub(super) const fn new(before: Option<&'a Serving>, metrics: &'a Arc<Metrics>) -> Self {
         Self {
             before,

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::config::model::{Scheme, Timeouts, Zone};
 use crate::dns::message::{CLASS_IN, Question};
 
-use super::certificates::{Certificates, Store};
+use super::certificates::{CertificateLoader, Certificates};
 use super::{Block, By, Counts, Entry, Event, OfZone, Unfit, Zones};
 use crate::zones::external::{Inside, kept};
 
@@ -135,7 +135,7 @@ pub(super) fn tables(
     blocks: &[Arc<Block>],
     at: BTreeMap<SocketAddr, Vec<Arc<Block>>>,
     counts: &Counts,
-    store: &mut Store<'_>,
+    loader: &mut CertificateLoader<'_>,
 ) -> Result<BTreeMap<SocketAddr, Arc<Table>>, Unfit> {
     let inside = Inside::of_environment();
     // What a block asks outside for is no secret of the cluster's.
@@ -145,7 +145,7 @@ pub(super) fn tables(
         .flat_map(|block| &block.plan().zones)
         .chain(&config.cluster_domains)
         .collect();
-    let mut certificates = certificates(&at, store)?;
+    let mut certificates = certificates(&at, loader)?;
     let mut zones = BTreeMap::new();
     for (address, blocks) in &at {
         zones.insert(
@@ -271,7 +271,7 @@ fn entry(address: SocketAddr, zone: Zone, block: &Arc<Block>, counts: &Counts) -
 /// What is shown at each address at which a socket is needed.
 fn certificates(
     at: &BTreeMap<SocketAddr, Vec<Arc<Block>>>,
-    store: &mut Store<'_>,
+    loader: &mut CertificateLoader<'_>,
 ) -> Result<BTreeMap<SocketAddr, Arc<Certificates>>, Unfit> {
     let mut shown = BTreeMap::<SocketAddr, (Arc<Certificates>, &str)>::new();
     for (address, blocks) in at {
@@ -281,7 +281,7 @@ fn certificates(
             let Some(tls) = &plan.tls else {
                 continue;
             };
-            let own = store.get(tls, plan.scheme)?;
+            let own = loader.get(tls, plan.scheme)?;
             let (first, other) = shown
                 .entry(socket)
                 .or_insert_with(|| (Arc::clone(&own), &tls.origin));
