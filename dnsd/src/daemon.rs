@@ -87,6 +87,8 @@ impl Daemon {
         let serving = ActiveConfig::new(config.clone(), None, &host_interfaces, &telemetry)?;
         let (old_process, mut inheritance) = host::take_over(&config);
         let listeners = BoundListeners::bind(&serving.tables, &mut inheritance)?;
+        let encrypted = BoundListeners::bind_encrypted(&serving.encrypted, &mut inheritance)?;
+        let encrypted_tables = serving.encrypted.clone();
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let client_lookup = Arc::new(ClientLookup::new(Box::new(links)));
         let gate = Arc::new(ResponseGate::new(
@@ -129,14 +131,15 @@ impl Daemon {
         let admin_address = admin.address(config.fixed.admin);
         host::catch_up(summary, &gate).await;
         let paused = host::pause(old_process);
-        let listeners = listeners.serve(&service);
+        let mut listeners = listeners.serve(&service);
+        listeners.adopt_encrypted(&encrypted_tables, encrypted);
         let host = Host::start(prepared_host, &args, &config, memory, &gate, threads)?;
         // Only after the takeover socket is bound: otherwise the old process removes the rules.
         paused.into_iter().for_each(StoppedOldProcess::serving);
         faults::follow(&config.plan);
         warn(&config);
         service.resolver.serving().look_for_loops(|address| address);
-        tracing::info!(?addresses, admin = %admin_address, %instance, "ready");
+        tracing::info!(?addresses, admin = % admin_address, %instance, "ready");
         Ok(Self {
             args,
             service,
@@ -159,17 +162,7 @@ impl Daemon {
     /// When a listener dies.
     pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
         loop {
-            tokio::select! {
-                request = signals.next() => match request {
-                    SignalRequest::Stop => break,
-                    SignalRequest::Reload => self.reload().await,
-                },
-                () = self.reload_timer.next() => self.reload_if_changed().await,
-                event = self.host.takeover_event() => if self.handle_takeover(event).await? {
-                    return self.end_after_takeover(signals, false).await;
-                },
-                () = self.listeners.ended() => anyhow::bail!("a listener ended"),
-            }
+            tokio::select! { request = signals.next() => match request { SignalRequest::Stop => break, SignalRequest::Reload => self.reload().await, }, () = self.reload_timer.next() => self.reload_if_changed().await, event = self.host.takeover_event() => if self.handle_takeover(event).await? { return self.end_after_takeover(signals, false).await; }, () = self.listeners.ended() => anyhow::bail!("a listener ended"), }
         }
         if self.lameduck(&mut signals).await? {
             return self.end_after_takeover(signals, true).await;

@@ -8,6 +8,12 @@ mod reply_queue;
 mod workers;
 mod udp;
 mod tcp;
+mod encrypted;
+mod tls;
+mod https;
+mod activity;
+mod quic;
+mod quic_socket;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,9 +36,11 @@ use crate::limits::permits::FairSemaphore;
 use crate::listener::threads::Threads;
 use crate::pipeline::Resolver;
 use crate::takeover::{InheritedSockets, SocketName, SocketPurpose};
-use crate::zones::{Listener, ZoneTable};
+use crate::zones::{EncryptedTables, Listener, ZoneTable};
 use burst::Burst;
 use udp_socket::ListenSocket;
+
+pub use encrypted::EncryptedListeners;
 
 /// The tables of all addresses.
 pub type Tables = BTreeMap<SocketAddr, Arc<ZoneTable>>;
@@ -65,6 +73,7 @@ struct SocketFds {
 pub struct Listeners {
     service: Service,
     open: BTreeMap<SocketAddr, OpenListener>,
+    encrypted: encrypted::Listening,
     tasks: JoinSet<bool>,
     is_paused: bool,
 }
@@ -99,6 +108,8 @@ pub struct Service {
     pub stop: CancellationToken,
     /// TCP connections.
     pub connections: Arc<FairSemaphore<CancellationToken>>,
+    /// Handshakes of TLS and QUIC.
+    pub handshakes: Arc<FairSemaphore<CancellationToken>>,
     /// Octets of replies that wait for TCP clients to read.
     pub unwritten: Arc<FairSemaphore<CancellationToken>>,
     /// Who reads from the sockets as well.
@@ -116,6 +127,7 @@ impl Service {
             under_way: TaskTracker::new(),
             stop: CancellationToken::new(),
             connections: Arc::default(),
+            handshakes: Arc::default(),
             unwritten: Arc::default(),
             metrics: metrics::Metrics::register(),
         }
@@ -144,6 +156,17 @@ impl BoundListeners {
         Ok(Self(bound))
     }
 
+    /// Binds where queries are encrypted.
+    ///
+    /// # Errors
+    /// With the address.
+    pub fn bind_encrypted(
+        tables: &EncryptedTables,
+        inheritance: &mut InheritedSockets,
+    ) -> Result<EncryptedListeners, ListenError> {
+        EncryptedListeners::bind(tables, inheritance)
+    }
+
     /// The addresses, with the ports that were drawn where none was given.
     ///
     /// # Errors
@@ -158,6 +181,7 @@ impl BoundListeners {
         let mut listening = Listeners {
             service: service.clone(),
             open: BTreeMap::new(),
+            encrypted: encrypted::Listening::default(),
             tasks: JoinSet::new(),
             is_paused: false,
         };
@@ -249,6 +273,21 @@ impl Listeners {
         BoundListeners::bind(new, &mut InheritedSockets::none())
     }
 
+    /// The same where queries are encrypted.
+    ///
+    /// # Errors
+    /// With the address that cannot be bound.
+    pub fn bind_encrypted(&self, tables: &EncryptedTables) -> Result<EncryptedListeners, ListenError> {
+        let _shared = self.share_ports();
+        self.encrypted.bind(tables)
+    }
+
+    /// The same where queries are encrypted.
+    pub fn adopt_encrypted(&mut self, tables: &EncryptedTables, new: EncryptedListeners) {
+        self.encrypted.adopt(tables);
+        self.encrypted.open(new, &self.service, &mut self.tasks);
+    }
+
     /// Listens on these addresses from now on, those that are `new` among them. Those that stay are not touched; those
     /// that go are read empty first.
     pub fn adopt(&mut self, tables: &Tables, new: BoundListeners) {
@@ -265,6 +304,7 @@ impl Listeners {
     /// Keeps no descriptors any more: a successor has its own, and who comes after it can bind.
     pub fn release(&mut self) {
         self.open.clear();
+        self.encrypted.release();
     }
 
     /// Waits until a listener ends that nobody closed.
@@ -301,6 +341,9 @@ impl Listeners {
                 sockets.push((SocketName { purpose, address }, socket.try_clone_to_owned()?));
             }
         }
+        for (name, socket) in self.encrypted.sockets() {
+            sockets.push((name, socket.try_clone_to_owned()?));
+        }
         Ok(sockets)
     }
 
@@ -310,6 +353,8 @@ impl Listeners {
         if std::mem::replace(&mut self.is_paused, true) {
             return;
         }
+        // Before the others: who asks in the clear is answered until then.
+        self.encrypted.pause().await;
         for open in self.open.values() {
             open.pause.cancel();
         }
@@ -337,14 +382,16 @@ impl Listeners {
             } = open;
             self.listen(BoundListener { port, udp, tcp, kept }, close);
         }
-        Ok(())
+        self.encrypted.resume(&self.service, &mut self.tasks)
     }
 
     /// While this is there, others of this user can be bound beside what is open (`SO_REUSEPORT`, socket(7)); what waits in
     /// a socket stays there.
     fn share_ports(&self) -> SharedPorts<'_> {
         let sockets = self.open.values().flat_map(|open| open.kept.all());
-        SharedPorts::new(sockets.map(|(_, socket)| socket).collect())
+        let sockets = sockets.map(|(_, socket)| socket);
+        let encrypted = self.encrypted.sockets().map(|(_, socket)| socket);
+        SharedPorts::new(sockets.chain(encrypted).collect())
     }
 
     fn open(&mut self, listeners: BoundListeners) {

@@ -43,6 +43,12 @@ pub enum SocketPurpose {
     Replies,
     /// Connections of clients.
     Tcp,
+    /// Connections of clients that are encrypted.
+    Tls,
+    /// Such connections with HTTP requests in them.
+    Https,
+    /// Datagrams with encrypted connections in them.
+    Quic,
     /// Metrics and probes.
     Http,
 }

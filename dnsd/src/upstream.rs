@@ -23,7 +23,7 @@ mod socket_limit;
 mod stream;
 mod connection;
 mod dial;
-mod tls;
+pub(crate) mod tls;
 mod io_error;
 mod resolv;
 mod resolver_names;

@@ -1,7 +1,7 @@
 //! The server blocks at work: which block answers at which address for which name.
 //!
 //! ```text
-//!  socket ──▶ Port ──▶ Table ──▶ Entry (the longest zone that holds the name) ──▶ Block ──▶ its cache, its chain
+//!  socket ──▶ Port ──▶ ZoneTable ──▶ Entry (the longest zone that holds the name) ──▶ Block ──▶ its cache, its chain
 //! ```
 //!
 //! A plan that is put in force makes a new `ActiveConfig`. It reuses each block of the one before that is
@@ -10,6 +10,7 @@
 
 pub mod answer_source;
 pub mod failure;
+pub mod certificates;
 mod bind;
 mod block;
 mod stored_answer;
@@ -37,7 +38,8 @@ use sha2::{Digest, Sha512};
 
 use crate::config::Config;
 use crate::config::model;
-use crate::upstream::{self, Forwarder, InvalidForward, look_up};
+use crate::config::model::Scheme;
+use crate::upstream::{self, Forwarder, InvalidForward, TlsError, look_up};
 
 pub use self::metrics::{Metrics, PreQueryResult};
 
@@ -69,6 +71,9 @@ pub struct Telemetry {
     pub log_writer: LogWriter,
 }
 
+/// Who answers at each address, for each scheme.
+pub type EncryptedTables = BTreeMap<(Scheme, SocketAddr), Arc<ZoneTable>>;
+
 /// A configuration in force.
 #[derive(Debug)]
 pub struct ActiveConfig {
@@ -76,6 +81,8 @@ pub struct ActiveConfig {
     pub config: Arc<Config>,
     /// The zones of each address; a wildcard's table has those of single addresses on the same port, too.
     pub tables: BTreeMap<SocketAddr, Arc<ZoneTable>>,
+    /// The same where queries are encrypted.
+    pub encrypted: EncryptedTables,
     /// The blocks, in the order of the plan.
     pub blocks: Vec<Arc<ServerBlock>>,
     /// Trusted resolvers, where intercepted queries go to the resolver that the pod chose.
@@ -94,6 +101,21 @@ pub enum InvalidPlan {
     /// A local plugin of a block cannot be set up.
     #[error("{0}: {1}")]
     LocalPlugin(String, InvalidLocalPlugin),
+    /// What a block shows to clients cannot be shown.
+    #[error("{0}: tls: {1}")]
+    Tls(String, TlsError),
+    /// Two blocks would show different certificates at the same address.
+    #[error(
+        "{origin}: at {address} {other} is shown; want the same tls in all blocks of a port and an address"
+    )]
+    OtherTls {
+        /// The second block's.
+        origin: String,
+        /// The address.
+        address: SocketAddr,
+        /// The first block's.
+        other: String,
+    },
     /// Two blocks have the same zone at the same address.
     #[error("{origin}: the zone {zone} at {address} is already answered for by {other}")]
     Twice {
@@ -152,15 +174,26 @@ impl ActiveConfig {
             .iter()
             .map(|plan| ServerBlock::put_in_force(plan, &config, octets(plan), before, telemetry))
             .collect::<Result<_, _>>()?;
-        let mut at = BTreeMap::<SocketAddr, Vec<Arc<ServerBlock>>>::new();
+        let mut at = BTreeMap::<Scheme, BTreeMap<SocketAddr, Vec<Arc<ServerBlock>>>>::new();
         for block in &blocks {
             let addresses = bind::addresses(block.plan(), interfaces)
                 .map_err(|error| InvalidPlan::Bind(block.plan().origin.clone(), error))?;
+            let of_scheme = at.entry(block.plan().scheme).or_default();
             for address in addresses {
-                at.entry(address).or_default().push(Arc::clone(block));
+                of_scheme.entry(address).or_default().push(Arc::clone(block));
             }
         }
-        let tables = listener::tables(&config, &blocks, at, &telemetry.counts)?;
+        let mut loader = certificates::CertificateLoader::new(before, &telemetry.metrics);
+        let mut tables = |scheme| {
+            let at = at.remove(&scheme).unwrap_or_default();
+            listener::tables(scheme, &config, &blocks, at, &telemetry.counts, &mut loader)
+        };
+        let mut encrypted = EncryptedTables::new();
+        for scheme in Scheme::ENCRYPTED {
+            let tables = tables(scheme)?.into_iter();
+            encrypted.extend(tables.map(|(address, table)| ((scheme, address), table)));
+        }
+        let tables = tables(Scheme::Dns)?;
         let trusted = config.trusted_originals.iter().flatten().map(|server| {
             let plan = config.forward_to_trusted(*server);
             Ok((*server, Forwarder::new(&plan, Arc::clone(&telemetry.upstream))?))
@@ -169,6 +202,7 @@ impl ActiveConfig {
         Ok(Self {
             config,
             tables,
+            encrypted,
             blocks,
             trusted,
         })
@@ -190,9 +224,18 @@ impl ActiveConfig {
         }
     }
 
+    /// Who answers, wherever it is.
+    pub fn all_tables(&self) -> impl Iterator<Item = &Arc<ZoneTable>> {
+        self.tables.values().chain(self.encrypted_tables())
+    }
+
+    fn encrypted_tables(&self) -> impl Iterator<Item = &Arc<ZoneTable>> {
+        self.encrypted.values()
+    }
+
     /// Updates CoreDNS' counters of the caches' sizes.
     pub fn count_caches(&self) {
-        for table in self.tables.values() {
+        for table in self.all_tables() {
             for binding in table.entries() {
                 binding.count_cache(|counts| binding.block.count_cache(counts));
             }

@@ -55,7 +55,7 @@ fn plugins_are_listed_as_by_node_cache() {
     assert_eq!(output.status.code(), Some(0));
     let listed = String::from_utf8(output.stdout).unwrap();
     let expected = "bind bufsize cache debug dns64 errors forward health hosts loadbalance log loop pprof \
-                    prometheus reload rewrite template timeouts trace whoami";
+                    prometheus reload rewrite template timeouts tls trace whoami";
     let lines: String = expected.split(' ').map(|name| format!("dns.{name}\n")).collect();
     assert_eq!(listed, lines);
 }

@@ -59,6 +59,7 @@ fn means_the_same(text: &str, plan: Plan) {
 fn without_places(mut plan: Plan) -> Plan {
     for block in &mut plan.blocks {
         block.origin.clear();
+        block.tls.iter_mut().for_each(|tls| tls.origin.clear());
         for forward in &mut block.forward {
             forward.origin.clear();
         }

@@ -13,6 +13,7 @@
 //! ```
 
 mod cache;
+mod encryption;
 mod forward;
 mod plugins;
 mod operations;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use cache::{CacheRules, Capacity, Disabled, Prefetch, Refresh, ServeStale};
+pub use encryption::{ClientAuth, Scheme, ServerTls};
 pub use forward::{Forward, HealthCheck, Policy, Protocol, Tls, Upstream, UpstreamHost};
 pub use operations::{
     Bind, BindTo, Consolidate, ErrorLog, Health, LogClass, LogFormat, LogLevel, QueryLog, Reload,
@@ -63,10 +65,14 @@ pub struct Block {
     /// The zones that it answers for; at least one. The longest zone that holds a name wins, among all blocks
     /// on the same address and port.
     pub zones: Vec<Zone>,
+    /// How it is asked.
+    pub scheme: Scheme,
     /// The port.
     pub port: u16,
     /// The addresses; empty means every address of the host, IPv4 and IPv6 (CoreDNS: no `bind`).
     pub bind: Vec<Bind>,
+    /// What is shown to clients; there where the scheme is encrypted, and nowhere else.
+    pub tls: Option<ServerTls>,
     /// How the clients' connections are kept.
     pub timeouts: Timeouts,
     /// The largest UDP size that is said to upstreams and honoured for clients, if it is bounded here.
@@ -159,8 +165,10 @@ impl Default for Block {
         Self {
             origin: String::new(),
             zones: Vec::new(),
+            scheme: Scheme::Dns,
             port: 53,
             bind: Vec::new(),
+            tls: None,
             timeouts: Timeouts::default(),
             bufsize: None,
             prometheus: false,
@@ -181,6 +189,20 @@ impl Default for Block {
 }
 
 impl Block {
+    /// Whether both have a socket in common, as far as can be known without the interfaces of the host.
+    #[must_use]
+    pub fn shares_socket(&self, other: &Self) -> bool {
+        (self.scheme, self.port) == (other.scheme, other.port) && self.shares_address(other)
+    }
+
+    /// Whether both have a socket in common, and one would have to show what the other does not.
+    #[must_use]
+    pub fn contradicts_tls(&self, other: &Self) -> bool {
+        let differs = |own: &ServerTls, other: &ServerTls| !own.is_like(other);
+        let tls = self.tls.as_ref().zip(other.tls.as_ref());
+        tls.is_some_and(|(own, other)| differs(own, other)) && self.shares_socket(other)
+    }
+
     /// Whether both are on some address, as far as can be known without the interfaces of the host. A block without
     /// `bind` is on all of them.
     #[must_use]

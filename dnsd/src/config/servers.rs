@@ -63,6 +63,7 @@ fn finish(block: &mut Block, path: &str) -> Result<(), Invalid> {
         let field = format!("{path}.timeouts.queriesPerConnection");
         return Err(invalid(field, "0", "1 or more, or nothing for any number"));
     }
+    finish_tls(block, path)?;
     if let Some(index) = block.bind.iter().position(|bind| bind.to.is_empty()) {
         let field = format!("{path}.bind[{index}].to");
         return Err(invalid(field, "there is none", "addresses or interfaces"));
@@ -105,6 +106,26 @@ fn finish(block: &mut Block, path: &str) -> Result<(), Invalid> {
         finish_forward(forward, &format!("{path}.forward[{index}]"))?;
     }
     Ok(())
+}
+
+/// What is encrypted needs a certificate, and nothing else has one.
+fn finish_tls(block: &mut Block, path: &str) -> Result<(), Invalid> {
+    let (field, scheme) = (format!("{path}.tls"), block.scheme);
+    match &mut block.tls {
+        None if scheme.is_encrypted() => {
+            let wrong = format!("there is none, and the scheme is {}", scheme.name());
+            Err(invalid(field, wrong, "certificate and key, each a file in PEM"))
+        }
+        Some(_) if !scheme.is_encrypted() => {
+            let accepted = "it where the scheme is tls, https or quic; upstreams have a forward[].tls";
+            Err(invalid(field, "the scheme is dns", accepted))
+        }
+        Some(tls) => {
+            field.clone_into(&mut tls.origin);
+            Ok(())
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_prefix(dns64: &Dns64, path: &str) -> Result<(), Invalid> {
@@ -229,14 +250,22 @@ fn checked_reload(reload: Reload) -> Result<Reload, Invalid> {
 /// The same zone on the same port and address twice.
 fn check_doubles(blocks: &[Block]) -> Result<(), Invalid> {
     for (index, block) in blocks.iter().enumerate() {
+        let other = blocks[..index]
+            .iter()
+            .position(|other| other.contradicts_tls(block));
+        if let Some(other) = other {
+            let wrong = format!("servers[{other}] has another on the same port and address");
+            let accepted = "the same in all blocks of a port and an address";
+            return Err(invalid(format!("servers[{index}].tls"), wrong, accepted));
+        }
         for (at, zone) in block.zones.iter().enumerate() {
             let field = || format!("servers[{index}].zones[{at}]");
             if block.zones[..at].contains(zone) {
                 return Err(invalid(field(), format!("{zone} is there twice"), "it once"));
             }
-            let other = blocks[..index].iter().position(|other| {
-                other.port == block.port && other.shares_address(block) && other.zones.contains(zone)
-            });
+            let other = blocks[..index]
+                .iter()
+                .position(|other| other.shares_socket(block) && other.zones.contains(zone));
             if let Some(other) = other {
                 let wrong = format!("{zone} is served by servers[{other}] on the same port and address");
                 return Err(invalid(

@@ -62,8 +62,10 @@ impl Daemon {
         }
         let serving = ActiveConfig::new(config, Some(&current), &host_interfaces, &self.telemetry)?;
         let new = self.listeners.bind(&serving.tables)?;
+        let encrypted = self.listeners.bind_encrypted(&serving.encrypted)?;
         self.admin.adopt(&serving.config, &mut InheritedSockets::none())?;
         self.listeners.adopt(&serving.tables, new);
+        self.listeners.adopt_encrypted(&serving.encrypted, encrypted);
         self.reload_timer = ReloadTimer::new(serving.config.plan.reload);
         self.loaded = loaded;
         faults::follow(&serving.config.plan);

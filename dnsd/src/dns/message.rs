@@ -25,6 +25,7 @@ pub use malformed::Malformed;
 pub use name::{InvalidText, WireName};
 pub(crate) use present::{ACCEPTED_TYPES, is_known as is_known_type, ttl_of as ttl_of_text, type_number};
 pub use present::{InvalidRecord, Reason as InvalidRecordReason, parse_record};
+pub(crate) use query::has_option;
 pub use query::{Edns, Query, Refusal};
 pub(crate) use read::Records;
 pub use read::{Message, Question, Record, Section};

@@ -11,14 +11,13 @@ use std::time::Duration;
 use egret_shared::rt::{clock, task};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::Service;
+use super::{Service, tls};
 use crate::config::model::Timeouts;
 use crate::enforcement::client::{Identity, Unidentified};
 use crate::limits::permits::{Permit, PermitLimits};
@@ -30,12 +29,12 @@ use crate::pipeline::{Disposition, ReceivedAt};
 use crate::zones::{Listener, PacketInfo};
 
 /// Questions of one connection that are under way at once; beyond, it is not read.
-const MAX_PIPELINED: usize = 256;
+pub(super) const MAX_PIPELINED: usize = 256;
 /// Replies of one connection that wait to be written.
 const MAX_UNWRITTEN: usize = 64;
 /// Octets of replies that wait to be written. Who asks for much and reads nothing is cut off, long before its patience
 /// has ended: a pod has a hundred connections, and a reply 64 KiB.
-const UNWRITTEN: PermitLimits = PermitLimits {
+pub(super) const UNWRITTEN: PermitLimits = PermitLimits {
     per_client: 4 << 20,
     total: 32 << 20,
 };
@@ -102,15 +101,15 @@ pub(super) async fn serve(listener: TcpListener, port: Arc<Listener>, service: S
 
 /// What the connections of a listener share.
 #[derive(Clone)]
-struct Door {
-    port: Arc<Listener>,
-    service: Service,
-    close: CancellationToken,
+pub(super) struct Door {
+    pub(super) port: Arc<Listener>,
+    pub(super) service: Service,
+    pub(super) close: CancellationToken,
 }
 
 impl Door {
     /// Closed, and quiet for long enough since it was.
-    async fn closed(&self) {
+    pub(super) async fn closed(&self) {
         self.close.cancelled().await;
         tokio::time::sleep(LAST_CALL).await;
     }
@@ -141,9 +140,17 @@ impl Door {
                     cut,
                     _place: permit,
                 };
-                let serving = converse(stream, caller, self.clone(), table.timeouts);
-                let serving = self.service.under_way.track_future(serving);
-                drop(task::spawn("connection", serving));
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "a connection cannot be set to send at once");
+                }
+                let under_way = &self.service.under_way;
+                if table.scheme.is_encrypted() {
+                    let serving = under_way.track_future(tls::serve(stream, caller, self.clone(), table));
+                    drop(task::spawn("connection", serving));
+                } else {
+                    let serving = converse(stream.into_split(), caller, self.clone(), table.timeouts);
+                    drop(task::spawn("connection", under_way.track_future(serving)));
+                }
             }
             None => self.service.metrics.tcp_refused.increment(1),
         }
@@ -151,25 +158,26 @@ impl Door {
 }
 
 /// Who has a connection.
-struct Caller {
-    arrival: PacketInfo,
-    quota_key: QuotaKey,
+pub(super) struct Caller {
+    pub(super) arrival: PacketInfo,
+    pub(super) quota_key: QuotaKey,
     /// Ends the connection, whatever waits.
-    cut: CancellationToken,
-    _place: Permit<CancellationToken>,
+    pub(super) cut: CancellationToken,
+    pub(super) _place: Permit<CancellationToken>,
 }
 
-async fn converse(stream: TcpStream, caller: Caller, door: Door, timeouts: Timeouts) {
+/// Answers what comes by the reader, until the client, its patience or the listener ends it.
+pub(super) async fn converse<R, W>((reader, writer): (R, W), caller: Caller, door: Door, timeouts: Timeouts)
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
     let Caller {
         arrival,
         quota_key,
         cut,
         _place,
     } = caller;
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a connection cannot be set to send at once");
-    }
-    let (reader, writer) = stream.into_split();
     let (replies, waiting) = mpsc::channel(MAX_UNWRITTEN);
     let send_batch = SendBatch {
         replies,
@@ -178,16 +186,7 @@ async fn converse(stream: TcpStream, caller: Caller, door: Door, timeouts: Timeo
         cut: cut.clone(),
     };
     let mut writing = std::pin::pin!(write(writer, waiting, timeouts.write));
-    tokio::select! {
-        () = read(BufReader::new(reader), arrival, &door, timeouts, send_batch) => {
-            tokio::select! {
-                () = writing => {}
-                () = cut.cancelled() => {}
-            }
-        }
-        () = &mut writing => {}
-        () = cut.cancelled() => {}
-    }
+    tokio::select! { () = read(BufReader::new(reader), arrival, & door, timeouts, send_batch) => { tokio::select!{ () = writing => { } () = cut.cancelled() => { } } } () = & mut writing => { } () = cut.cancelled() => { } }
     if cut.is_cancelled() {
         door.service.metrics.tcp_cut.increment(1);
     }
@@ -221,7 +220,7 @@ impl SendBatch {
 }
 
 async fn read(
-    mut reader: BufReader<OwnedReadHalf>,
+    mut reader: BufReader<impl AsyncRead + Unpin>,
     arrival: PacketInfo,
     door: &Door,
     timeouts: Timeouts,
@@ -234,10 +233,7 @@ async fn read(
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
             return;
         };
-        let message = tokio::select! {
-            message = read_message(&mut reader, patience, timeouts.read) => message,
-            () = door.closed() => return,
-        };
+        let message = tokio::select! { message = read_message(& mut reader, patience, timeouts.read) => message, () = door.closed() => return, };
         let Some(octets) = message else {
             return;
         };
@@ -269,7 +265,7 @@ async fn read(
 
 /// The next message: its length within `first`, and all of it within `rest`; nothing where it does not come.
 async fn read_message(
-    reader: &mut BufReader<OwnedReadHalf>,
+    reader: &mut BufReader<impl AsyncRead + Unpin>,
     first: Duration,
     rest: Duration,
 ) -> Option<Vec<u8>> {
@@ -284,7 +280,11 @@ async fn read_message(
 }
 
 /// Writes replies until all who may send one are gone, or the client does not read.
-async fn write(mut writer: OwnedWriteHalf, mut send_batch: mpsc::Receiver<Unwritten>, patience: Duration) {
+async fn write(
+    mut writer: impl AsyncWrite + Unpin,
+    mut send_batch: mpsc::Receiver<Unwritten>,
+    patience: Duration,
+) {
     while let Some((reply, _place)) = send_batch.recv().await {
         let Ok(length) = u16::try_from(reply.len()) else {
             continue;
@@ -292,9 +292,15 @@ async fn write(mut writer: OwnedWriteHalf, mut send_batch: mpsc::Receiver<Unwrit
         let mut framed = Vec::with_capacity(2 + reply.len());
         framed.extend_from_slice(&length.to_be_bytes());
         framed.extend_from_slice(&reply);
-        match timeout(patience, writer.write_all(&framed)).await {
+        let writing = async {
+            writer.write_all(&framed).await?;
+            writer.flush().await
+        };
+        match timeout(patience, writing).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(_) => return,
         }
     }
+    // TLS says that it ends; who has gone need not hear it.
+    drop(timeout(patience, writer.shutdown()).await);
 }

@@ -125,7 +125,7 @@ impl ListenSocket {
 }
 
 /// Where queries come to.
-fn inlet(address: SocketAddr) -> io::Result<Socket> {
+pub(super) fn inlet(address: SocketAddr) -> io::Result<Socket> {
     let socket = datagrams_of(address)?;
     if address.is_ipv6() {
         setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
@@ -181,7 +181,7 @@ pub(super) fn beside_others(socket: &Socket, bind: impl FnOnce() -> io::Result<(
     bound
 }
 
-fn send(socket: i32, reply: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {
+pub(super) fn send(socket: i32, reply: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {
     let parts = [IoSlice::new(reply)];
     let to = SockaddrStorage::from(to);
     let none = MsgFlags::empty();

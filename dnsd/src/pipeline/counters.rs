@@ -63,7 +63,7 @@ impl<'a> BatchedCounters<'a> {
 
     /// A query came in.
     pub(crate) fn query(&self, transport: Transport, is_ipv6: bool) {
-        add(&self.queries[transport as usize][usize::from(is_ipv6)]);
+        add(&self.queries[transport.counted()][usize::from(is_ipv6)]);
     }
 
     /// A reply with this code goes out.

@@ -100,7 +100,7 @@ impl Metrics {
 
     /// Counts queries.
     pub fn queries(&self, transport: Transport, is_ipv6: bool, count: u64) {
-        self.queries[transport as usize][usize::from(is_ipv6)].increment(count);
+        self.queries[transport.counted()][usize::from(is_ipv6)].increment(count);
     }
 
     /// Counts an intercepted query.

@@ -107,7 +107,7 @@ impl QueryView<'_> {
     pub(super) fn datagram_limit(self) -> usize {
         match self.packet.transport {
             Transport::Udp => self.query.datagram_limit(self.udp_size()),
-            Transport::Tcp => usize::from(u16::MAX),
+            Transport::Tcp | Transport::Quic => usize::from(u16::MAX),
         }
     }
 

@@ -182,7 +182,7 @@ fn about(serving: &ActiveConfig, page: &mut MetricsPage) {
         "gauge",
         "A metric that indicates whether a plugin is enabled on per server and zone basis.",
     );
-    for table in serving.tables.values() {
+    for table in serving.all_tables() {
         for (zone, plugin) in table.plugins() {
             let labels = [
                 ("server", &*table.server()),

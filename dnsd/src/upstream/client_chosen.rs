@@ -26,7 +26,7 @@ pub async fn ask(
     let asking = async {
         match client {
             net::Transport::Udp => by_datagram(server, query, limits).await,
-            net::Transport::Tcp => by_connection(server, query, limits).await,
+            net::Transport::Tcp | net::Transport::Quic => by_connection(server, query, limits).await,
         }
     };
     let answer = timeout(limits.patience, asking).await;

@@ -136,7 +136,7 @@ impl Upstream {
             Protocol::Tcp | Protocol::Tls => true,
             Protocol::Dns if self.options.force_tcp => true,
             Protocol::Dns if self.options.prefer_udp => false,
-            Protocol::Dns => client == net::Transport::Tcp,
+            Protocol::Dns => client.is_stream(),
         };
         if is_by_connection {
             Transport::Tcp

@@ -62,6 +62,14 @@ pub enum TlsError {
         /// Why.
         source: rustls::Error,
     },
+    /// A key of another certificate.
+    #[error("{}: it is not the key of the certificate in {}; want that key in PEM", .key.display(), .certificate.display())]
+    OtherKey {
+        /// The file with the key.
+        key: PathBuf,
+        /// The file with the certificate.
+        certificate: PathBuf,
+    },
     /// A list of authorities that is empty.
     #[error(transparent)]
     Authorities(#[from] VerifierBuilderError),
@@ -137,6 +145,12 @@ fn verifier(
     authorities: Option<&Path>,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
+    let roots = Arc::new(roots(authorities)?);
+    Ok(WebPkiServerVerifier::builder_with_provider(roots, provider).build()?)
+}
+
+/// The authorities in a file, or those that the host trusts.
+pub(crate) fn roots(authorities: Option<&Path>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     let path = match authorities {
         Some(path) => path,
@@ -148,10 +162,10 @@ fn verifier(
     };
     // Unreadable certificates of a host's list are skipped; a list without a readable one is refused.
     roots.add_parsable_certificates(certificates(path)?);
-    Ok(WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?)
+    Ok(roots)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let error = |reason: String| TlsError::File {
         path: path.to_owned(),
         reason,
@@ -165,7 +179,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|source| TlsError::File {
         path: path.to_owned(),
         reason: source.to_string(),

@@ -351,8 +351,10 @@ fn is_same(one: &model::Block, other: &model::Block) -> bool {
 pub(super) fn answering_part(block: &model::Block) -> model::Block {
     let default = model::Block::default();
     model::Block {
+        scheme: default.scheme,
         port: default.port,
         bind: default.bind,
+        tls: default.tls,
         timeouts: default.timeouts,
         prometheus: default.prometheus,
         debug: default.debug,
@@ -368,6 +370,7 @@ pub(super) fn answering_part(block: &model::Block) -> model::Block {
 fn without_origins(block: &model::Block) -> model::Block {
     let mut block = block.clone();
     block.origin.clear();
+    block.tls.iter_mut().for_each(|tls| tls.origin.clear());
     block
         .forward
         .iter_mut()

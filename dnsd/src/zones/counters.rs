@@ -169,7 +169,7 @@ impl ZoneCounters {
 
     /// Counts answered queries of the same series: `octets` of all requests and of all responses, each after `span`.
     pub(crate) fn add(&self, series: &Series, queries: u64, octets: [u64; 2], span: Duration) {
-        let transport = series.transport as usize;
+        let transport = series.transport.counted();
         let [request_octets, response_octets] = octets;
         add(
             &self.requests[transport][usize::from(series.is_ipv6)][series.type_index],

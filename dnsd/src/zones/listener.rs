@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::config::Config;
-use crate::config::model::{Timeouts, Zone};
+use crate::config::model::{Scheme, Timeouts, Zone};
 use crate::dns::message::{CLASS_IN, Question};
 
+use super::certificates::{CertificateLoader, Certificates};
 use super::{
     AnswerSource, AnsweredQuery, CoreDnsCounters, InvalidPlan, ServerBlock, ZoneBinding, ZoneBindings,
     ZoneCounters,
@@ -28,8 +29,12 @@ pub struct Listener {
 /// The zones of an address, and the settings of its socket.
 #[derive(Debug)]
 pub struct ZoneTable {
+    /// How it is asked.
+    pub scheme: Scheme,
     /// The address.
     pub address: SocketAddr,
+    /// What is shown to clients; there where the scheme is encrypted.
+    pub certificates: Option<Arc<Certificates>>,
     /// The configuration.
     pub config: Arc<Config>,
     /// The time-outs of connections.
@@ -87,7 +92,7 @@ impl ZoneTable {
     /// The label `server`, as CoreDNS writes it.
     #[must_use]
     pub fn server(&self) -> String {
-        server_label(self.address)
+        server_label(self.scheme, self.address)
     }
 
     /// Counts a query that no block answers.
@@ -128,10 +133,12 @@ impl ZoneTable {
 /// A zone table for each socket. A block at a wildcard and one at a single address of the same port share the wildcard's
 /// socket: two sockets would need `SO_REUSEPORT`, which lets other programs bind the port, too.
 pub(super) fn tables(
+    scheme: Scheme,
     config: &Arc<Config>,
     blocks: &[Arc<ServerBlock>],
     at: BTreeMap<SocketAddr, Vec<Arc<ServerBlock>>>,
     counts: &CoreDnsCounters,
+    loader: &mut CertificateLoader<'_>,
 ) -> Result<BTreeMap<SocketAddr, Arc<ZoneTable>>, InvalidPlan> {
     let cluster = ClusterNetwork::of_environment();
     // A zone that a block forwards to the outside may be asked for outside.
@@ -141,6 +148,7 @@ pub(super) fn tables(
         .flat_map(|block| &block.plan().zones)
         .chain(&config.cluster_domains)
         .collect();
+    let mut certificates = certificates(&at, loader)?;
     let mut zones = BTreeMap::new();
     for (address, blocks) in &at {
         zones.insert(
@@ -165,7 +173,9 @@ pub(super) fn tables(
         let of_port = at.iter().filter(|(other, _)| other.port() == address.port());
         let mut blocks = at[&address].iter();
         let table = ZoneTable {
+            scheme,
             address,
+            certificates: certificates.remove(&address),
             config: Arc::clone(config),
             timeouts: blocks.next().expect("an address has a block").plan().timeouts,
             zones,
@@ -174,7 +184,7 @@ pub(super) fn tables(
             dropped: at[&address]
                 .iter()
                 .any(|block| block.plan().prometheus)
-                .then(|| counts.zone(&server_label(address), "dropped")),
+                .then(|| counts.zone(&server_label(scheme, address), "dropped")),
             takes_other_classes: of_port
                 .flat_map(|(_, blocks)| blocks)
                 .any(|block| !block.plan().forward.is_empty()),
@@ -247,7 +257,7 @@ fn binding(
     block: &Arc<ServerBlock>,
     counts: &CoreDnsCounters,
 ) -> ZoneBinding {
-    let (plan, server) = (block.plan(), server_label(address));
+    let (plan, server) = (block.plan(), server_label(block.plan().scheme, address));
     let of_cache = plan.cache.as_ref().filter(|_| plan.prometheus).map(|cache| {
         let zones = if cache.zones.is_empty() {
             &plan.zones
@@ -266,11 +276,42 @@ fn binding(
     }
 }
 
+/// What is shown at each address at which a socket is needed.
+fn certificates(
+    at: &BTreeMap<SocketAddr, Vec<Arc<ServerBlock>>>,
+    loader: &mut CertificateLoader<'_>,
+) -> Result<BTreeMap<SocketAddr, Arc<Certificates>>, InvalidPlan> {
+    let mut shown = BTreeMap::<SocketAddr, (Arc<Certificates>, &str)>::new();
+    for (address, blocks) in at {
+        let any = wildcard(*address);
+        let socket = if at.contains_key(&any) { any } else { *address };
+        for plan in blocks.iter().map(|block| block.plan()) {
+            let Some(tls) = &plan.tls else {
+                continue;
+            };
+            let own = loader.get(tls, plan.scheme)?;
+            let (first, other) = shown
+                .entry(socket)
+                .or_insert_with(|| (Arc::clone(&own), &tls.origin));
+            if !Arc::ptr_eq(first, &own) {
+                return Err(InvalidPlan::OtherTls {
+                    origin: tls.origin.clone(),
+                    address: *address,
+                    other: (*other).to_owned(),
+                });
+            }
+        }
+    }
+    let without_origin = |(address, (certificates, _))| (address, certificates);
+    Ok(shown.into_iter().map(without_origin).collect())
+}
+
 /// An address as CoreDNS writes it.
-fn server_label(address: SocketAddr) -> String {
+fn server_label(scheme: Scheme, address: SocketAddr) -> String {
+    let scheme = scheme.name();
     if address.ip().is_unspecified() {
-        format!("dns://:{}", address.port())
+        format!("{scheme}://:{}", address.port())
     } else {
-        format!("dns://{address}")
+        format!("{scheme}://{address}")
     }
 }

@@ -39,6 +39,8 @@ pub struct Metrics {
     pub unreadable_answers: Counter,
     /// Addresses that were not learned, since they are protected.
     pub protected: Counter,
+    /// Certificates whose changed files cannot be used.
+    pub certificate_reload_failed: Counter,
     /// Panics that ended one answer.
     pub panics: Counter,
 }
@@ -62,6 +64,7 @@ impl Metrics {
             ),
             unreadable_answers: counter!("egret_dnsd_unreadable_answers_total"),
             protected: counter!("egret_dnsd_protected_total"),
+            certificate_reload_failed: counter!("egret_dnsd_certificate_reload_failed_total"),
             panics: counter!("coredns_panics_total"),
         }
     }
@@ -89,6 +92,18 @@ fn describe() {
     total!(
         "egret_dnsd_unreadable_answers_total",
         "Answers whose records cannot be read: relayed, not learned."
+    );
+    total!(
+        "egret_dnsd_certificate_reload_failed_total",
+        "Certificates whose files changed and cannot be used; the earlier one stays."
+    );
+    total!(
+        "coredns_dns_https_responses_total",
+        "Counter of DoH responses per server and http status code."
+    );
+    total!(
+        "coredns_dns_quic_responses_total",
+        "Counter of DoQ responses per server and QUIC application code."
     );
     total!(
         "egret_dnsd_protected_total",

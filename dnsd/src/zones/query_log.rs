@@ -204,7 +204,7 @@ fn address(address: Option<std::net::IpAddr>, line: &mut String) -> std::fmt::Re
 fn buffer_size(query: &Query, transport: Transport) -> usize {
     match transport {
         Transport::Udp => query.datagram_limit(u16::MAX),
-        Transport::Tcp => usize::from(u16::MAX),
+        Transport::Tcp | Transport::Quic => usize::from(u16::MAX),
     }
 }
 

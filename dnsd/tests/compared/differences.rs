@@ -69,6 +69,11 @@ pub(crate) const UNOBSERVABLE: &[(&str, &str)] = &[
     ),
     ("forward tls", "authorities and certificates: forwarding/tls.rs"),
     ("forward tls_servername", "the same"),
+    (
+        "tls",
+        "what is shown to clients, and what they have to show: encrypted/tls.rs",
+    ),
+    ("tls client_auth", "the same"),
     ("timeouts", "has no words of its own"),
     ("rewrite", "has no words of its own"),
 ];

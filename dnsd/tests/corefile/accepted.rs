@@ -632,6 +632,61 @@ pub(crate) fn texts() -> Vec<(&'static str, &'static str, Value)> {
             json!(["192.0.2.2"]),
         ),
         ("a. {\n}\na.:54 {\n}", "/servers/1/port", json!(54)),
+        (
+            "tls://. {\n tls a b\n}",
+            "/servers/0/tls",
+            json!({"certificate": "a", "key": "b", "authorities": null, "clientAuth": "nocert"}),
+        ),
+        (
+            "tls://. {\n tls a b c {\n client_auth require_and_verify\n}\n}",
+            "/servers/0/tls",
+            json!({"certificate": "a", "key": "b", "authorities": "c", "clientAuth": "require_and_verify"}),
+        ),
+        (
+            "https://. {\n tls a b {\n client_auth request\n}\n}",
+            "/servers/0/tls/clientAuth",
+            json!("request"),
+        ),
+        (
+            "https://. {\n tls a b {\n client_auth require\n}\n}",
+            "/servers/0/tls/clientAuth",
+            json!("require"),
+        ),
+        (
+            "https://. {\n tls a b {\n client_auth verify_if_given\n}\n}",
+            "/servers/0/tls/clientAuth",
+            json!("verify_if_given"),
+        ),
+        (
+            "quic://. {\n tls a b {\n client_auth nocert\n}\n}",
+            "/servers/0/tls/clientAuth",
+            json!("nocert"),
+        ),
+        ("tls://. {\n tls a b\n}", "/servers/0/port", json!(853)),
+        ("quic://. {\n tls a b\n}", "/servers/0/port", json!(853)),
+        ("https://. {\n tls a b\n}", "/servers/0/port", json!(443)),
+        ("https://.:8443 {\n tls a b\n}", "/servers/0/port", json!(8443)),
+        (
+            "https://10.0.0.0/24 {\n tls a b\n}",
+            "/servers/0/zones",
+            json!(["0.0.10.in-addr.arpa."]),
+        ),
+        // The three and plain DNS, each with what it needs.
+        (
+            ". tls://. https://. quic://. {\n tls a b\n}",
+            "/servers/3/scheme",
+            json!("quic"),
+        ),
+        (
+            ". tls://. https://. quic://. {\n tls a b\n}",
+            "/servers/0/tls",
+            Value::Null,
+        ),
+        (
+            "tls://a {\n tls a b\n}\ntls://b {\n tls a b\n}\nquic://a {\n tls c d\n}",
+            "/servers/2/tls/key",
+            json!("d"),
+        ),
     ]
 }
 
@@ -641,6 +696,10 @@ pub(crate) fn warned_of() -> Vec<(&'static str, &'static str)> {
         (
             ". {\n  trace zipkin localhost:9411 {\n    every 100\n  }\n}",
             "Corefile:2:3: trace does nothing: dnsd sends no spans to a tracing service",
+        ),
+        (
+            ". {\n  tls a b\n}",
+            "Corefile:1:1: tls at /etc/coredns/Corefile:2 is not used: no key of this block begins with tls://, https:// or quic:// (for upstreams forward has an option tls)",
         ),
         (
             ". {\n  pprof\n}",

@@ -103,15 +103,39 @@ pub(crate) fn texts() -> Vec<(&'static str, &'static str)> {
         // Keys.
         (
             "tls://. {\n}",
-            "Corefile:1:1: tls://: node-local-dns does not compile tls in: it answers DNS over UDP and TCP alone; accepted: dns:// or no scheme",
+            "Corefile:1:1: tls://: this block has no certificate; accepted: tls CERT KEY [CA] in the block",
+        ),
+        (
+            ".:53 quic://. {\n}",
+            "Corefile:1:6: quic://: this block has no certificate; accepted: tls CERT KEY [CA] in the block",
+        ),
+        (
+            "tls://a {\n  tls a b\n}\ntls://b {\n  tls a c\n}",
+            "Corefile:4:1: tls://: the block at /etc/coredns/Corefile:1:1 has another tls, on the same port 853; accepted: the same tls in all blocks of a port and an address",
+        ),
+        (
+            "tls://. {\n  tls a\n}",
+            "Corefile:2:3: tls: a word is missing behind it; accepted: tls CERT KEY [CA] { client_auth nocert|request|require|verify_if_given|require_and_verify }",
+        ),
+        (
+            "tls://. {\n  tls a b c d\n}",
+            "Corefile:2:13: tls: \"d\" is one word too many; accepted: tls CERT KEY [CA] { client_auth nocert|request|require|verify_if_given|require_and_verify }",
+        ),
+        (
+            "tls://. {\n  tls a b {\n    client_auth maybe\n  }\n}",
+            "Corefile:3:17: client_auth: \"maybe\"; accepted: nocert, request, require, verify_if_given, require_and_verify",
+        ),
+        (
+            "tls://. {\n  tls a b {\n    keylog /tmp/keys\n  }\n}",
+            "Corefile:3:5: tls: there is no option \"keylog\"; accepted: client_auth",
         ),
         (
             "grpc://. {\n}",
-            "Corefile:1:1: grpc://: node-local-dns does not compile grpc_server in: it answers DNS over UDP and TCP alone; accepted: dns:// or no scheme",
+            "Corefile:1:1: grpc://: dnsd answers over UDP, TCP, TLS, HTTPS and QUIC alone; accepted: dns://, tls://, https:// or quic://, or no scheme",
         ),
         (
-            "https://. {\n}",
-            "Corefile:1:1: https://: node-local-dns does not compile https in: it answers DNS over UDP and TCP alone; accepted: dns:// or no scheme",
+            "https3://. {\n}",
+            "Corefile:1:1: https3://: dnsd answers over UDP, TCP, TLS, HTTPS and QUIC alone; accepted: dns://, tls://, https:// or quic://, or no scheme",
         ),
         (
             ".: {\n}",
@@ -160,15 +184,15 @@ pub(crate) fn texts() -> Vec<(&'static str, &'static str)> {
         // Directives.
         (
             ". {\n  ready\n}",
-            "Corefile:2:3: ready: node-local-dns does not compile it in; accepted: timeouts, reload, bufsize, bind, debug, trace, health, pprof, prometheus, errors, log, dns64, loadbalance, cache, rewrite, template, hosts, loop, forward, whoami",
+            "Corefile:2:3: ready: node-local-dns does not compile it in; accepted: timeouts, reload, bufsize, bind, tls, debug, trace, health, pprof, prometheus, errors, log, dns64, loadbalance, cache, rewrite, template, hosts, loop, forward, whoami",
         ),
         (
             ". {\n  kubernetes cluster.local {\n    pods insecure\n  }\n}",
-            "Corefile:2:3: kubernetes: node-local-dns does not compile it in; accepted: timeouts, reload, bufsize, bind, debug, trace, health, pprof, prometheus, errors, log, dns64, loadbalance, cache, rewrite, template, hosts, loop, forward, whoami",
+            "Corefile:2:3: kubernetes: node-local-dns does not compile it in; accepted: timeouts, reload, bufsize, bind, tls, debug, trace, health, pprof, prometheus, errors, log, dns64, loadbalance, cache, rewrite, template, hosts, loop, forward, whoami",
         ),
         (
             ". {\n  chache 30\n}",
-            "Corefile:2:3: chache: there is no such directive; accepted: timeouts, reload, bufsize, bind, debug, trace, health, pprof, prometheus, errors, log, dns64, loadbalance, cache, rewrite, template, hosts, loop, forward, whoami",
+            "Corefile:2:3: chache: there is no such directive; accepted: timeouts, reload, bufsize, bind, tls, debug, trace, health, pprof, prometheus, errors, log, dns64, loadbalance, cache, rewrite, template, hosts, loop, forward, whoami",
         ),
         (
             ". {\n  cache\n  errors\n  cache 30\n}",

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::config::corefile::{self, Error, from_disk};
 use crate::config::model::Plan;
 use crate::config::{Invalid, RawConfig};
+use crate::zones::certificates::server_config;
 
 use super::Options;
 
@@ -54,28 +55,40 @@ impl Refused {
     pub(super) fn to_json(&self) -> Value {
         let errors = match self {
             Self::Corefile(errors) => errors.iter().map(one).collect(),
-            Self::Other(error) => vec![json!({ "wrong": error })],
+            Self::Other(error) => vec![json!({ "wrong" : error })],
         };
-        json!({ "errors": errors })
+        json!({ "errors" : errors })
     }
 }
 
 fn one(error: &Error) -> Value {
-    json!({
-        "file": &*error.place.file,
-        "line": error.place.line,
-        "column": error.place.column,
-        "wrong": error.wrong,
-        "accepted": error.accepted,
-    })
+    json!({ "file" : & * error.place.file, "line" : error.place.line, "column" : error.place.column, "wrong" : error.wrong, "accepted" : error.accepted, })
 }
 
 pub(super) fn read(options: &Options) -> Result<Found, Refused> {
     let text = text(&options.file)?;
-    match format(options, &text) {
-        Format::Corefile => corefile(&options.file, options.dns_port),
-        Format::Yaml => yaml(&options.file),
+    let mut found = match format(options, &text) {
+        Format::Corefile => corefile(&options.file, options.dns_port)?,
+        Format::Yaml => yaml(&options.file)?,
+    };
+    let unusable = unusable_certificates(&found.plan);
+    found.warnings.extend(unusable);
+    Ok(found)
+}
+
+/// Certificates that cannot be shown. The files may be elsewhere than where dnsd runs, so what is written may be right.
+fn unusable_certificates(plan: &Plan) -> Vec<String> {
+    let mut unusable = Vec::new();
+    for block in &plan.blocks {
+        let Some(tls) = &block.tls else {
+            continue;
+        };
+        let warning = server_config(tls, block.scheme)
+            .err()
+            .map(|error| format!("{}: tls: {error}", tls.origin));
+        unusable.extend(warning.filter(|warning| !unusable.contains(warning)));
     }
+    unusable
 }
 
 /// The plan of a Corefile.

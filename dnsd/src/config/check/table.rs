@@ -5,12 +5,13 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::config::convert::without_defaults;
-use crate::config::model::{Bind, BindTo, Block};
+use crate::config::model::{Bind, BindTo, Block, Scheme};
 
 use super::Found;
 
 /// The chain, with the names of the fields.
-const CHAIN: [&str; 15] = [
+const CHAIN: [&str; 16] = [
+    "tls",
     "timeouts",
     "bufsize",
     "debug",
@@ -59,8 +60,9 @@ fn push_block(text: &mut String, block: &Block, fields: &Value) {
     line(
         text,
         format_args!(
-            "{} on port {} of {} ({})",
+            "{}{} on port {} of {} ({})",
             zones.join(" "),
+            scheme(block.scheme),
             block.port,
             addresses(&block.bind),
             block.origin
@@ -70,6 +72,13 @@ fn push_block(text: &mut String, block: &Block, fields: &Value) {
         for (name, words) in rows(field, &fields[field]) {
             row(text, "  ", name, &words);
         }
+    }
+}
+
+fn scheme(scheme: Scheme) -> String {
+    match scheme {
+        Scheme::Dns => String::new(),
+        encrypted => format!(" over {}", encrypted.name()),
     }
 }
 

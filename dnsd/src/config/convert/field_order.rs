@@ -4,11 +4,13 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 /// What comes first in its mapping; what is not here follows by its name.
-const FIRST: [&str; 22] = [
+const FIRST: [&str; 26] = [
     "servers",
     "zones",
+    "scheme",
     "port",
     "bind",
+    "tls",
     "timeouts",
     "bufsize",
     "debug",
@@ -27,6 +29,8 @@ const FIRST: [&str; 22] = [
     "of",
     "to",
     "class",
+    "certificate",
+    "key",
 ];
 
 /// A value whose mappings are written in this order.

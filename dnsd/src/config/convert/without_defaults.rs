@@ -49,6 +49,7 @@ fn default_of(name: &str) -> Value {
         "consolidate" => json!({ "level": "error", "showFirst": false }),
         "log" => value(&QueryLog::default()),
         "bind" => json!({ "except": [] }),
+        "tls" => json!({ "authorities": null, "clientAuth": "nocert" }),
         "dns64" => value(&Dns64::default()),
         "loadbalance" => value(&LoadBalance::default()),
         "cache" => value(&CacheRules::default()),

@@ -1,10 +1,10 @@
 //! A plan while it is read: blocks, and what they say about the whole.
 
-use crate::config::model::{Block as PlanBlock, Health, Plan, Reload};
+use crate::config::model::{Block as PlanBlock, Health, Plan, Reload, Scheme};
 
 use super::directive::{self, Draft};
 use super::keys::{self, Key};
-use super::syntax::Block;
+use super::syntax::{Block, Directive};
 use crate::config::corefile::position::{Error, Notes, Place};
 
 /// What was read so far.
@@ -31,12 +31,17 @@ impl Drafts {
         };
         let mut draft = Draft::new(PlanBlock {
             origin: first.place.origin(),
+            scheme: first.scheme,
             port: first.port,
             ..PlanBlock::default()
         });
         for directive in &block.directives {
             let read = directive::read(directive, &mut draft, notes);
             notes.take(read);
+        }
+        let is_tls = |directive: &Directive| directive.head.name.text == "tls";
+        if !block.directives.iter().any(is_tls) || draft.block.tls.is_some() {
+            check_tls(&keys, &draft.block, notes);
         }
         self.note_doubles(&keys, &draft.block, notes);
         self.reload = self.reload_of(&draft, first, notes);
@@ -78,6 +83,13 @@ impl Drafts {
             if let Some(other) = other {
                 notes.errors.push(double(key, &other.key.place));
             }
+            let other = self
+                .served
+                .iter()
+                .find(|served| served.contradicts_tls(key, block));
+            if let Some(other) = other {
+                notes.errors.push(other_certificate(key, &other.key.place));
+            }
             self.served.push(Served {
                 key: key.clone(),
                 block: block.clone(),
@@ -88,7 +100,52 @@ impl Drafts {
 
 impl Served {
     fn overlaps(&self, key: &Key, block: &PlanBlock) -> bool {
-        self.key.zone == key.zone && self.key.port == key.port && self.block.shares_address(block)
+        self.key.zone == key.zone && self.shares_socket(key, block)
+    }
+
+    fn shares_socket(&self, key: &Key, block: &PlanBlock) -> bool {
+        (self.key.scheme, self.key.port) == (key.scheme, key.port) && self.block.shares_address(block)
+    }
+
+    fn contradicts_tls(&self, key: &Key, block: &PlanBlock) -> bool {
+        let tls = self.block.tls.as_ref().zip(block.tls.as_ref());
+        key.scheme.is_encrypted()
+            && tls.is_some_and(|(own, other)| !own.is_like(other))
+            && self.shares_socket(key, block)
+    }
+}
+
+/// A key that is encrypted needs a certificate, and a certificate a key that is. CoreDNS would serve the one without
+/// encryption, and take no notice of the other.
+fn check_tls(keys: &[Key], block: &PlanBlock, notes: &mut Notes) {
+    let encrypted = keys.iter().find(|key| key.scheme.is_encrypted());
+    match (encrypted, &block.tls) {
+        (Some(key), None) => notes.errors.push(Error {
+            place: key.place.clone(),
+            wrong: format!("{}://: this block has no certificate", key.scheme.name()),
+            accepted: "tls CERT KEY [CA] in the block".to_owned(),
+        }),
+        (None, Some(tls)) => {
+            let text = format!(
+                "tls at {} is not used: no key of this block begins with tls://, https:// or quic:// (for upstreams \
+                 forward has an option tls)",
+                tls.origin
+            );
+            notes.warn(&keys[0].place, text);
+        }
+        (Some(_), Some(_)) | (None, None) => {}
+    }
+}
+
+fn other_certificate(key: &Key, other: &Place) -> Error {
+    Error {
+        place: key.place.clone(),
+        wrong: format!(
+            "{}://: the block at {other} has another tls, on the same port {}",
+            key.scheme.name(),
+            key.port
+        ),
+        accepted: "the same tls in all blocks of a port and an address".to_owned(),
     }
 }
 
@@ -103,25 +160,27 @@ fn double(key: &Key, other: &Place) -> Error {
     }
 }
 
-/// A block serves one port; keys with several ports make several.
+/// A block is asked in one way on one port; keys with several make several.
 fn split(block: PlanBlock, keys: &[Key], notes: &mut Notes) -> Vec<PlanBlock> {
-    let mut ports: Vec<u16> = Vec::new();
+    let mut sockets: Vec<(Scheme, u16)> = Vec::new();
     for key in keys {
-        if !ports.contains(&key.port) {
-            if !ports.is_empty() {
+        if !sockets.contains(&(key.scheme, key.port)) {
+            if !sockets.is_empty() {
                 notes.warn(&key.place, "another port: it has a cache and limits of its own");
             }
-            ports.push(key.port);
+            sockets.push((key.scheme, key.port));
         }
     }
-    let of_port = |port: u16| PlanBlock {
+    let of_socket = |(scheme, port): (Scheme, u16)| PlanBlock {
+        scheme,
         port,
+        tls: block.tls.clone().filter(|_| scheme.is_encrypted()),
         zones: keys
             .iter()
-            .filter(|key| key.port == port)
+            .filter(|key| (key.scheme, key.port) == (scheme, port))
             .map(|key| key.zone)
             .collect(),
         ..block.clone()
     };
-    ports.into_iter().map(of_port).collect()
+    sockets.into_iter().map(of_socket).collect()
 }

@@ -17,6 +17,7 @@ mod rewrite;
 mod simple;
 mod template;
 mod timeouts;
+mod tls;
 
 use std::net::SocketAddr;
 
@@ -69,6 +70,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         "reload" => reload::read(directive, draft, notes),
         "bufsize" => simple::bufsize(directive, draft),
         "bind" => bind::read(directive, draft),
+        "tls" => tls::read(directive, draft),
         "debug" => simple::debug(directive, draft),
         "trace" => ignored::trace(directive, notes),
         "health" => health::read(directive, draft),
@@ -100,7 +102,7 @@ enum Repetition {
 /// As CoreDNS has it.
 fn repetition(name: &str) -> Repetition {
     match name {
-        "cache" | "errors" | "hosts" | "loop" | "pprof" | "prometheus" => Repetition::Refused,
+        "cache" | "errors" | "hosts" | "loop" | "pprof" | "prometheus" | "tls" => Repetition::Refused,
         "bufsize" | "reload" | "whoami" => Repetition::Ignored,
         _other => Repetition::Adds,
     }

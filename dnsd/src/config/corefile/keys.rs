@@ -1,25 +1,19 @@
-//! The keys of a server block: `[dns://]ZONE[:PORT]`.
+//! The keys of a server block: `[dns://|tls://|https://|quic://]ZONE[:PORT]`.
 
-use crate::config::model::Zone;
+use crate::config::model::{Scheme, Zone};
 
 use super::syntax::Token;
 use crate::config::corefile::position::{Error, Notes, Place};
 
-/// Other ways to be asked, with the plugin that CoreDNS needs for them.
-const OTHER_TRANSPORTS: [(&str, &str); 6] = [
-    ("tls://", "tls"),
-    ("quic://", "quic"),
-    ("grpc://", "grpc_server"),
-    ("https3://", "https3"),
-    ("https://", "https"),
-    ("unix://", "unix"),
-];
+/// Schemes of CoreDNS that dnsd has no sockets for.
+const OTHER_SCHEMES: [&str; 3] = ["grpc://", "https3://", "unix://"];
 
 /// A zone with its port, and where it stands.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) place: Place,
     pub(super) zone: Zone,
+    pub(super) scheme: Scheme,
     pub(super) port: u16,
 }
 
@@ -34,24 +28,35 @@ pub(super) fn read(tokens: &[Token], default_port: u16, notes: &mut Notes) -> Ve
 }
 
 fn read_one(token: &Token, default_port: u16, notes: &mut Notes) -> Result<Vec<Key>, Error> {
-    if let Some((scheme, plugin)) = OTHER_TRANSPORTS
+    if let Some(scheme) = OTHER_SCHEMES
         .iter()
-        .find(|(scheme, _)| token.text.starts_with(scheme))
+        .find(|scheme| token.text.starts_with(*scheme))
     {
         return Err(token.error(
-            format!(
-                "{scheme}: node-local-dns does not compile {plugin} in: it answers DNS over UDP and TCP alone"
-            ),
-            "dns:// or no scheme",
+            format!("{scheme}: dnsd answers over UDP, TCP, TLS, HTTPS and QUIC alone"),
+            "dns://, tls://, https:// or quic://, or no scheme",
         ));
     }
-    let text = token.text.strip_prefix("dns://").unwrap_or(&token.text);
+    let (scheme, text) = scheme(&token.text);
     let (text, port) = token.without_port(text)?;
     let zones = token.zones_of(text, notes)?;
     let key = |zone| Key {
         place: token.place.clone(),
         zone,
-        port: port.unwrap_or(default_port),
+        scheme,
+        port: port.unwrap_or_else(|| scheme.default_port().unwrap_or(default_port)),
     };
     Ok(zones.into_iter().map(key).collect())
+}
+
+/// The scheme, and what follows it.
+fn scheme(key: &str) -> (Scheme, &str) {
+    let split = |scheme: Scheme| {
+        let rest = key.strip_prefix(scheme.name())?.strip_prefix("://")?;
+        Some((scheme, rest))
+    };
+    Scheme::ALL
+        .into_iter()
+        .find_map(split)
+        .unwrap_or((Scheme::Dns, key))
 }

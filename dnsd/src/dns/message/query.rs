@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::malformed::Malformed;
 use super::name::WireName;
-use super::read::{Question, Record, Records, Section};
+use super::read::{Message, Question, Record, Records, Section};
 use super::{CLASS_IN, HEADER, flag, kind, rcode};
 
 /// Options that speak of one hop only: they are not passed on, and an answer does not depend on them.
@@ -185,6 +185,26 @@ fn edns_of(octets: &[u8], record: &Record) -> Result<Edns, Refusal> {
         dnssec: high & 0x80 != 0,
         options: end_to_end(&octets[record.data.clone()])
             .map_err(|_malformed| Refusal::Reply(rcode::FORMERR))?,
+    })
+}
+
+/// Whether a query that can be read has this option of EDNS.
+pub(crate) fn has_option(octets: &[u8], option: u16) -> bool {
+    let Ok(message) = Message::read(octets) else {
+        return false;
+    };
+    let records = message.records().map_while(Result::ok);
+    let mut opts = records.filter(|record| record.kind == kind::OPT);
+    opts.any(|record| {
+        let mut data = &octets[record.data];
+        while let Some([code_high, code_low, high, low]) = data.first_chunk::<4>() {
+            if u16::from_be_bytes([*code_high, *code_low]) == option {
+                return true;
+            }
+            let length = 4 + usize::from(u16::from_be_bytes([*high, *low]));
+            data = data.get(length..).unwrap_or_default();
+        }
+        false
     })
 }
 

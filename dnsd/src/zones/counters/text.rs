@@ -71,7 +71,7 @@ fn each(state: &State, mut write: impl FnMut(&[(&str, &str)], &ZoneCounters)) {
 fn by_transport(name: &str, labels: &[(&str, &str)], histograms: &[Histogram; 2], page: &mut MetricsPage) {
     for transport in Transport::ALL {
         let labels = with(labels, &[("proto", transport.label())]);
-        samples(name, &labels, &histograms[transport as usize], page);
+        samples(name, &labels, &histograms[transport.counted()], page);
     }
 }
 
@@ -98,7 +98,7 @@ fn with<'a>(labels: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(
 impl ZoneCounters {
     fn requests(&self, name: &str, labels: &[(&str, &str)], page: &mut MetricsPage) {
         for transport in Transport::ALL {
-            for (family, of_family) in ["1", "2"].iter().zip(&self.requests[transport as usize]) {
+            for (family, of_family) in ["1", "2"].iter().zip(&self.requests[transport.counted()]) {
                 for (place, counter) in of_family.iter().enumerate() {
                     let kind = TYPES.get(place).map_or("other", |(_, label)| label);
                     let more = [("proto", transport.label()), ("family", family), ("type", kind)];

@@ -10,6 +10,7 @@ pub const ACCEPTED: &[(&str, &[&str])] = &[
     ("reload", &[]),
     ("bufsize", &[]),
     ("bind", &["except"]),
+    ("tls", &["client_auth"]),
     ("debug", &[]),
     (
         "trace",
@@ -126,7 +127,7 @@ pub(super) fn check(directive: &Directive) -> Result<(), Error> {
 /// Plugins of CoreDNS that node-local-dns is built without (its plugin.cfg).
 const NOT_COMPILED_IN: &str = "acl any auto autopath azure cancel chaos clouddns deprecated dnssec dnstap erratic etcd \
      file geoip grpc grpc_server header https https3 k8s_external kubernetes local metadata minimal multisocket \
-     nomad nsid on proxyproto quic ready root route53 secondary shed sign tls transfer tsig view";
+     nomad nsid on proxyproto quic ready root route53 secondary shed sign transfer tsig view";
 
 pub(super) fn unknown(name: &Token) -> Error {
     let is_plugin = NOT_COMPILED_IN
