@@ -162,7 +162,17 @@ impl Daemon {
     /// When a listener dies.
     pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
         loop {
-            tokio::select! { request = signals.next() => match request { SignalRequest::Stop => break, SignalRequest::Reload => self.reload().await, }, () = self.reload_timer.next() => self.reload_if_changed().await, event = self.host.takeover_event() => if self.handle_takeover(event).await? { return self.end_after_takeover(signals, false).await; }, () = self.listeners.ended() => anyhow::bail!("a listener ended"), }
+            tokio::select! {
+                request = signals.next() => match request {
+                    SignalRequest::Stop => break,
+                    SignalRequest::Reload => self.reload().await,
+                },
+                () = self.reload_timer.next() => self.reload_if_changed().await,
+                event = self.host.takeover_event() => if self.handle_takeover(event).await? {
+                    return self.end_after_takeover(signals, false).await;
+                },
+                () = self.listeners.ended() => anyhow::bail!("a listener ended"),
+            }
         }
         if self.lameduck(&mut signals).await? {
             return self.end_after_takeover(signals, true).await;

@@ -23,7 +23,7 @@ use egret_dnsd::enforcement::link;
 use egret_dnsd::enforcement::observation::{AnswerObservation, observe};
 use egret_dnsd::enforcement::records::RecordLimits;
 use egret_kernel::links::Attachment;
-use egret_shared::link::{Frame, FrameDecoder, Interest, ToDnsd, ToEnforcer};
+use egret_shared::link::{FrameDecoder, Frame, Interest, ToDnsd, ToEnforcer};
 use egret_shared::revision::{DnsdInstance, Sequence};
 use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
@@ -151,7 +151,10 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![3 => (any::< bool > (), 0 .. 40_u8).prop_map(| (is_waited_for, name) | Step::Ask { is_waited_for, name }), 2 => (0 .. 12_u64).prop_map(Step::Pass),]
+    prop_oneof![
+        3 => (any::<bool>(), 0..40_u8).prop_map(|(is_waited_for, name)| Step::Ask { is_waited_for, name }),
+        2 => (0..12_u64).prop_map(Step::Pass),
+    ]
 }
 
 fn domain(is_waited_for: bool) -> &'static str {
@@ -163,8 +166,37 @@ fn domain(is_waited_for: bool) -> &'static str {
 }
 
 proptest! {
-/// In simulated time, so that any delay at all is seen.
-#[test] fn what_nobody_waits_for_keeps_back_nothing_that_is_waited_for(steps in prop::collection::vec(step(), 1 .. 60)) { let mut now = Timestamp::from_millis(10_000); let mut hold = Gate::new(LIMITS, now); hold.connected(now); hold.receive(interest(), now); hold.receive(ToDnsd::InterestComplete, now); let mut kept_since = None; for step in steps { match step { Step::Pass(millis) => now = now.after(Duration::from_millis(millis)), Step::Ask { is_waited_for, name } => { let told = told(& format!("n{name}.{}", domain(is_waited_for)), name); let verdict = hold.answer(told.for_client(POD), client_id().attachment, POD.into(), Origin::Upstream, now); prop_assert!(is_waited_for || verdict == Verdict::Release); } } while hold.poll_outgoing().is_some_and(| due | due <= now) { let message = hold.poll_transmit(now, | _ | client_id()); if let Some(realized) = realized(message.as_slice()) { hold.receive(realized, now); } } prop_assert!(!hold.is_holding(), "an answer waits for more than the enforcer"); kept_since = (hold.queued() > 0).then(|| kept_since.unwrap_or(now)); let kept = kept_since.map_or(Duration::ZERO, | since | now.since(since)); prop_assert!(kept < Duration::from_millis(TOGETHER), "kept back for {kept:?}"); } } }
+    /// In simulated time, so that any delay at all is seen.
+    #[test]
+    fn what_nobody_waits_for_keeps_back_nothing_that_is_waited_for(steps in prop::collection::vec(step(), 1..60)) {
+        let mut now = Timestamp::from_millis(10_000);
+        let mut hold = Gate::new(LIMITS, now);
+        hold.connected(now);
+        hold.receive(interest(), now);
+        hold.receive(ToDnsd::InterestComplete, now);
+        let mut kept_since = None;
+        for step in steps {
+            match step {
+                Step::Pass(millis) => now = now.after(Duration::from_millis(millis)),
+                Step::Ask { is_waited_for, name } => {
+                    let told = told(&format!("n{name}.{}", domain(is_waited_for)), name);
+                    let verdict = hold.answer(told.for_client(POD), client_id().attachment, POD.into(), Origin::Upstream, now);
+                    prop_assert!(is_waited_for || verdict == Verdict::Release);
+                }
+            }
+            while hold.poll_outgoing().is_some_and(|due| due <= now) {
+                let message = hold.poll_transmit(now, |_| client_id());
+                if let Some(realized) = realized(message.as_slice()) {
+                    hold.receive(realized, now);
+                }
+            }
+            prop_assert!(!hold.is_holding(), "an answer waits for more than the enforcer");
+            kept_since = (hold.queued() > 0).then(|| kept_since.unwrap_or(now));
+            let kept = kept_since.map_or(Duration::ZERO, |since| now.since(since));
+            prop_assert!(kept < Duration::from_millis(TOGETHER), "kept back for {kept:?}");
+        }
+    }
+}
 
 /// Whether it was woken.
 #[derive(Default)]

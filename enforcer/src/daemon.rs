@@ -110,7 +110,13 @@ impl Daemon {
     /// When the engine died.
     pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
         loop {
-            tokio::select! { request = signals.next() => match request { SignalRequest::Stop => break, SignalRequest::Reload => self.reload().await, }, () = self.inputs.closed() => anyhow::bail!("the engine ended"), }
+            tokio::select! {
+                request = signals.next() => match request {
+                    SignalRequest::Stop => break,
+                    SignalRequest::Reload => self.reload().await,
+                },
+                () = self.inputs.closed() => anyhow::bail!("the engine ended"),
+            }
         }
         // It fails when the engine has ended already.
         drop(self.inputs.send(Input::Stop).await);

@@ -65,7 +65,10 @@ async fn converse(
 ) -> Result<std::convert::Infallible, LinkEnd> {
     let wire = FrameStream::new(stream)?;
     gate.connected();
-    tokio::select! { end = read(& wire, gate) => end, end = write(& wire, instance, gate, metrics) => end, }
+    tokio::select! {
+        end = read(&wire, gate) => end,
+        end = write(&wire, instance, gate, metrics) => end,
+    }
 }
 
 async fn read(wire: &FrameStream, gate: &ResponseGate) -> Result<std::convert::Infallible, LinkEnd> {
@@ -105,7 +108,15 @@ async fn write(
         wire.write_all(&frames).await?;
         gate.written();
         frames.clear();
-        tokio::select! { () = gate.has_outgoing() => { for message in & gate.outgoing(BATCH) { count(message, metrics); encode(instance, message, & mut frames); } } held = held_count.changed(gate) => encode(instance, & held, & mut frames), }
+        tokio::select! {
+            () = gate.has_outgoing() => {
+                for message in &gate.outgoing(BATCH) {
+                    count(message, metrics);
+                    encode(instance, message, &mut frames);
+                }
+            }
+            held = held_count.changed(gate) => encode(instance, &held, &mut frames),
+        }
     }
 }
 

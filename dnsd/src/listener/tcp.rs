@@ -88,7 +88,10 @@ pub(super) async fn serve(listener: TcpListener, port: Arc<Listener>, service: S
         close: ends.connections,
     };
     loop {
-        let accepted = tokio::select! { accepted = listener.accept() => accepted, () = ends.listener.cancelled() => return, };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = ends.listener.cancelled() => return,
+        };
         match accepted {
             Ok((stream, peer)) => door.admit(stream, peer),
             Err(error) => {
@@ -186,7 +189,16 @@ where
         cut: cut.clone(),
     };
     let mut writing = std::pin::pin!(write(writer, waiting, timeouts.write));
-    tokio::select! { () = read(BufReader::new(reader), arrival, & door, timeouts, send_batch) => { tokio::select!{ () = writing => { } () = cut.cancelled() => { } } } () = & mut writing => { } () = cut.cancelled() => { } }
+    tokio::select! {
+        () = read(BufReader::new(reader), arrival, &door, timeouts, send_batch) => {
+            tokio::select! {
+                () = writing => {}
+                () = cut.cancelled() => {}
+            }
+        }
+        () = &mut writing => {}
+        () = cut.cancelled() => {}
+    }
     if cut.is_cancelled() {
         door.service.metrics.tcp_cut.increment(1);
     }
@@ -233,7 +245,10 @@ async fn read(
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
             return;
         };
-        let message = tokio::select! { message = read_message(& mut reader, patience, timeouts.read) => message, () = door.closed() => return, };
+        let message = tokio::select! {
+            message = read_message(&mut reader, patience, timeouts.read) => message,
+            () = door.closed() => return,
+        };
         let Some(octets) = message else {
             return;
         };

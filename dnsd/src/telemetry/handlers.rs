@@ -192,7 +192,15 @@ async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<AdminState
     let failures = counter!("coredns_health_request_failures_total");
     let mut looks = tokio::time::interval(LOOK);
     loop {
-        let change = tokio::select! { change = changes.recv() => change, _ = looks.tick() => { if let Some(address) = health { look(address, & failures).await; } continue; } };
+        let change = tokio::select! {
+            change = changes.recv() => change,
+            _ = looks.tick() => {
+                if let Some(address) = health {
+                    look(address, &failures).await;
+                }
+                continue;
+            }
+        };
         match change {
             None => return,
             Some(Change::Health(address)) => health = address,

@@ -184,7 +184,26 @@ impl SharedSocket {
                     None => std::future::pending().await,
                 }
             };
-            let event = tokio::select! { biased; failure = grace_over => { icmp_error = None; self.fail(failure); Ok(()) } () = self.wake.notified() => Ok(()), ready = self.socket.ready(Interest::READABLE | Interest::ERROR) => match ready { Ok(mut ready) if ready.ready().is_error() => { ready.clear_ready_matching(Ready::ERROR); Err(self.take_error()) } Ok(mut ready) => { ready.retain_ready(); self.read() } Err(error) => Err(error), }, };
+            let event = tokio::select! {
+                biased;
+                failure = grace_over => {
+                    icmp_error = None;
+                    self.fail(failure);
+                    Ok(())
+                }
+                () = self.wake.notified() => Ok(()),
+                ready = self.socket.ready(Interest::READABLE | Interest::ERROR) => match ready {
+                    Ok(mut ready) if ready.ready().is_error() => {
+                        ready.clear_ready_matching(Ready::ERROR);
+                        Err(self.take_error())
+                    }
+                    Ok(mut ready) => {
+                        ready.retain_ready();
+                        self.read()
+                    }
+                    Err(error) => Err(error),
+                },
+            };
             match event.and_then(|()| self.send()) {
                 Ok(true) => {}
                 Ok(false) => self.wait_writable().await,

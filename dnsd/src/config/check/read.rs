@@ -55,14 +55,20 @@ impl Refused {
     pub(super) fn to_json(&self) -> Value {
         let errors = match self {
             Self::Corefile(errors) => errors.iter().map(one).collect(),
-            Self::Other(error) => vec![json!({ "wrong" : error })],
+            Self::Other(error) => vec![json!({ "wrong": error })],
         };
-        json!({ "errors" : errors })
+        json!({ "errors": errors })
     }
 }
 
 fn one(error: &Error) -> Value {
-    json!({ "file" : & * error.place.file, "line" : error.place.line, "column" : error.place.column, "wrong" : error.wrong, "accepted" : error.accepted, })
+    json!({
+        "file": &*error.place.file,
+        "line": error.place.line,
+        "column": error.place.column,
+        "wrong": error.wrong,
+        "accepted": error.accepted,
+    })
 }
 
 pub(super) fn read(options: &Options) -> Result<Found, Refused> {
