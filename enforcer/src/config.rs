@@ -16,9 +16,9 @@ use egret_shared::rt::config::{ConfigError, load};
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::denials::Telling;
 use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
-use crate::backend::netfilter::place::JumpPlace;
-use crate::backend::netfilter::refusal::DenyAction;
-use crate::backend::netfilter::unknown::{Stance, UnknownPods};
+use crate::backend::netfilter::model::unknown_pods::{Stance, UnknownPods};
+use crate::backend::netfilter::render::deny::DenyAction;
+use crate::backend::netfilter::tables::jump_position::JumpPlace;
 use crate::backend::netfilter::{MOST_MEMBERS, NftWriter};
 
 mod value;

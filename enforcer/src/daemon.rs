@@ -20,7 +20,7 @@ use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::netfilter::denials::Denials;
 use egret_enforcer::backend::netfilter::names::is_own_chain;
-use egret_enforcer::backend::netfilter::neighbours::{ForeignMarks, look_for_marks};
+use egret_enforcer::backend::netfilter::tables::foreign_rules::{ForeignMarks, look_for_marks};
 use egret_enforcer::backend::netfilter::{Beside, Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
 use egret_enforcer::config::{Args, BackendKind, Config, EventsTo, Fixed};

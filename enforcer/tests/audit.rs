@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Outcome, Telling};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
+use egret_enforcer::backend::netfilter::render::deny::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{self, Backend, Standing};
 use egret_kernel::iptables::Flavour;

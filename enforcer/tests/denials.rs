@@ -9,7 +9,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Telling};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
+use egret_enforcer::backend::netfilter::render::deny::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, Decider, Standing};
 use egret_kernel::iptables::Flavour;

@@ -6,20 +6,20 @@
 
 mod node_world;
 
-use egret_enforcer::backend::netfilter::attached::{Attached, Port};
-use egret_enforcer::backend::netfilter::available::AvailableSets;
-use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
-use egret_enforcer::backend::netfilter::closed::Closed;
-use egret_enforcer::backend::netfilter::dispatch;
-use egret_enforcer::backend::netfilter::encapsulation;
-use egret_enforcer::backend::netfilter::ipvs::{self, Led};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
+use egret_enforcer::backend::netfilter::model::attachment::{Attached, Port};
+use egret_enforcer::backend::netfilter::model::available_sets::AvailableSets;
 use egret_enforcer::backend::netfilter::names::{self, PodChains};
-use egret_enforcer::backend::netfilter::place::{JumpPlace, Put};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
+use egret_enforcer::backend::netfilter::render::deny::DenyAction;
+use egret_enforcer::backend::netfilter::render::dispatch;
+use egret_enforcer::backend::netfilter::render::encapsulation;
+use egret_enforcer::backend::netfilter::render::ipvs::{self, Led};
+use egret_enforcer::backend::netfilter::render::source_check;
+use egret_enforcer::backend::netfilter::render::unknown_pods::Closed;
 use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
-use egret_enforcer::backend::netfilter::restore::Change as Restore;
-use egret_enforcer::backend::netfilter::source_check;
+use egret_enforcer::backend::netfilter::tables::cleanup::{self, Mode};
+use egret_enforcer::backend::netfilter::tables::jump_position::{JumpPlace, Put};
+use egret_enforcer::backend::netfilter::tables::restore::Change as Restore;
 use egret_enforcer::node::ENCAPSULATION_PORTS;
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, Hook, InterfaceName, IpTables};

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_enforcer::backend::netfilter::joint::{Joints, SEVERAL};
+use egret_enforcer::backend::netfilter::sets::merged::{Joints, SEVERAL};
 use egret_policies::memory::{Connection, Decision, Entering, Memory, Protocol, Verdict};
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{

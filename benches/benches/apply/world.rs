@@ -8,7 +8,7 @@ use egret_benches::big::Elsewhere;
 use egret_benches::{START, compiler};
 use egret_enforcer::backend::netfilter::denials::Telling;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
+use egret_enforcer::backend::netfilter::render::deny::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, Standing};
 use egret_enforcer::node::{Locate, Location};

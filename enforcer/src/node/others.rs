@@ -10,8 +10,8 @@ use egret_shared::switch::{Switch, is_off};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::backend::netfilter::hooks::{self, jumps};
 use crate::backend::netfilter::names;
+use crate::backend::netfilter::tables::hooks::{self, jumps};
 
 /// Waits for changes that others make in the nft flavour. The legacy one tells of none.
 #[derive(Debug)]

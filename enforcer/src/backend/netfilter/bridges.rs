@@ -14,8 +14,9 @@ use egret_kernel::links::Links;
 use egret_shared::switch::{Switch, is_off};
 use serde::{Deserialize, Serialize};
 
-use super::chains::Chains;
-use super::{Netfilter, names};
+use crate::backend::netfilter::driver::Netfilter;
+use crate::backend::netfilter::names;
+use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::outlook::{Gap, GapKind};
 
 /// What is done about bridges whose ports iptables does not see.
@@ -30,13 +31,13 @@ pub enum BridgeNetfilter {
 
 /// What was turned on, by family.
 #[derive(Debug)]
-pub(super) struct TurnedOn {
+pub(crate) struct TurnedOn {
     wish: BridgeNetfilter,
     bridges: BTreeSet<(Family, InterfaceName)>,
 }
 
 impl TurnedOn {
-    pub(super) fn as_wished(wish: BridgeNetfilter) -> Self {
+    pub(crate) fn as_wished(wish: BridgeNetfilter) -> Self {
         Self {
             wish,
             bridges: BTreeSet::new(),
@@ -44,13 +45,13 @@ impl TurnedOn {
     }
 
     /// Takes what an earlier life wrote down.
-    pub(super) fn adopt(&mut self, family: Family, listing: &TableListing) {
+    pub(crate) fn adopt(&mut self, family: Family, listing: &TableListing) {
         let noted = noted(listing).into_iter();
         self.bridges.extend(noted.map(|bridge| (family, bridge)));
     }
 
     /// The chain that keeps them; none where there are none.
-    pub(super) fn chain(&self, family: Family) -> Chains {
+    pub(crate) fn chain(&self, family: Family) -> Chains {
         let own = self.bridges.iter().filter(|(of, _)| *of == family);
         let lines: Vec<String> = own.map(|(_, bridge)| note(bridge)).collect();
         let chain = (!lines.is_empty()).then(|| (names::bridges().as_str().to_owned(), lines));
@@ -65,7 +66,7 @@ fn note(bridge: &InterfaceName) -> String {
 }
 
 /// The bridges that a listing says were turned on.
-pub(super) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
+pub(crate) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
     let lines = listing
         .chain(names::bridges().as_str())
         .into_iter()
@@ -80,7 +81,7 @@ pub(super) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
 }
 
 /// Sets one bridge; one that is gone needs no setting.
-pub(super) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result<(), String> {
+pub(crate) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result<(), String> {
     let said = |error: egret_kernel::netlink::Error| error.to_string();
     let found = Links::open()
         .map_err(said)?
@@ -106,7 +107,7 @@ impl Netfilter {
     }
 
     /// Turns bridges of pods on as wished, and off again what is wished for no more. Returns what stays unseen.
-    pub(super) fn see_to_bridges(&mut self) -> Vec<Gap> {
+    pub(crate) fn see_to_bridges(&mut self) -> Vec<Gap> {
         let calls = self.calls();
         let off = calls.iter().flat_map(|(bridge, calls)| {
             let off = Family::BOTH.into_iter().filter(|family| !calls.of(*family));

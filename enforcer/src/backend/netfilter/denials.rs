@@ -17,15 +17,17 @@ use egret_kernel::iptables::{ChainName, IpTables, Limit, Rule as Line, Target};
 use egret_policies::rules::{Digest, Direction, Tier};
 use egret_shared::switch::{Switch, is_off};
 
-use super::chains::Chains;
-use super::front;
-use super::marks::Marks;
-use super::names;
-use super::tally::Label;
+use crate::backend::netfilter::marks::Marks;
+use crate::backend::netfilter::names;
+use crate::backend::netfilter::render::chains::Chains;
+use crate::backend::netfilter::render::conn_state;
 use crate::backend::{Action, Decider};
+use label::Label;
+
+pub mod label;
 
 /// The policy in the label of what an isolated pod is not allowed by any rule.
-pub(super) const ISOLATION: &str = "isolation";
+pub(crate) const ISOLATION: &str = "isolation";
 /// What the text begins with by which the kernel tells of a packet.
 const PREFIX: &str = "egret-";
 
@@ -162,7 +164,7 @@ impl Denial {
     }
 
     /// What the kernel says of such a packet.
-    pub(super) fn prefix(&self) -> String {
+    pub(crate) fn prefix(&self) -> String {
         format!("{PREFIX}{}", self.digest())
     }
 }
@@ -204,7 +206,7 @@ impl Cause {
 }
 
 /// Where a rule sends what it denies.
-pub(super) fn target(denial: Option<Denial>, tells: bool) -> Target {
+pub(crate) fn target(denial: Option<Denial>, tells: bool) -> Target {
     Target::Goto(match denial {
         Some(denial) if tells => denial.chain(),
         Some(_) | None => names::deny(),
@@ -212,7 +214,7 @@ pub(super) fn target(denial: Option<Denial>, tells: bool) -> Target {
 }
 
 /// Where a rule of policies in audit sends what it would deny.
-pub(super) fn would_target(denial: Option<Denial>, tells: bool) -> Target {
+pub(crate) fn would_target(denial: Option<Denial>, tells: bool) -> Target {
     match denial {
         Some(denial) if tells => Target::Goto(denial.chain()),
         Some(_) | None => Target::Return,
@@ -220,12 +222,12 @@ pub(super) fn would_target(denial: Option<Denial>, tells: bool) -> Target {
 }
 
 /// Lets the chains that all pods share tell as well: of flows that are revoked, and of unknown pods.
-pub(super) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
+pub(crate) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
     let revoked: BTreeMap<String, Denial> = Direction::ALL
         .into_iter()
         .map(|direction| {
             let cause = Cause::Revoked;
-            let line = front::revoked(marks, direction).to_string();
+            let line = conn_state::revoked(marks, direction).to_string();
             let outcome = Outcome::Denied;
             (
                 line,
@@ -248,7 +250,7 @@ pub(super) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
 }
 
 /// The line that has the kernel say so of a packet, at most so often.
-pub(super) fn tell(prefix: String, telling: Telling) -> Line {
+pub(crate) fn tell(prefix: String, telling: Telling) -> Line {
     let group = telling.group;
     let line = Line::to(Target::Nflog { prefix, group });
     if is_off(Switch::LimitTelling) {
@@ -259,7 +261,7 @@ pub(super) fn tell(prefix: String, telling: Telling) -> Line {
 }
 
 /// What stands in a chain that tells.
-pub(super) fn lines(chain: &str, telling: Telling) -> Vec<String> {
+pub(crate) fn lines(chain: &str, telling: Telling) -> Vec<String> {
     let tell = tell(prefix_of(chain), telling);
     let end = match names::is_told_would(chain) {
         true => Target::Return,
@@ -274,7 +276,7 @@ fn prefix_of(chain: &str) -> String {
 }
 
 /// The chain that a rule goes to, where that is one which tells. All rules of all pods are asked: hence by its end.
-pub(super) fn told_by(rule: &str) -> Option<&str> {
+pub(crate) fn told_by(rule: &str) -> Option<&str> {
     const LENGTH: usize = "EGRET-D-".len() + 16;
     let (condition, chain) = rule.split_at_checked(rule.len().checked_sub(LENGTH)?)?;
     (condition.ends_with("-g ") && names::is_told(chain)).then_some(chain)
@@ -296,7 +298,7 @@ struct Known {
 impl Denials {
     /// What these tables are to deny, and nothing else: only of these chains it may not be known yet; `why` says why a
     /// table has one of them.
-    pub(super) fn want<'a>(
+    pub(crate) fn want<'a>(
         &self,
         tables: Vec<IpTables>,
         touched: BTreeSet<String>,

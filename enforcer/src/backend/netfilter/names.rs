@@ -374,7 +374,7 @@ pub fn is_room(name: &str) -> bool {
 }
 
 /// The set into which another one is put that outgrows its table, for that moment.
-pub(super) fn wider(name: &str) -> String {
+pub(crate) fn wider(name: &str) -> String {
     format!("{name}{WIDER_SUFFIX}")
 }
 

@@ -13,24 +13,28 @@ use egret_policies::rules::{Lapsed, Member, MembersChanged, SetId, SetKind, SetS
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
-use super::available::{Available, AvailableSets, Families};
-use super::drift::Drift;
-use super::inside::Content;
-use super::lapsed;
-use super::members;
-use super::names;
-use super::room;
+use crate::backend::netfilter::connections::expired_records;
+use crate::backend::netfilter::drift::Drift;
+use crate::backend::netfilter::model::available_sets::{Available, AvailableSets, Families};
+use crate::backend::netfilter::pod_netns::Content;
 
-mod known;
-mod making;
-mod wider;
+use crate::backend::netfilter::names;
 
-pub(super) use known::kernel_kind;
-use known::{Known, drift};
-use making::TOGETHER;
+pub(crate) mod concurrent;
+mod create;
+pub(crate) mod creation_order;
+pub(crate) mod members;
+pub mod merged;
+pub(crate) mod preallocate;
+mod programmed;
+mod resize;
+
+use create::TOGETHER;
+pub(crate) use programmed::kernel_kind;
+use programmed::{Known, drift};
 
 /// Members with the end of their life; none for those that stay.
-pub(super) type Members = BTreeMap<Held, Option<Timestamp>>;
+pub(crate) type Members = BTreeMap<Held, Option<Timestamp>>;
 
 /// A set that is wanted.
 #[derive(Clone, Debug)]
@@ -47,26 +51,26 @@ struct Wanted {
 
 /// Why a set is not as it should be.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub(super) reason: String,
+pub(crate) struct Failure {
+    pub(crate) reason: String,
     /// Members may not have gone from it.
     is_too_wide: bool,
 }
 
 /// Sets that rules may refer to.
 #[derive(Clone, Debug)]
-pub(super) struct There {
-    pub(super) sets: Arc<AvailableSets>,
+pub(crate) struct There {
+    pub(crate) sets: Arc<AvailableSets>,
     /// Changes when a set may have gone that was there, though it is wanted.
-    pub(super) listing: u64,
+    pub(crate) listing: u64,
 }
 
 /// All sets of ours.
 #[derive(Debug)]
-pub(super) struct Sets {
+pub(crate) struct Sets {
     ipsets: IpSets,
     /// How many members a set may have.
-    pub(super) most: u32,
+    pub(crate) most: u32,
     wanted: BTreeMap<SetId, Wanted>,
     /// By name in the kernel; what is told of them is told in order.
     known: HashMap<String, Known>,
@@ -92,7 +96,7 @@ const MOST_BUCKETS: u32 = 1 << 17;
 const MOST_WAITS: u32 = 8;
 
 impl Sets {
-    pub(super) fn open() -> Result<Self, ipset::Error> {
+    pub(crate) fn open() -> Result<Self, ipset::Error> {
         Ok(Self {
             ipsets: IpSets::open()?,
             most: MOST_MEMBERS,
@@ -108,12 +112,12 @@ impl Sets {
     }
 
     /// Takes away what a killed life left of sets that were there for a moment only.
-    pub(super) fn clear_passing(&mut self) -> Result<(), ipset::Error> {
-        room::clear(&mut self.ipsets, names::is_passing)
+    pub(crate) fn clear_passing(&mut self) -> Result<(), ipset::Error> {
+        preallocate::clear(&mut self.ipsets, names::is_passing)
     }
 
     /// Believes what the kernel lists. Returns what had changed behind our back.
-    pub(super) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
+    pub(crate) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
         let most = self.most;
         let mut listed: HashMap<String, Known> = self
             .ipsets
@@ -134,7 +138,7 @@ impl Sets {
 
     /// Sets that are gone, are of another type, or hold another number of members than they should, in words. Reads no
     /// member: whoever takes one out and puts another in is found by `resync` alone.
-    pub(super) fn oddities(&mut self, now: Timestamp) -> Result<Vec<String>, ipset::Error> {
+    pub(crate) fn oddities(&mut self, now: Timestamp) -> Result<Vec<String>, ipset::Error> {
         let headers: BTreeMap<String, SetHeader> = self
             .ipsets
             .headers()?
@@ -151,17 +155,17 @@ impl Sets {
         Ok(odd)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
     /// The sets that rules may refer to: those that are there in all families in which they are wanted.
-    pub(super) fn available(&self) -> Arc<AvailableSets> {
+    pub(crate) fn available(&self) -> Arc<AvailableSets> {
         Arc::clone(&self.available)
     }
 
     /// The same, and as of when.
-    pub(super) fn there(&self) -> There {
+    pub(crate) fn there(&self) -> There {
         There {
             sets: self.available(),
             listing: self.listings,
@@ -169,7 +173,7 @@ impl Sets {
     }
 
     /// What is there once all that is wanted is. Whoever builds on it has it compared.
-    pub(super) fn expected(&self) -> There {
+    pub(crate) fn expected(&self) -> There {
         let sets = self
             .wanted
             .iter()
@@ -182,7 +186,7 @@ impl Sets {
     }
 
     /// Compares what was expected with what is there: where a set is missing, nothing holds that was built on it.
-    pub(super) fn compare(&mut self, expected: &There) {
+    pub(crate) fn compare(&mut self, expected: &There) {
         self.listings += u64::from(expected.sets != self.available);
     }
 
@@ -213,14 +217,14 @@ impl Sets {
     }
 
     /// Whether a set remembers records that are over.
-    pub(super) fn has_lapsed(&self, id: SetId) -> bool {
+    pub(crate) fn has_lapsed(&self, id: SetId) -> bool {
         self.wanted
             .get(&id)
             .is_some_and(|wanted| wanted.kind == SetKind::Records && !wanted.members.is_empty())
     }
 
     /// What a set is to hold; none for records, which have no place where nobody is told of them.
-    pub(super) fn content(&self, id: SetId) -> Option<Content> {
+    pub(crate) fn content(&self, id: SetId) -> Option<Content> {
         let wanted = self
             .wanted
             .get(&id)
@@ -229,13 +233,13 @@ impl Sets {
     }
 
     /// Whether `content` says what a set is to hold.
-    pub(super) fn has_content(&self, id: SetId) -> bool {
+    pub(crate) fn has_content(&self, id: SetId) -> bool {
         let wanted = self.wanted.get(&id);
         wanted.is_some_and(|wanted| wanted.kind != SetKind::Records)
     }
 
     /// Whether a set of records holds an address, or did.
-    pub(super) fn was_told(&self, id: SetId, address: IpAddr) -> bool {
+    pub(crate) fn was_told(&self, id: SetId, address: IpAddr) -> bool {
         let records = self
             .wanted
             .get(&id)
@@ -244,7 +248,7 @@ impl Sets {
     }
 
     /// Whether a set holds an address; a set of records also while the record is over.
-    pub(super) fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
+    pub(crate) fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
         let Some(wanted) = self.wanted.get(&id) else {
             return false;
         };
@@ -253,12 +257,12 @@ impl Sets {
             SetKind::Networks | SetKind::AddressPorts => wanted
                 .members
                 .keys()
-                .any(|member| lapsed::covers(member, address, port)),
+                .any(|member| expired_records::covers(member, address, port)),
         }
     }
 
     /// Whether the kernel holds other members of a set than are wanted.
-    pub(super) fn differs(&self, id: SetId) -> bool {
+    pub(crate) fn differs(&self, id: SetId) -> bool {
         let Some(wanted) = self.wanted.get(&id) else {
             return false;
         };
@@ -272,14 +276,14 @@ impl Sets {
     }
 
     /// Whether there is a set of this name, in any family.
-    pub(super) fn is_known(&self, id: SetId) -> bool {
+    pub(crate) fn is_known(&self, id: SetId) -> bool {
         let mut families = Family::BOTH.into_iter();
         families.any(|family| self.known.contains_key(names::set(id, family).as_str()))
     }
 
     /// Has rules do without the sets that are not as they should be, if these say no, or hold too much: as if they were not there.
     /// Says whether rules named any so far. Who settles them has them back.
-    pub(super) fn withhold(&mut self, say_no: &BTreeSet<SetId>) -> bool {
+    pub(crate) fn withhold(&mut self, say_no: &BTreeSet<SetId>) -> bool {
         let is_unfit = |(id, failure): &(&SetId, &Failure)| failure.is_too_wide || say_no.contains(id);
         let unfit: Vec<SetId> = self.failed.iter().filter(is_unfit).map(|(id, _)| *id).collect();
         let available = Arc::make_mut(&mut self.available);
@@ -288,7 +292,7 @@ impl Sets {
         withheld > 0
     }
 
-    pub(super) const fn failed(&self) -> &BTreeMap<SetId, Failure> {
+    pub(crate) const fn failed(&self) -> &BTreeMap<SetId, Failure> {
         &self.failed
     }
 
@@ -300,7 +304,7 @@ impl Sets {
         self.failed.insert(id, failure);
     }
 
-    pub(super) fn want(&mut self, created: &[SetSpec]) {
+    pub(crate) fn want(&mut self, created: &[SetSpec]) {
         for spec in created {
             let description = spec.description.to_string();
             self.wanted.entry(spec.id).or_insert_with(|| Wanted {
@@ -318,7 +322,7 @@ impl Sets {
     }
 
     /// Takes changes of members as wanted.
-    pub(super) fn note(&mut self, changes: &[MembersChanged]) {
+    pub(crate) fn note(&mut self, changes: &[MembersChanged]) {
         for change in changes {
             let Some(wanted) = self.wanted.get_mut(&change.set) else {
                 continue;
@@ -351,7 +355,7 @@ impl Sets {
     }
 
     /// Takes records that were over before their set was made.
-    pub(super) fn note_lapsed(&mut self, all: &[Lapsed]) {
+    pub(crate) fn note_lapsed(&mut self, all: &[Lapsed]) {
         for lapsed in all {
             let Some(wanted) = self.wanted.get_mut(&lapsed.set) else {
                 continue;
@@ -364,17 +368,17 @@ impl Sets {
     }
 
     /// Takes note of sets that got members while somebody else was at work.
-    pub(super) fn note_meanwhile(&mut self, changes: &[MembersChanged]) {
+    pub(crate) fn note_meanwhile(&mut self, changes: &[MembersChanged]) {
         self.meanwhile.extend(changes.iter().map(|change| change.set));
     }
 
     /// Those since the last call.
-    pub(super) fn take_meanwhile(&mut self) -> BTreeSet<SetId> {
+    pub(crate) fn take_meanwhile(&mut self) -> BTreeSet<SetId> {
         std::mem::take(&mut self.meanwhile)
     }
 
     /// Writes changes that were noted to the sets that are there.
-    pub(super) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
+    pub(crate) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
         let (mut writes, mut full) = (Vec::new(), Vec::new());
         for change in changes {
             let Some(wanted) = self.wanted.get(&change.set) else {
@@ -403,7 +407,7 @@ impl Sets {
     }
 
     /// Makes every wanted set hold what it should; returns the sets from which members went.
-    pub(super) fn settle(&mut self, now: Timestamp) -> BTreeSet<SetId> {
+    pub(crate) fn settle(&mut self, now: Timestamp) -> BTreeSet<SetId> {
         self.failed.clear();
         let all: Vec<SetId> = self.wanted.keys().copied().collect();
         let mut shrunk = BTreeSet::new();
@@ -416,7 +420,7 @@ impl Sets {
     }
 
     /// Makes a wanted set hold what it should, whatever is there under its name.
-    pub(super) fn settle_one(&mut self, id: SetId, now: Timestamp) {
+    pub(crate) fn settle_one(&mut self, id: SetId, now: Timestamp) {
         let mut writes = Vec::new();
         self.plan_whole(id, now, &mut writes);
         self.carry_out(writes, now);
@@ -536,7 +540,7 @@ impl Sets {
         }
     }
 
-    pub(super) fn unwant(&mut self, destroyed: &[SetId]) {
+    pub(crate) fn unwant(&mut self, destroyed: &[SetId]) {
         for id in destroyed {
             self.wanted.remove(id);
             self.failed.remove(id);
@@ -547,12 +551,12 @@ impl Sets {
     }
 
     /// Whether there is anything to destroy.
-    pub(super) fn has_unwanted(&self) -> bool {
+    pub(crate) fn has_unwanted(&self) -> bool {
         !self.unwanted.is_empty()
     }
 
     /// Destroys what is ours and not wanted; what is still in use is left for the next time.
-    pub(super) fn sweep(&mut self) -> Vec<String> {
+    pub(crate) fn sweep(&mut self) -> Vec<String> {
         let mut kept = Vec::new();
         let mut waits = MOST_WAITS;
         for name in std::mem::take(&mut self.unwanted) {
@@ -570,7 +574,7 @@ impl Sets {
 
     /// Has the kernel hold, as long as it is not known what is open from or to members that go, that it is not known: a life that
     /// ends meanwhile leaves it to the next one.
-    pub(super) fn doubt(&mut self) {
+    pub(crate) fn doubt(&mut self) {
         if self.is_in_doubt {
             return;
         }
@@ -583,12 +587,12 @@ impl Sets {
         }
     }
 
-    pub(super) const fn is_in_doubt(&self) -> bool {
+    pub(crate) const fn is_in_doubt(&self) -> bool {
         self.is_in_doubt
     }
 
     /// It is known again.
-    pub(super) fn be_sure(&mut self) {
+    pub(crate) fn be_sure(&mut self) {
         if !self.is_in_doubt {
             return;
         }
@@ -600,14 +604,14 @@ impl Sets {
     }
 
     /// Wants nothing any more.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.wanted.clear();
         self.failed.clear();
         self.available = Arc::default();
         self.find_unwanted();
     }
 
-    pub(super) fn dump(&self) -> String {
+    pub(crate) fn dump(&self) -> String {
         let mut lines = Vec::new();
         for (id, wanted) in &self.wanted {
             lines.push(format!(
@@ -752,6 +756,6 @@ fn said(error: &ipset::Error) -> String {
 
 /// Whether the kernel takes an address as a member: it refuses the unspecified one, to which nobody connects
 /// (resolvers that block names answer with it).
-pub(super) const fn is_holdable(address: IpAddr) -> bool {
+pub(crate) const fn is_holdable(address: IpAddr) -> bool {
     !address.is_unspecified()
 }

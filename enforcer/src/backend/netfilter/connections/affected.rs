@@ -1,0 +1,127 @@
+//! Who may have something open that a change of sets forbids. Rules stay as they are then, so only flows from or to a member that came
+//! or went can be concerned; these are judged again, and no rule is written. Decision 19 says why none of them is missed.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use egret_kernel::Family;
+use egret_kernel::conntrack::Flow;
+use egret_policies::rules::{Batch, Direction, Member};
+use egret_shared::net::IpNet;
+use egret_shared::pod::PodKey;
+
+use super::flow_dump::Question;
+use crate::backend::netfilter::render::ipvs;
+
+/// Pods and directions, and the members for whose sake they are asked again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Suspects {
+    pods: BTreeSet<(PodKey, Direction)>,
+    peers: Peers,
+}
+
+/// Addresses of the other end.
+#[derive(Clone, Debug, Default)]
+struct Peers {
+    hosts: BTreeSet<IpAddr>,
+    networks: BTreeSet<IpNet>,
+}
+
+impl Suspects {
+    /// Those of a batch. Where a pod has new rules as well, more than these members may be concerned.
+    pub(crate) fn of(batch: &Batch) -> Self {
+        let replaced: BTreeSet<&PodKey> = batch.rules_replaced.iter().map(|rules| &rules.pod).collect();
+        let suspected = batch.by_members.iter().filter(|(pod, _)| !replaced.contains(pod));
+        let mut suspects = Self {
+            pods: suspected.cloned().collect(),
+            peers: Peers::default(),
+        };
+        if !suspects.is_empty() {
+            let added = batch.members_changed.iter().flat_map(|change| &change.added);
+            let removed = batch.members_changed.iter().flat_map(|change| &change.removed);
+            let members = added.map(|(member, _)| member).chain(removed);
+            members.for_each(|member| suspects.peers.insert(*member));
+        }
+        suspects
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    pub(crate) const fn pods(&self) -> &BTreeSet<(PodKey, Direction)> {
+        &self.pods
+    }
+
+    /// Those whose pod is one of these.
+    pub(crate) fn among(&self, is_there: impl Fn(&PodKey) -> bool) -> Self {
+        let mut some = self.clone();
+        some.pods.retain(|(pod, _)| is_there(pod));
+        some
+    }
+
+    pub(crate) fn has(&self, asked: &(PodKey, Direction)) -> bool {
+        self.pods.contains(asked)
+    }
+
+    /// Whether a changed member is at an end of it, before or behind any translation.
+    pub(crate) fn touch(&self, flow: &Flow) -> bool {
+        self.peers.touch(flow)
+    }
+
+    /// Whether a flow of a pod is one because of which the pod is asked.
+    pub(crate) fn concern(&self, pod: &PodKey, direction: Direction, flow: &Flow) -> bool {
+        self.peers.touch(flow) && self.has(&(pod.clone(), direction))
+    }
+
+    pub(crate) fn extend(&mut self, other: Self) {
+        if other.is_empty() {
+            return;
+        }
+        self.pods.extend(other.pods);
+        self.peers.hosts.extend(other.peers.hosts);
+        self.peers.networks.extend(other.peers.networks);
+    }
+
+    /// Where their flows are. Behind IPVS the address that was asked about is neither whence answers come nor who began.
+    pub(crate) fn question(&self) -> Question {
+        if self.is_empty() {
+            return Question::default();
+        }
+        let ends = |host: &IpAddr| Direction::ALL.map(|direction| (direction, *host));
+        let mut question = Question::about(self.peers.hosts.iter().flat_map(ends).collect());
+        let networks = self.peers.networks.iter();
+        question
+            .families
+            .extend(networks.map(|network| Family::of(network.addr())));
+        if ipvs::has_ipvs() {
+            question.families.extend(Family::BOTH);
+        }
+        question
+    }
+}
+
+impl Peers {
+    fn insert(&mut self, member: Member) {
+        match member {
+            Member::Address(address) | Member::AddressPort(address, ..) => {
+                self.hosts.insert(address);
+            }
+            Member::Network(network) if network.prefix_len() == network.max_prefix_len() => {
+                self.hosts.insert(network.addr());
+            }
+            Member::Network(network) => {
+                self.networks.insert(network);
+            }
+        }
+    }
+
+    /// Whether one of them is at an end, before or behind any translation.
+    fn touch(&self, flow: &Flow) -> bool {
+        let tuples = [flow.original, flow.reply].into_iter();
+        let mut ends = tuples.flat_map(|tuple| [tuple.source, tuple.destination]);
+        ends.any(|end| {
+            self.hosts.contains(&end) || self.networks.iter().any(|network| network.contains(&end))
+        })
+    }
+}

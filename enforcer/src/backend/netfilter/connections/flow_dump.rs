@@ -1,0 +1,182 @@
+//! The flows that are open at pods' addresses. For each question the kernel walks its table of flows, which is that of the whole
+//! machine and has a quarter of a million places (`ctnetlink_dump_table`), however few flows there are. So it is asked
+//! as rarely as can be, and what was seen is used for all that follows from the same rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use egret_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
+use egret_kernel::{Family, netlink};
+use egret_policies::rules::Direction;
+
+/// Flows that a pod with this address opened, or that were opened to it.
+pub(crate) type End = (Direction, IpAddr);
+
+/// Which flows are to be seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) ends: BTreeSet<End>,
+    /// All of a family.
+    pub(crate) families: BTreeSet<Family>,
+}
+
+impl Question {
+    pub(crate) const fn about(ends: BTreeSet<End>) -> Self {
+        Self {
+            ends,
+            families: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.ends.extend(other.ends);
+        self.families.extend(other.families);
+        self
+    }
+
+    fn answers(&self, other: &Self) -> bool {
+        let is_in = |end: &End| self.ends.contains(end) || self.families.contains(&Family::of(end.1));
+        self.families.is_superset(&other.families) && other.ends.iter().all(is_in)
+    }
+}
+
+/// Flows as they were at one moment.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    question: Question,
+    pub(crate) flows: Vec<Flow>,
+    /// Whether these are all flows that there were.
+    pub(crate) is_all: bool,
+}
+
+impl Seen {
+    /// Asks the kernel for all these flows; others may be among them. Who has so many more questions about flows is spared them
+    /// where these are all that there are.
+    pub(crate) fn look(
+        conntrack: &mut Conntrack,
+        question: Question,
+        more: usize,
+    ) -> Result<Self, netlink::Error> {
+        let mut filters = filters(&question);
+        let count = conntrack.count()?;
+        let is_all = filters.len() + more > 1 && (is_whole(&filters) || count <= FEW_FLOWS);
+        if is_all {
+            filters = vec![Filter::ALL];
+        }
+        // What begins from now on is judged by the rules of now.
+        if count == 0 {
+            filters.clear();
+        }
+        let mut found: BTreeMap<(u16, Tuple), Flow> = BTreeMap::new();
+        for filter in filters {
+            let flows = conntrack.dump(&filter)?.into_iter();
+            found.extend(flows.map(|flow| ((flow.zone, flow.original), flow)));
+        }
+        let flows = found.into_values().collect();
+        Ok(Self {
+            question,
+            flows,
+            is_all,
+        })
+    }
+
+    /// Whether all these flows are among them.
+    pub(crate) fn has(&self, question: &Question) -> bool {
+        self.question.answers(question)
+    }
+}
+
+/// To be told of so many takes about as long as to walk an empty table once more.
+const FEW_FLOWS: u32 = 1 << 13;
+
+/// What is to be asked. Of IPv6 the kernel tells all in any case.
+fn filters(question: &Question) -> Vec<Filter> {
+    const FEW: usize = 2;
+    let ends = |family| {
+        let ends = question.ends.iter();
+        ends.filter(move |(_, address)| Family::of(*address) == family)
+    };
+    let is_whole = |family| question.families.contains(&family);
+    let mut filters: Vec<Filter> = match ends(Family::V4).count() {
+        0..=FEW if !is_whole(Family::V4) => ends(Family::V4).map(|end| filter(*end)).collect(),
+        _ => vec![Filter::family(Family::V4)],
+    };
+    if is_whole(Family::V6) || ends(Family::V6).next().is_some() {
+        filters.push(Filter::family(Family::V6));
+    }
+    filters
+}
+
+fn filter((direction, address): End) -> Filter {
+    match direction {
+        Direction::Egress => Filter::from_source(address),
+        Direction::Ingress => Filter::answered_by(address),
+    }
+}
+
+/// Whether they ask about everything together.
+fn is_whole(filters: &[Filter]) -> bool {
+    Family::BOTH
+        .into_iter()
+        .all(|family| filters.contains(&Filter::family(family)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(number: u8, family: Family) -> BTreeSet<End> {
+        let address = |last: u8| match family {
+            Family::V4 => IpAddr::from([10, 0, 0, last]),
+            Family::V6 => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)]),
+        };
+        (1..=number)
+            .flat_map(|last| Direction::ALL.map(|direction| (direction, address(last))))
+            .collect()
+    }
+
+    #[test]
+    fn the_kernel_is_asked_at_most_three_times_and_once_where_all_are_wanted() {
+        let (few, many) = (ends(1, Family::V4), ends(2, Family::V4));
+        let six = ends(1, Family::V6);
+        let both = |one: &BTreeSet<End>, other: &BTreeSet<End>| one.union(other).copied().collect();
+        let rows: [(BTreeSet<End>, usize, bool); 6] = [
+            (BTreeSet::new(), 0, false),
+            (few.clone(), 2, false),
+            (many.clone(), 1, false),
+            (six.clone(), 1, false),
+            (both(&few, &six), 3, false),
+            (both(&many, &six), 2, true),
+        ];
+        for (ends, number, whole) in rows {
+            let asked = filters(&Question::about(ends.clone()));
+            assert_eq!((asked.len(), is_whole(&asked)), (number, whole), "{ends:?}");
+        }
+        let networks = Question {
+            families: Family::BOTH.into(),
+            ..Question::about(few)
+        };
+        assert!(is_whole(&filters(&networks)));
+    }
+
+    #[test]
+    fn what_was_seen_of_a_family_answers_for_each_of_its_ends() {
+        let (few, many) = (ends(1, Family::V4), ends(2, Family::V4));
+        let whole = Question {
+            families: [Family::V4].into(),
+            ..Question::default()
+        };
+        let rows = [
+            (&many, &few, true),
+            (&few, &many, false),
+            (&few, &ends(1, Family::V6), false),
+        ];
+        for (seen, asked, is_enough) in rows {
+            let [seen, asked] = [seen, asked].map(|ends| Question::about(ends.clone()));
+            assert_eq!(seen.answers(&asked), is_enough, "{seen:?} {asked:?}");
+        }
+        assert!(whole.answers(&Question::about(many.clone())));
+        assert!(!Question::about(many).answers(&whole));
+        assert!(!whole.answers(&Question::about(ends(1, Family::V6))));
+    }
+}

@@ -1,0 +1,98 @@
+//! The rules' verdict on a flow that is open, without asking the kernel. It is at least as wide as that of the chains: what is
+//! over by time counts as live, and what a set could not be given counts as given. So what is forbidden here is forbidden.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use egret_kernel::conntrack::{Detail, Flow};
+use egret_policies::rules::{Action, Direction, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId};
+use egret_shared::net::Transport;
+
+use crate::backend::netfilter::sets::concurrent::SharedSets;
+
+/// What is known besides the rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Judge<'a> {
+    pub(crate) sets: &'a SharedSets,
+    /// The node's own addresses.
+    pub(crate) own_node: &'a BTreeSet<IpAddr>,
+}
+
+impl Judge<'_> {
+    /// Whether a pod's rules allow a flow that it opened, or that was opened to it.
+    pub(crate) fn allows(&self, rules: &PodRules, direction: Direction, flow: &Flow) -> bool {
+        let meeting = Meeting::of(rules, direction, flow);
+        for tier in &rules.direction(direction).tiers {
+            let first = tier.rules.iter().find(|rule| self.matches(rule, &meeting));
+            match first.map(|rule| rule.action) {
+                Some(Action::Allow) => return true,
+                Some(Action::Deny) => return false,
+                Some(Action::Pass) => {}
+                None => match tier.otherwise {
+                    Otherwise::Deny => return false,
+                    Otherwise::NextTier => {}
+                },
+            }
+        }
+        true
+    }
+
+    fn matches(&self, rule: &Rule, meeting: &Meeting) -> bool {
+        let holds = |id: SetId| {
+            self.sets
+                .lock()
+                .holds(id, meeting.peer, meeting.transport.zip(meeting.port))
+        };
+        let peer = || match rule.peer {
+            PeerMatch::Any => true,
+            PeerMatch::In(id) => holds(id),
+            PeerMatch::OwnNode => self.own_node.contains(&meeting.peer),
+            PeerMatch::Itself => meeting.is_own,
+        };
+        meeting.is_at(rule.port) && !rule.except.is_some_and(holds) && peer()
+    }
+}
+
+/// A flow as a chain of a pod sees its first packet: the destination is rewritten, the source is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Meeting {
+    peer: IpAddr,
+    /// The peer has the pod's own address.
+    is_own: bool,
+    transport: Option<Transport>,
+    /// Where it is served.
+    port: Option<u16>,
+    is_icmp: bool,
+}
+
+impl Meeting {
+    fn of(rules: &PodRules, direction: Direction, flow: &Flow) -> Self {
+        let peer = match direction {
+            Direction::Egress => flow.reply.source,
+            Direction::Ingress => flow.original.source,
+        };
+        let port = match flow.reply.detail {
+            Detail::Ports { source, .. } => Some(source),
+            Detail::Icmp { .. } | Detail::Nothing => None,
+        };
+        Self {
+            peer,
+            is_own: rules.addresses.contains(&peer),
+            transport: Transport::ALL
+                .into_iter()
+                .find(|transport| transport.number() == flow.reply.protocol),
+            port,
+            is_icmp: matches!(flow.reply.detail, Detail::Icmp { .. }),
+        }
+    }
+
+    fn is_at(&self, port: PortMatch) -> bool {
+        match port {
+            PortMatch::Any => true,
+            PortMatch::Icmp => self.is_icmp,
+            PortMatch::Range(transport, range) => {
+                self.transport == Some(transport) && self.port.is_some_and(|port| range.contains(port))
+            }
+        }
+    }
+}

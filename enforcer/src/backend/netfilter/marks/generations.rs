@@ -1,0 +1,221 @@
+//! Which generation each pod and direction has. Numbers are drawn from one serial for the node, so that an address
+//! that gets another pod never meets a mark of the earlier one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+
+use egret_kernel::conntrack::{Conntrack, Filter, Flow};
+use egret_kernel::netlink;
+use egret_policies::rules::{Direction, PodRules};
+
+use super::{Generation, Marks};
+use crate::backend::netfilter::names::{CHAIN_PREFIX, PodChains};
+use crate::backend::netfilter::render::PodMarks;
+use crate::backend::netfilter::tables::restore::Held;
+
+/// So many numbers are taken off flows at once, with the same high bits, by which the kernel finds them: it walks its whole table
+/// for each question, however few flows it answers with. A power of two.
+const AT_ONCE: u16 = 64;
+
+/// The generations in force, by the chain in which they stand.
+#[derive(Debug)]
+pub(crate) struct Generations {
+    marks: Marks,
+    present: BTreeMap<String, Generation>,
+    /// Numbers that were used before and that no flow bears now: they were taken off when no pod had them, and not drawn since.
+    unborne: BTreeSet<Generation>,
+}
+
+impl Generations {
+    pub(crate) const fn new(marks: Marks) -> Self {
+        Self {
+            marks,
+            present: BTreeMap::new(),
+            unborne: BTreeSet::new(),
+        }
+    }
+
+    /// Takes over what stands in the rules of an earlier life, as far as it was written with the same masks.
+    pub(crate) fn adopt(&mut self, chains: &Held) {
+        for (name, rules) in chains {
+            let found = direction_of(name).and_then(|direction| {
+                let (value, mask) = rules.iter().find_map(|rule| mark_of(rule))?;
+                self.marks.generation(direction, value, mask)
+            });
+            if let Some(generation) = found {
+                self.present.insert(name.clone(), generation);
+            }
+        }
+    }
+
+    /// Whether no pod has any: there was no earlier life, or it left no rules.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.present.is_empty()
+    }
+
+    pub(crate) fn has(&self, rules: &PodRules, direction: Direction) -> bool {
+        self.present
+            .contains_key(PodChains::of(&rules.pod).entry(direction).as_str())
+    }
+
+    pub(crate) fn set(&mut self, pod: PodChains, direction: Direction, generation: Generation) {
+        self.present
+            .insert(pod.entry(direction).as_str().to_owned(), generation);
+    }
+
+    pub(crate) fn forget(&mut self, pod: PodChains) {
+        for direction in Direction::ALL {
+            self.present.remove(pod.entry(direction).as_str());
+        }
+    }
+
+    /// Keeps only what these pods have.
+    pub(crate) fn retain(&mut self, pods: impl Iterator<Item = PodChains>) {
+        let kept: BTreeSet<String> = pods
+            .flat_map(|pod| Direction::ALL.map(|direction| pod.entry(direction).as_str().to_owned()))
+            .collect();
+        self.present.retain(|name, _| kept.contains(name));
+    }
+
+    /// The marks of a pod's allowed flows; none while it has no generation.
+    pub(crate) fn marks(&self, pod: PodChains) -> Option<PodMarks> {
+        let mark = |direction| {
+            let generation = self.present.get(pod.entry(direction).as_str())?;
+            Some(self.marks.mark(direction, *generation))
+        };
+        Some(PodMarks {
+            egress: mark(Direction::Egress)?,
+            ingress: mark(Direction::Ingress)?,
+        })
+    }
+
+    /// A number that no pod has and no flow bears. `serial` is that of the last one, and is moved on.
+    pub(crate) fn draw(&mut self, serial: &mut u64) -> Generation {
+        let most = u64::from(self.marks.generations());
+        let used: BTreeSet<Generation> = self.present.values().copied().collect();
+        let drawn = (0..most).find_map(|_| {
+            *serial += 1;
+            let number = u16::try_from((*serial - 1) % most + 1).ok()?;
+            Generation::new(number).filter(|generation| !used.contains(generation))
+        });
+        // All numbers in use at once: then the next one is shared, which costs a flow its re-evaluation at worst
+        // when its address goes from one pod to the other.
+        let generation = drawn.unwrap_or_else(|| Generation::new(1).expect("1 is not 0"));
+        if *serial > most && !self.unborne.remove(&generation) {
+            self.take_off(generation, &used);
+        }
+        generation
+    }
+
+    /// Takes a number that is used again off the flows that still bear it, and those like it that no pod has: their next packet
+    /// is judged anew.
+    fn take_off(&mut self, generation: Generation, used: &BTreeSet<Generation>) {
+        let first = generation.number() / AT_ONCE * AT_ONCE;
+        let alike = (first..=first.saturating_add(AT_ONCE - 1)).filter_map(Generation::new);
+        let unused = alike.filter(|like| !used.contains(like));
+        let mut numbers: BTreeSet<Generation> = unused.chain([generation]).collect();
+        let cleared = self.unmark(generation, &numbers);
+        numbers.remove(&generation);
+        self.unborne = match cleared {
+            Ok(()) => numbers,
+            Err(error) => {
+                let generation = generation.number();
+                tracing::warn!(%error, generation, "flows of a generation that is used again could not be unmarked");
+                BTreeSet::new()
+            }
+        };
+    }
+
+    fn unmark(&self, generation: Generation, numbers: &BTreeSet<Generation>) -> Result<(), netlink::Error> {
+        let mut conntrack = Conntrack::open()?;
+        for direction in Direction::ALL {
+            let alike = Filter {
+                mark: self.marks.alike(direction, generation, AT_ONCE),
+                ..Filter::ALL
+            };
+            let unmarked = self.marks.unmarked(direction);
+            let bears = |flow: &Flow| {
+                let found = self.marks.generation(direction, flow.mark, unmarked.mask().get());
+                found.is_some_and(|found| numbers.contains(&found))
+            };
+            for flow in conntrack.dump(&alike)?.iter().filter(|flow| bears(flow)) {
+                conntrack.set_mark(flow, unmarked)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn direction_of(chain: &str) -> Option<Direction> {
+    match chain.strip_prefix(CHAIN_PREFIX)?.split_once('-')?.0 {
+        "E" => Some(Direction::Egress),
+        "I" => Some(Direction::Ingress),
+        _ => None,
+    }
+}
+
+/// Value and mask of `-m connmark --mark 0x1/0x7ff0000 -j RETURN`.
+fn mark_of(rule: &str) -> Option<(u32, u32)> {
+    let (value, mask) = rule
+        .strip_prefix("-m connmark --mark ")?
+        .strip_suffix(" -j RETURN")?
+        .split_once('/')?;
+    let number = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    Some((number(value)?, NonZeroU32::new(number(mask)?)?.get()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS};
+    use egret_shared::pod::PodKey;
+
+    fn generations() -> Generations {
+        Generations::new(Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap())
+    }
+
+    #[test]
+    fn numbers_rise_by_one_and_are_never_those_of_a_pod() {
+        let mut generations = generations();
+        let mut serial = 0;
+        generations.set(
+            PodChains::of(&PodKey::new("a", "b")),
+            Direction::Egress,
+            Generation::new(2).unwrap(),
+        );
+        let drawn: Vec<u16> = (0..3).map(|_| generations.draw(&mut serial).number()).collect();
+        assert_eq!((drawn, serial), (vec![1, 3, 4], 4));
+    }
+
+    #[test]
+    fn what_stands_in_the_rules_is_taken_over() {
+        let mut one = generations();
+        let pod = PodChains::of(&PodKey::new("a", "b"));
+        for direction in Direction::ALL {
+            one.set(pod, direction, Generation::new(77).unwrap());
+        }
+        let marks = one.marks(pod).unwrap();
+        let line = |mark: egret_kernel::Mark| {
+            Arc::from([format!(
+                "-m connmark --mark {:#x}/{:#x} -j RETURN",
+                mark.value(),
+                mark.mask()
+            )])
+        };
+        let chains = Held::from([
+            (
+                pod.entry(Direction::Egress).as_str().to_owned(),
+                line(marks.egress),
+            ),
+            (
+                pod.entry(Direction::Ingress).as_str().to_owned(),
+                line(marks.ingress),
+            ),
+        ]);
+        let mut other = generations();
+        other.adopt(&chains);
+        assert_eq!(other.marks(pod), Some(marks));
+    }
+}

@@ -1,0 +1,57 @@
+//! Where pods are attached to the node, and what is said of what comes or goes there.
+
+use std::net::IpAddr;
+
+use egret_kernel::Family;
+use egret_kernel::iptables::{InterfaceName, InterfacePattern, Rule as Line};
+use egret_policies::rules::Direction;
+use ipnet::IpNet;
+
+use crate::backend::netfilter::names::PodChains;
+
+/// Where a pod is attached to the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// Its chains.
+    pub chains: PodChains,
+    /// Its interfaces on the node's side.
+    pub interfaces: Vec<Port>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Attached {
+    /// Its addresses of a family.
+    pub(crate) fn hosts(&self, family: Family) -> impl Iterator<Item = IpNet> {
+        let of_family = self
+            .addresses
+            .iter()
+            .filter(move |address| Family::of(**address) == family);
+        of_family.map(|address| IpNet::from(*address))
+    }
+}
+
+/// An interface of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Port {
+    /// Everything that passes it is this pod's.
+    Own(InterfaceName),
+    /// It is shared with other pods.
+    Shared(InterfaceName),
+    /// A bridge, and the port of it behind which the pod is alone. By which port a packet will leave is not known when it
+    /// is routed to the bridge, so what goes to the pod is known by its address.
+    Of {
+        /// The bridge.
+        bridge: InterfaceName,
+        /// Its port.
+        port: InterfaceName,
+    },
+}
+
+/// A line about what comes from an interface, or goes to it.
+pub(crate) fn through(line: Line, direction: Direction, interface: impl Into<InterfacePattern>) -> Line {
+    match direction {
+        Direction::Egress => line.input(interface),
+        Direction::Ingress => line.output(interface),
+    }
+}

@@ -1,0 +1,377 @@
+//! Looks, on a thread of its own, for what leads packets of pods past the rules of the node, says so, and sees to what can
+//! be done about it inside the pods.
+//!
+//! The engine tells where pods are whenever that may have changed; looking takes many questions to the kernel, and entering
+//! a namespace takes programs, which the engine does not wait for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use egret_kernel::fast_paths::{FastPath, FastPaths, Kind};
+use egret_kernel::iptables::InterfaceName;
+use egret_kernel::links::{Decapsulates, Interface, Links};
+use egret_kernel::namespaces;
+use egret_shared::pod::PodKey;
+use egret_shared::switch::{Switch, is_off};
+
+use crate::backend::netfilter::pod_netns::{self, Contents, Firewall, Writing};
+use crate::backend::netfilter::render::ipvs;
+use crate::backend::outlook::{Gap, GapKind, Outlook};
+use crate::node::cables::Cables;
+
+/// What is looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) pods: BTreeMap<PodKey, Watched>,
+    /// What the sets of all firewalls hold.
+    pub(crate) contents: Contents,
+    /// Whether what is in the pods' own namespaces is read again even if nothing is known to have changed.
+    pub(crate) is_whole: bool,
+    /// Bridges that pods are on, and whether iptables does not see what goes from port to port.
+    pub(crate) bridges: Vec<Gap>,
+}
+
+/// A pod that has its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Watched {
+    pub(crate) addresses: Vec<IpAddr>,
+    /// On the node's side.
+    pub(crate) interfaces: Vec<InterfaceName>,
+    pub(crate) firewall: Arc<Firewall>,
+}
+
+/// The one who looks.
+#[derive(Debug)]
+pub(crate) struct Lookout {
+    views: mpsc::Sender<View>,
+    seen: Arc<Mutex<Outlook>>,
+}
+
+impl Lookout {
+    /// Starts to look in the calling thread's namespace.
+    pub(crate) fn start(writing: Writing) -> std::io::Result<Self> {
+        let (views, told) = mpsc::channel();
+        let seen = Arc::new(Mutex::new(Outlook::default()));
+        let sight = Sight {
+            writing,
+            seen: Arc::clone(&seen),
+            done: BTreeMap::new(),
+            contents: Contents::new(),
+        };
+        let thread = std::thread::Builder::new().name("lookout".to_owned());
+        thread.spawn(move || sight.keep(&told))?;
+        Ok(Self { views, seen })
+    }
+
+    /// Looks again, soon.
+    pub(crate) fn look(&self, view: View) {
+        if self.views.send(view).is_err() {
+            tracing::error!("what looks for ways past the rules has died");
+        }
+    }
+
+    /// What was seen last.
+    pub(crate) fn outlook(&self) -> Outlook {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Interfaces by which a pod could have the node forward packets that nobody judges, though encapsulation is denied to pods by port.
+fn tunnels(links: &mut Links) -> Result<Vec<Gap>, String> {
+    let interfaces = links.interfaces().map_err(|error| error.to_string())?;
+    let hidden = interfaces
+        .into_iter()
+        .filter(|interface| interface.decapsulates == Decapsulates::UdpSomewhere);
+    let gap = |interface: Interface| Gap {
+        kind: GapKind::Tunnel,
+        what: format!(
+            "the interface {} takes packets out of datagrams to a port that it does not tell: what a pod may send there is judged, what is inside is not",
+            interface.name
+        ),
+    };
+    Ok(hidden.map(gap).collect())
+}
+
+/// Links come and go in bursts, and a look asks hundreds of questions.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The thread's.
+struct Sight {
+    writing: Writing,
+    seen: Arc<Mutex<Outlook>>,
+    /// What was written into the namespaces of pods, and what the sets there hold.
+    done: BTreeMap<PodKey, Done>,
+    contents: Contents,
+}
+
+/// What a namespace was made to enforce.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Done {
+    number: u32,
+    interfaces: Vec<InterfaceName>,
+    firewall: Arc<Firewall>,
+}
+
+impl Sight {
+    fn keep(mut self, told: &mpsc::Receiver<View>) {
+        while let Ok(mut view) = told.recv() {
+            // Only where pods are now counts.
+            while let Ok(newer) = told.try_recv() {
+                let is_whole = newer.is_whole || view.is_whole;
+                view = View { is_whole, ..newer };
+            }
+            let outlook = self.look(&view).unwrap_or_else(|reason| {
+                let what = format!("ways past the rules cannot be looked for: {reason}");
+                let kind = GapKind::Unseen;
+                Outlook {
+                    gaps: BTreeSet::from([Gap { kind, what }]),
+                    pending: BTreeMap::new(),
+                }
+            });
+            self.publish(outlook);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn publish(&self, outlook: Outlook) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for gap in outlook.gaps.difference(&seen.gaps) {
+            tracing::warn!(kind = gap.kind.word(), "{gap}");
+        }
+        for gap in seen.gaps.difference(&outlook.gaps) {
+            tracing::info!(kind = gap.kind.word(), "not any more: {gap}");
+        }
+        *seen = outlook;
+    }
+
+    fn look(&mut self, view: &View) -> Result<Outlook, String> {
+        let mut links = Links::open().map_err(|error| error.to_string())?;
+        let mut cables = Cables::look(&mut links).map_err(|error| error.to_string())?;
+        let mut outlook = Outlook {
+            gaps: BTreeSet::new(),
+            pending: BTreeMap::new(),
+        };
+        let numbers = numbers(&mut cables, view, &mut outlook);
+        if !is_off(Switch::NameFastPaths) {
+            outlook.gaps.extend(view.bridges.iter().cloned());
+            outlook.gaps.extend(fast_paths(&cables, view, &numbers)?);
+        }
+        outlook.gaps.extend(ipvs::gaps());
+        outlook.gaps.extend(tunnels(&mut links)?);
+        outlook.gaps.extend(unjudged_cables(&cables, view, &numbers));
+        let elsewhere = elsewhere(&mut cables, &numbers, &mut outlook);
+        self.guard(&mut links, view, &elsewhere, &mut outlook);
+        Ok(outlook)
+    }
+
+    /// Writes rules into the namespaces of pods that need some, and removes them where they are needed no more.
+    fn guard(
+        &mut self,
+        links: &mut Links,
+        view: &View,
+        elsewhere: &BTreeMap<PodKey, Elsewhere>,
+        outlook: &mut Outlook,
+    ) {
+        let files = namespaces::find(links, elsewhere.values().map(|there| there.number).collect());
+        let is_new = view.is_whole || self.contents != view.contents;
+        let mut done = BTreeMap::new();
+        for (pod, there) in elsewhere {
+            let Some(watched) = view.pods.get(pod) else {
+                continue;
+            };
+            let before = self.done.get(pod);
+            if there.interfaces.is_empty() && before.is_none() {
+                continue;
+            }
+            let wanted = there.wanted(watched);
+            let outcome = match wanted {
+                Ok(wanted) if !is_new && before == Some(&wanted) => Ok(wanted),
+                Ok(wanted) => self.enforce(pod, files.get(&there.number), wanted, &view.contents),
+                Err(reason) => Err(reason),
+            };
+            outlook
+                .gaps
+                .extend(there.gaps(pod, watched, outcome.as_ref().err()));
+            match outcome {
+                Ok(wanted) if wanted.interfaces.is_empty() => {}
+                Ok(wanted) => drop(done.insert(pod.clone(), wanted)),
+                Err(reason) if watched.firewall.is_empty() => {
+                    tracing::debug!(%pod, reason, "the pod's own namespace is as it was");
+                }
+                Err(reason) => drop(outlook.pending.insert(pod.clone(), reason)),
+            }
+        }
+        self.done = done;
+        self.contents.clone_from(&view.contents);
+    }
+
+    fn enforce(
+        &self,
+        pod: &PodKey,
+        file: Option<&File>,
+        wanted: Done,
+        contents: &Contents,
+    ) -> Result<Done, String> {
+        if is_off(Switch::GuardInside) {
+            return Ok(wanted);
+        }
+        let file = file.ok_or_else(|| {
+            let places = namespaces::SOUGHT_IN;
+            format!("its network namespace is not found; it is looked for in {places}")
+        })?;
+        let differed =
+            pod_netns::enforce(file, &wanted.interfaces, &wanted.firewall, contents, self.writing)?;
+        if differed > 0 {
+            tracing::info!(%pod, differed, "rules in the pod's own namespace were written");
+        }
+        Ok(wanted)
+    }
+}
+
+/// Interfaces of a pod that lead past the node.
+#[derive(Debug)]
+struct Elsewhere {
+    number: u32,
+    interfaces: Vec<Interface>,
+}
+
+impl Elsewhere {
+    /// # Errors
+    /// An interface whose name cannot stand in a rule.
+    fn wanted(&self, watched: &Watched) -> Result<Done, String> {
+        let named = |interface: &Interface| InterfaceName::new(interface.name.clone());
+        let interfaces: Result<Vec<_>, _> = self.interfaces.iter().map(named).collect();
+        Ok(Done {
+            number: self.number,
+            interfaces: interfaces.map_err(|error| error.to_string())?,
+            firewall: Arc::clone(&watched.firewall),
+        })
+    }
+
+    fn gaps(&self, pod: &PodKey, watched: &Watched, hindered: Option<&String>) -> Vec<Gap> {
+        let enforced = match hindered {
+            _ if watched.firewall.is_empty() => "and no policy is enforced there".to_owned(),
+            None => "and ClusterEgressFirewall alone is enforced there, inside the pod".to_owned(),
+            Some(reason) => format!("and nothing is enforced there: {reason}"),
+        };
+        let gap = |interface: &Interface| {
+            let (name, kind) = (&interface.name, interface.kind.as_deref().unwrap_or("a card"));
+            Gap {
+                kind: GapKind::Interface,
+                what: format!("the interface {name} ({kind}) of pod {pod} leads past the node, {enforced}"),
+            }
+        };
+        self.interfaces.iter().map(gap).collect()
+    }
+}
+
+/// The numbers of the pods' namespaces, as far as they are known.
+fn numbers(cables: &mut Cables, view: &View, outlook: &mut Outlook) -> BTreeMap<PodKey, u32> {
+    let mut numbers = BTreeMap::new();
+    for (pod, watched) in &view.pods {
+        for interface in &watched.interfaces {
+            match cables.namespace(interface.as_str(), &watched.addresses) {
+                Ok(number) => numbers.extend(number.map(|number| (pod.clone(), number))),
+                Err(reason) => drop(outlook.gaps.insert(unseen(pod, &reason))),
+            }
+        }
+    }
+    numbers
+}
+
+/// Pods with the interfaces that lead past the node, of which there may be none.
+fn elsewhere(
+    cables: &mut Cables,
+    numbers: &BTreeMap<PodKey, u32>,
+    outlook: &mut Outlook,
+) -> BTreeMap<PodKey, Elsewhere> {
+    let mut found = BTreeMap::new();
+    for (pod, number) in numbers {
+        match cables.leading_elsewhere(*number) {
+            Ok(interfaces) => {
+                let number = *number;
+                found.insert(pod.clone(), Elsewhere { number, interfaces });
+            }
+            Err(reason) => drop(outlook.gaps.insert(unseen(pod, &reason))),
+        }
+    }
+    found
+}
+
+/// Cables of pods that are ports of something by which no address of the pod is reached: what comes by them has the
+/// interface of that.
+fn unjudged_cables(cables: &Cables, view: &View, numbers: &BTreeMap<PodKey, u32>) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    for (pod, number) in numbers {
+        let interfaces = view
+            .pods
+            .get(pod)
+            .into_iter()
+            .flat_map(|watched| &watched.interfaces);
+        let judged: BTreeSet<u32> = interfaces
+            .filter_map(|name| cables.named(name.as_str()))
+            .map(|link| link.index)
+            .collect();
+        let is_judged = |end: &&Interface| {
+            judged.contains(&end.index) || end.master.is_some_and(|master| judged.contains(&master))
+        };
+        gaps.extend(
+            cables
+                .ends_of(*number)
+                .filter(|end| !is_judged(end))
+                .map(|end| Gap {
+                    kind: GapKind::Interface,
+                    what: format!(
+                        "the link {} to pod {pod} is not judged: it is a port of something else",
+                        end.name
+                    ),
+                }),
+        );
+    }
+    gaps
+}
+
+fn unseen(pod: &PodKey, reason: &str) -> Gap {
+    Gap {
+        kind: GapKind::Unseen,
+        what: format!("whether all interfaces of pod {pod} pass the node cannot be found out: {reason}"),
+    }
+}
+
+/// What is on the links by which pods are reached, the ports of bridges among them, and all flowtables: which packets they
+/// take is decided by rules that name no pod.
+fn fast_paths(cables: &Cables, view: &View, numbers: &BTreeMap<PodKey, u32>) -> Result<Vec<Gap>, String> {
+    let said = |error: egret_kernel::netlink::Error| error.to_string();
+    let mut paths = FastPaths::open().map_err(said)?;
+    let mut found = paths.flowtables().map_err(said)?;
+    let named = view.pods.values().flat_map(|pod| &pod.interfaces);
+    let named = named.filter_map(|name| cables.named(name.as_str()));
+    let behind = numbers.values().flat_map(|number| cables.ends_of(*number));
+    let links: BTreeMap<u32, &str> = named
+        .chain(behind)
+        .map(|link| (link.index, link.name.as_str()))
+        .collect();
+    for (index, name) in links {
+        found.extend(paths.on(index, name).map_err(said)?);
+    }
+    Ok(found.iter().map(gap).collect())
+}
+
+fn gap(path: &FastPath) -> Gap {
+    let (kind, follows) = match path.kind {
+        Kind::Flowtable => (
+            GapKind::Flowtable,
+            "forwards packets of open connections that no rule sees: what is revoked may go on",
+        ),
+        Kind::Tc => (GapKind::Tc, "may lead packets of pods past the rules"),
+        Kind::Tcx => (GapKind::Tcx, "may lead packets of pods past the rules"),
+        Kind::Xdp => (GapKind::Xdp, "may lead packets of pods past the rules"),
+    };
+    Gap {
+        kind,
+        what: format!("{path} {follows}"),
+    }
+}

@@ -1,0 +1,33 @@
+//! What becomes of a packet that is denied, and what its sender is told.
+
+use egret_kernel::Family;
+use egret_kernel::Transport;
+use egret_kernel::iptables::{Protocol, RejectWith, Rule as Line, Target};
+use egret_shared::switch::{Switch, is_off};
+use serde::{Deserialize, Serialize};
+
+/// What a sender is told when its packet is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DenyAction {
+    /// Nothing.
+    Drop,
+    /// A reset for TCP, "administratively prohibited" for the rest.
+    Reject,
+}
+
+/// The lines that end it.
+pub(crate) fn refusal(deny: DenyAction, family: Family) -> Vec<Line> {
+    let prohibited = match family {
+        Family::V4 => RejectWith::IcmpProhibited,
+        Family::V6 => RejectWith::IcmpV6Prohibited,
+    };
+    match deny {
+        DenyAction::Reject if is_off(Switch::TellSender) => vec![Line::to(Target::Drop)],
+        DenyAction::Drop => vec![Line::to(Target::Drop)],
+        DenyAction::Reject => vec![
+            Line::to(Target::Reject(RejectWith::TcpReset)).protocol(Protocol::any_port(Transport::Tcp)),
+            Line::to(Target::Reject(prohibited)),
+        ],
+    }
+}

@@ -1,0 +1,59 @@
+//! What is closed because nobody knows whose it is, as lines of the dispatch.
+
+use egret_kernel::Family;
+use egret_kernel::iptables::{InterfaceName, InterfacePattern, Rule as Line, Target};
+use egret_policies::rules::Direction;
+
+use super::conn_state::{neighbours, related};
+use crate::backend::netfilter::denials::label::Label;
+use crate::backend::netfilter::model::attachment::{Attached, through};
+use crate::backend::netfilter::names;
+use crate::backend::{Action, Decider};
+
+/// What is closed in the dispatch, behind the lines of the pods that have chains.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Closed {
+    /// Pods that are known, and whose chains the kernel refuses.
+    pub pods: Vec<Attached>,
+    /// Interfaces that are named as pods', and are none: the node is reached by them.
+    pub spared: Vec<InterfaceName>,
+    /// Where unknown pods are; none where they are not closed.
+    pub interfaces: Vec<InterfacePattern>,
+}
+
+impl Closed {
+    /// Whether anything at all is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.interfaces.is_empty()
+    }
+
+    /// The last lines of the dispatch.
+    pub(crate) fn lines(&self, direction: Direction) -> impl Iterator<Item = Line> {
+        let spared = self
+            .spared
+            .iter()
+            .map(move |name| through(Line::to(Target::Return), direction, name.clone()));
+        let closed = self.interfaces.iter().map(move |pattern| {
+            let close = Line::to(Target::Goto(names::unknown(direction)));
+            through(close, direction, pattern.clone())
+        });
+        spared.chain(closed)
+    }
+}
+
+/// The end of a packet that is an unknown pod's: not even errors come from it, for what they quote is another's. A chain of its own, so that what it counts outlives the dispatch, which
+/// is written anew with each pod. Where a bridge hands its packets to iptables, neighbour discovery between pods passes
+/// here.
+pub(crate) fn chain(direction: Direction, family: Family) -> Vec<String> {
+    let label = Label::of_no_policy(Decider::UnknownPod, Action::Deny, direction);
+    let close = Line::to(Target::Goto(names::deny())).comment(&label.to_string());
+    let errors = match direction {
+        Direction::Egress => None,
+        Direction::Ingress => related(family),
+    };
+    let lines = errors.into_iter().chain([close]);
+    neighbours(family)
+        .chain(lines.map(|line| line.to_string()))
+        .collect()
+}

@@ -1,0 +1,40 @@
+//! The sets, shared by two: whoever changes rules, which takes its time, and whoever hands in what pods were told meanwhile. Each
+//! has them for one step, never while a program runs.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use egret_kernel::ipset;
+use egret_policies::rules::MembersChanged;
+use egret_shared::time::Timestamp;
+
+use super::Sets;
+use crate::backend::{BackendError, Meanwhile};
+
+/// All sets of ours, whoever has them at the moment.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedSets(Arc<Mutex<Sets>>);
+
+impl SharedSets {
+    pub(crate) fn open() -> Result<Self, ipset::Error> {
+        Ok(Self(Arc::new(Mutex::new(Sets::open()?))))
+    }
+
+    /// For one step: who holds this keeps somebody waiting for an answer.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Sets> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Meanwhile for SharedSets {
+    fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError> {
+        let mut sets = self.lock();
+        sets.note(changes);
+        sets.note_meanwhile(changes);
+        sets.write_noted(changes, now);
+        let failed = changes.iter().find_map(|change| sets.failed().get(&change.set));
+        failed.map_or(Ok(()), |failure| {
+            let reason = &failure.reason;
+            Err(BackendError::new("cannot open what a pod was told", reason))
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! Members as the kernel holds them: a network of length 0 is two halves there.
+
+use std::collections::BTreeMap;
+
+use egret_kernel::ipset::Member as Held;
+use egret_policies::rules::Member;
+use egret_shared::time::Timestamp;
+
+use super::{Members, is_holdable};
+use crate::backend::netfilter::render::kernel_transport;
+
+/// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
+pub(crate) fn held_as(member: Member) -> impl Iterator<Item = Held> {
+    let held = match member {
+        Member::Address(address) if is_holdable(address) => [Some(Held::Address(address)), None],
+        Member::AddressPort(address, transport, port) if is_holdable(address) => {
+            let protocol = kernel_transport(transport);
+            let port = port.get();
+            [
+                Some(Held::AddressPort {
+                    address,
+                    protocol,
+                    port,
+                }),
+                None,
+            ]
+        }
+        Member::Address(_) | Member::AddressPort(..) => [None, None],
+        Member::Network(network) => parts(Held::Net(network.trunc())),
+    };
+    held.into_iter().flatten()
+}
+
+/// The same, with a network of length 0 in one.
+pub(crate) fn whole(member: Member) -> Vec<Held> {
+    match member {
+        Member::Network(network) => vec![Held::Net(network.trunc())],
+        Member::Address(_) | Member::AddressPort(..) => held_as(member).collect(),
+    }
+}
+
+/// A network of length 0 as its halves (a `hash:net` cannot hold it), everything else as it is.
+pub(crate) fn halves(member: Held) -> impl Iterator<Item = Held> {
+    parts(member).into_iter().flatten()
+}
+
+fn parts(member: Held) -> [Option<Held>; 2] {
+    match member {
+        Held::Net(network) if network.prefix_len() == 0 => network.subnets(1).map_or_else(
+            |_| [Some(member), None],
+            |mut halves| [halves.next(), halves.next()].map(|half| half.map(Held::Net)),
+        ),
+        Held::Net(_) | Held::Address(_) | Held::AddressPort { .. } => [Some(member), None],
+    }
+}
+
+/// What the kernel is to hold for wanted members.
+pub(crate) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
+    let held = |(member, expires): (&Member, &Option<Timestamp>)| {
+        let expires = *expires;
+        held_as(*member).map(move |held| (held, expires))
+    };
+    wanted.iter().flat_map(held).collect()
+}
+
+/// The life of the wanted member that a held one stands for.
+pub(crate) fn wanted_for(
+    wanted: &BTreeMap<Member, Option<Timestamp>>,
+    held: Held,
+) -> Option<Option<Timestamp>> {
+    match held {
+        Held::Address(address) => wanted.get(&Member::Address(address)).copied(),
+        Held::Net(_) | Held::AddressPort { .. } => stands_for(held)
+            .into_iter()
+            .find_map(|member| wanted.get(&member).copied()),
+    }
+}
+
+fn stands_for(held: Held) -> Vec<Member> {
+    match held {
+        Held::Address(address) => vec![Member::Address(address)],
+        Held::AddressPort {
+            address,
+            protocol,
+            port,
+        } => egret_shared::net::Transport::ALL
+            .into_iter()
+            .filter(|transport| kernel_transport(*transport) == protocol)
+            .filter_map(|transport| Some(Member::AddressPort(address, transport, port.try_into().ok()?)))
+            .collect(),
+        Held::Net(network) if network.prefix_len() == 1 => {
+            let whole = network.supernet();
+            [Some(network), whole]
+                .into_iter()
+                .flatten()
+                .map(Member::Network)
+                .collect()
+        }
+        Held::Net(network) => vec![Member::Network(network)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Member {
+        Member::Network(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_half_stays_while_the_half_or_the_whole_is_wanted() {
+        let half = Held::Net("0.0.0.0/1".parse().unwrap());
+        for (wanted, stays) in [
+            (vec![net("0.0.0.0/0")], true),
+            (vec![net("0.0.0.0/1")], true),
+            (vec![net("10.0.0.0/8")], false),
+        ] {
+            let wanted = wanted.into_iter().map(|member| (member, None)).collect();
+            assert_eq!(wanted_for(&wanted, half).is_some(), stays, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn the_unspecified_address_is_no_member() {
+        assert_eq!(held_as(Member::Address([0, 0, 0, 0].into())).count(), 0);
+        assert_eq!(held_as(net("::/0")).count(), 2);
+    }
+}

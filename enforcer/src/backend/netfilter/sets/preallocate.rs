@@ -1,0 +1,123 @@
+//! Room for sets that are not known yet. The kernel makes its list of sets longer by 64 places at a time, and waits some ten
+//! milliseconds each time until nobody uses the one before (`ip_set_create` of net/netfilter/ipset/ip_set_core.c); shorter it never
+//! becomes. A large node's first sync would wait a second for that. While the source is still being read nobody waits for it: so
+//! sets are made there that hold nothing and that no rule names, and taken away again when the first batch comes.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use egret_kernel::Family;
+use egret_kernel::ipset::{Error, IpSets, Kind, Reason, SetSpec};
+
+use crate::backend::netfilter::names;
+
+/// As many as the largest node that was measured takes. Whoever needs more waits for the rest of them.
+const MOST: usize = 8192;
+/// Made in one exchange, which nothing ends before its time: as many as the kernel makes room for at once.
+const STEP: usize = 64;
+
+/// How far that has come.
+#[derive(Debug)]
+pub(crate) enum Room {
+    /// Nobody asked for it, or the first batch came.
+    NotWanted,
+    /// Until the kernel was read.
+    Wanted,
+    /// Sets are made.
+    Making(Making),
+}
+
+/// A thread that makes sets. Dropped, they are gone, and their places stay.
+#[derive(Debug)]
+pub(crate) struct Making {
+    is_enough: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Room {
+    /// Begins to make room where it is wanted, for the network namespace of this thread. Sets of an earlier life have their places.
+    pub(crate) fn begin_if(&mut self, is_none_there: bool) {
+        if !is_none_there || !matches!(self, Self::Wanted) {
+            return;
+        }
+        match Making::begin() {
+            Ok(making) => *self = Self::Making(making),
+            Err(error) => tracing::warn!(%error, "no room is made for sets"),
+        }
+    }
+
+    /// Ends it; whoever drops what this returns waits until nothing is left but the places.
+    pub(crate) fn end(&mut self) -> Option<Making> {
+        match std::mem::replace(self, Self::NotWanted) {
+            Self::Making(making) => Some(making),
+            Self::NotWanted | Self::Wanted => None,
+        }
+    }
+}
+
+impl Making {
+    fn begin() -> io::Result<Self> {
+        let is_enough = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&is_enough);
+        let make = move || {
+            if let Err(error) = make(&told) {
+                tracing::warn!(%error, "room for sets cannot be made as it should; a first sync may take a second longer");
+            }
+        };
+        let thread = std::thread::Builder::new().name("room".to_owned()).spawn(make)?;
+        Ok(Self {
+            is_enough,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        self.is_enough.store(true, Ordering::Relaxed);
+        if let Some(Err(_panic)) = self.thread.take().map(JoinHandle::join) {
+            tracing::error!("what makes room for sets died");
+        }
+    }
+}
+
+/// Takes away the sets of such names.
+pub(crate) fn clear(sets: &mut IpSets, is_such: fn(&str) -> bool) -> Result<(), Error> {
+    let mut names = sets.names()?;
+    names.retain(|name| is_such(name));
+    remove(sets, &names)
+}
+
+fn make(is_enough: &AtomicBool) -> Result<(), Error> {
+    let mut sets = IpSets::open()?;
+    let names: Vec<String> = (0..MOST).map(names::room).collect();
+    let mut steps = names.chunks(STEP);
+    let made = steps.try_for_each(|some| match is_enough.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => create(&mut sets, some),
+    });
+    let cleared = clear(&mut sets, names::is_room);
+    made.and(cleared)
+}
+
+fn create(sets: &mut IpSets, names: &[String]) -> Result<(), Error> {
+    let empty = |name: &String| SetSpec {
+        hashsize: 64,
+        maxelem: 1,
+        ..SetSpec::new(name.as_str(), Kind::HashIp, Family::V4)
+    };
+    let specs: Vec<SetSpec> = names.iter().map(empty).collect();
+    sets.create_all(&specs).into_iter().collect()
+}
+
+fn remove(sets: &mut IpSets, names: &[String]) -> Result<(), Error> {
+    let is_left = |error: &Error| error.reason() != Some(Reason::NoSuchSet);
+    let outcomes = sets.destroy_all(names);
+    outcomes
+        .into_iter()
+        .filter_map(Result::err)
+        .find(is_left)
+        .map_or(Ok(()), Err)
+}

@@ -1,0 +1,148 @@
+//! Removing every trace of the enforcer and nothing else: whoever reads the node afterwards finds what was there
+//! before it came.
+
+use egret_kernel::Family;
+use egret_kernel::ipset::IpSets;
+use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, Table, TableListing};
+use egret_shared::switch::{Switch, is_off};
+
+use super::family_table;
+use super::hooks::{self, Jump, jumps};
+use crate::backend::BackendError;
+use crate::backend::netfilter::names;
+use crate::backend::netfilter::{bridges, pod_netns};
+
+/// Removes what is in one flavour, and the sets; returns what there was, in words.
+///
+/// # Errors
+/// With what could not be removed.
+pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
+    let mut found = Vec::new();
+    for family in Family::BOTH {
+        found.extend(remove_rules(IpTables::new(flavour, family), Mode::Remove)?);
+    }
+    found.extend(remove_sets(Mode::Remove)?);
+    found.extend(pod_netns::remove_everywhere(true)?);
+    Ok(found)
+}
+
+/// Removes what is in one flavour; the sets stay.
+pub(crate) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
+    Family::BOTH
+        .into_iter()
+        .try_for_each(|family| remove_rules(IpTables::new(flavour, family), Mode::Remove).map(drop))
+}
+
+/// Whether to act or only to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Removes.
+    Remove,
+    /// Tells what would be removed.
+    Tell,
+}
+
+/// Goes through both flavours, as far as they are installed and in use.
+///
+/// # Errors
+/// With what could not be listed or removed.
+pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
+    let mut found = Vec::new();
+    if is_off(Switch::CleanUp) {
+        return Ok(found);
+    }
+    for flavour in Flavour::BOTH {
+        for family in Family::BOTH {
+            if flavour == Flavour::Nft || is_legacy_in_use(family) {
+                found.extend(remove_rules(IpTables::new(flavour, family), mode)?);
+            }
+        }
+    }
+    found.extend(remove_sets(mode)?);
+    found.extend(pod_netns::remove_everywhere(mode == Mode::Remove)?);
+    Ok(found)
+}
+
+/// Listing a legacy table makes it, so it is asked first whether it is there.
+pub(crate) fn is_legacy_in_use(family: Family) -> bool {
+    let path = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    std::fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == "filter"))
+}
+
+fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendError> {
+    let failed = |error: Error| BackendError::new("cannot remove the rules", error);
+    let listing = match family_table::list(tables) {
+        Ok(listing) => listing,
+        Err(Error::Missing { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let bridges = bridges::noted(&listing);
+    for bridge in bridges.iter().filter(|_| mode == Mode::Remove) {
+        bridges::set(bridge, tables.family(), false)
+            .map_err(|reason| BackendError::new("cannot turn off what was turned on", reason))?;
+    }
+    let (mut found, text) = removal(&listing);
+    found.extend(
+        bridges
+            .iter()
+            .map(|bridge| format!("br_netfilter for the bridge {}", bridge.as_str())),
+    );
+    if mode == Mode::Remove && !text.is_empty() {
+        tables.restore(&text).map_err(failed)?;
+    }
+    let place = format!("{:?} {}", tables.family(), tables.flavour().name());
+    Ok(found.into_iter().map(|what| format!("{place}: {what}")).collect())
+}
+
+/// What is there of ours, and the text that removes it.
+fn removal(listing: &TableListing) -> (Vec<String>, String) {
+    let mut text = String::new();
+    let mut found = Vec::new();
+    for table in [Table::Raw, Table::Filter] {
+        let chains: Vec<&str> = family_table::ours(listing)
+            .map(|chain| chain.name.as_str())
+            .filter(|chain| names::table(chain) == table)
+            .collect();
+        let jumps = jumps_to(listing).into_iter();
+        let jumps: Vec<(Hook, String)> = jumps.filter(|(hook, _)| hooks::table(*hook) == table).collect();
+        if chains.is_empty() && jumps.is_empty() {
+            continue;
+        }
+        text += &format!("*{table}\n");
+        text.extend(chains.iter().map(|chain| format!(":{chain} - [0:0]\n")));
+        for (hook, rule) in jumps {
+            found.push(format!("rule {} {rule}", hook.name()));
+            text += &format!("-D {} {rule}\n", hook.name());
+        }
+        text.extend(chains.iter().map(|chain| format!("-X {chain}\n")));
+        found.extend(chains.iter().map(|chain| format!("chain {chain}")));
+        text += "COMMIT\n";
+    }
+    (found, text)
+}
+
+fn jumps_to(listing: &TableListing) -> Vec<(Hook, String)> {
+    let copies = |Jump { hook, text, .. }| {
+        let copies = family_table::copies(listing, hook, &text).len();
+        vec![(hook, text); copies]
+    };
+    jumps().into_iter().flat_map(copies).collect()
+}
+
+fn remove_sets(mode: Mode) -> Result<Vec<String>, BackendError> {
+    let failed = |error| BackendError::new("cannot remove the sets", error);
+    let mut sets = IpSets::open().map_err(failed)?;
+    let names: Vec<String> = sets
+        .names()
+        .map_err(failed)?
+        .into_iter()
+        .filter(|name| names::is_own_set(name) || names::is_passing(name))
+        .collect();
+    for name in names.iter().filter(|_| mode == Mode::Remove) {
+        sets.remove(name).map_err(failed)?;
+    }
+    Ok(names.into_iter().map(|name| format!("set {name}")).collect())
+}

@@ -1,0 +1,98 @@
+//! Which reasons to deny the rules of a table give, counted while chains come and go: a node has tens of thousands of
+//! rules, and a change is about a few of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::backend::netfilter::denials::label::Label;
+use crate::backend::netfilter::denials::{Denial, told_by};
+use crate::backend::netfilter::names::PodChains;
+
+/// The chains that tell why, to which rules go.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    uses: BTreeMap<String, Use>,
+    /// They may have come or gone since it was asked.
+    touched: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct Use {
+    rules: usize,
+    /// None where the rules do not say it.
+    why: Option<Denial>,
+}
+
+impl Told {
+    /// Counts the rules of a chain that comes.
+    pub(crate) fn came(&mut self, chain: &str, rules: &[String]) {
+        for rule in rules {
+            let Some(told) = told_by(rule) else { continue };
+            if let Some(known) = self.uses.get_mut(told) {
+                known.rules += 1;
+                continue;
+            }
+            let is_exposed = PodChains::of_node().contain(chain);
+            let why = Label::of_rule(rule).and_then(|label| Denial::of_label(&label, is_exposed));
+            self.uses.insert(told.to_owned(), Use { rules: 1, why });
+            self.touched.insert(told.to_owned());
+        }
+    }
+
+    /// … and of one that goes.
+    pub(crate) fn went(&mut self, rules: &[String]) {
+        for told in rules.iter().filter_map(|rule| told_by(rule)) {
+            let Some(known) = self.uses.get_mut(told) else {
+                continue;
+            };
+            known.rules -= 1;
+            if known.rules == 0 {
+                self.uses.remove(told);
+                self.touched.insert(told.to_owned());
+            }
+        }
+    }
+
+    /// Whether rules go to a chain that tells.
+    pub(crate) fn is_used(&self, told: &str) -> bool {
+        self.uses.contains_key(told)
+    }
+
+    /// Why they do.
+    pub(crate) fn why(&self, told: &str) -> Option<&Denial> {
+        self.uses.get(told)?.why.as_ref()
+    }
+
+    /// Chains that tell to which the first rule came, or from which the last one went, since this was asked.
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.touched)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use egret_policies::rules::Digest;
+
+    use super::*;
+    use crate::backend::netfilter::names;
+
+    #[test]
+    fn a_reason_stays_as_long_as_any_rule_gives_it() {
+        let chain = names::told(Digest::of("why"));
+        let rule = format!(
+            "-m comment --comment \"np deny egress 0 isolation\" -g {}",
+            chain.as_str()
+        );
+        let (twice, once) = ([rule.clone(), rule.clone()], [rule, "-j RETURN".to_owned()]);
+        let mut told = Told::default();
+        told.came("EGRET-E-x", &twice);
+        told.came("EGRET-E-y", &once);
+        let name = BTreeSet::from([chain.as_str().to_owned()]);
+        assert_eq!(told.take_touched(), name);
+        assert!(told.why(chain.as_str()).is_some());
+        told.went(&twice);
+        assert!(told.is_used(chain.as_str()) && told.take_touched().is_empty());
+        told.went(&once);
+        assert!(!told.is_used(chain.as_str()));
+        assert_eq!(told.take_touched(), name);
+    }
+}

@@ -1,0 +1,466 @@
+//! The tables of one family, `raw` and `filter`: what they hold of ours, and what they should.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use egret_kernel::Family;
+use egret_kernel::iptables::legacy;
+use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, TableListing};
+
+use super::denial_chains::Told;
+use super::foreign_rules;
+use super::hooks::{self, Jump, jumps};
+use super::jump_position::{Contest, JumpPlace, Put};
+use super::restore::{Change, Held};
+use crate::apply::delta::Tracker;
+use crate::backend::netfilter::denials::{self, Telling};
+use crate::backend::netfilter::drift::Drift;
+use crate::backend::netfilter::names;
+use crate::backend::netfilter::render::chains::Chains;
+use egret_shared::pod::PodKey;
+use egret_shared::switch::{Switch, is_off};
+use egret_shared::time::Timestamp;
+
+/// Whose chains are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// All pods'.
+    Shared,
+    /// The node's own, about clients outside.
+    Exposed,
+    /// A pod's.
+    Pod(PodKey),
+}
+
+/// The tables of a family.
+#[derive(Debug)]
+pub(crate) struct Table {
+    tables: IpTables,
+    pub(crate) chains: Tracker<String, Arc<[String]>>,
+    /// Which of the desired chains are whose; none where all of them were wanted at once.
+    parts: Option<BTreeMap<Part, BTreeSet<String>>>,
+    /// Why the desired ones deny.
+    pub(crate) told: Told,
+    /// Where our jumps stand among the rules of their hooks; a hook without one is left out.
+    places: BTreeMap<Hook, Vec<usize>>,
+    /// Where they should.
+    pub(crate) place: JumpPlace,
+    contest: Contest,
+    /// Hooks whose jump an earlier life left in front of rules behind which it belongs.
+    too_early: BTreeSet<Hook>,
+    /// Hooks whose head is left to others.
+    left_to_others: BTreeSet<Hook>,
+    /// Rules of others in front of our jumps by which a packet may pass us.
+    pub(crate) in_front: Vec<String>,
+}
+
+impl Table {
+    pub(crate) fn new(flavour: Flavour, family: Family) -> Self {
+        Self {
+            tables: IpTables::new(flavour, family),
+            chains: Tracker::default(),
+            parts: None,
+            told: Told::default(),
+            places: BTreeMap::new(),
+            place: JumpPlace::Insert,
+            contest: Contest::default(),
+            too_early: BTreeSet::new(),
+            left_to_others: BTreeSet::new(),
+            in_front: Vec::new(),
+        }
+    }
+
+    pub(crate) fn family(&self) -> Family {
+        self.tables.family()
+    }
+
+    pub(crate) const fn programs(&self) -> IpTables {
+        self.tables
+    }
+
+    /// Believes a listing; returns what had changed behind our back.
+    pub(crate) fn resync(&mut self, listing: &TableListing, now: Timestamp) -> Drift {
+        let listed: Held = ours(listing)
+            .filter(|chain| chain.name != names::totals().as_str())
+            .map(|chain| (chain.name.clone(), self.held(chain)))
+            .collect();
+        let before = std::mem::replace(&mut self.places, places(listing));
+        self.contest_places(now);
+        self.look_in_front(listing);
+        let drift = self.drift(&listed, &before);
+        self.chains.resync(listed);
+        drift
+    }
+
+    /// The rules of a listed chain; those which are wanted, where they are the same.
+    fn held(&self, chain: &iptables::Chain) -> Arc<[String]> {
+        let wanted = self.chains.desired().get(&chain.name);
+        let wanted = wanted.filter(|rules| chain.texts().eq(rules.iter().map(String::as_str)));
+        wanted.map_or_else(|| chain.texts().map(str::to_owned).collect(), Arc::clone)
+    }
+
+    /// Whether chains are wanted for it.
+    pub(crate) fn has(&self, part: &Part) -> bool {
+        self.parts.as_ref().is_some_and(|parts| parts.contains_key(part))
+    }
+
+    /// Wants these chains for a part, and no others for it. What was wanted at once goes.
+    pub(crate) fn want_part(&mut self, part: Part, wanted: Chains) {
+        if self.parts.is_none() {
+            self.want(Chains::new());
+        }
+        let parts = self.parts.get_or_insert_default();
+        let names = wanted.keys().cloned().collect();
+        let before = parts.insert(part, names).unwrap_or_default();
+        let gone = before.into_iter().filter(|name| !wanted.contains_key(name));
+        self.unwant_all(gone.collect());
+        for (name, rules) in wanted {
+            self.want_chain(name, rules);
+        }
+    }
+
+    /// Wants other rules in some chains of a part that has them.
+    pub(crate) fn want_anew(&mut self, wanted: Chains) {
+        for (name, rules) in wanted {
+            self.want_chain(name, rules);
+        }
+    }
+
+    fn want_chain(&mut self, name: String, rules: Vec<String>) {
+        let before = self.chains.desired().get(&name);
+        if before.is_some_and(|before| **before == *rules) {
+            return;
+        }
+        self.told.came(&name, &rules);
+        self.told.went(before.map_or(&[], |before| &**before));
+        let there = self.chains.programmed().get(&name);
+        let there = there.filter(|there| ***there == *rules).cloned();
+        self.chains.want(name, there.unwrap_or_else(|| rules.into()));
+    }
+
+    fn unwant_chain(&mut self, name: &String) {
+        let before = self.chains.desired().get(name);
+        self.told.went(before.map_or(&[], |before| &**before));
+        self.chains.unwant(name);
+    }
+
+    /// Wants the chains that tell why packets are denied, for the rules that are wanted. Returns those that came or went.
+    pub(crate) fn want_telling(&mut self, telling: Telling) -> BTreeSet<String> {
+        let touched = self.told.take_touched();
+        for name in &touched {
+            if self.told.is_used(name) {
+                let lines = denials::lines(name, telling);
+                self.chains.want(name.clone(), lines.into());
+            } else {
+                self.chains.unwant(name);
+            }
+        }
+        touched
+    }
+
+    /// Wants nothing for parts other than these.
+    pub(crate) fn retain_parts(&mut self, is_kept: impl Fn(&Part) -> bool) {
+        let parts = self
+            .parts
+            .iter_mut()
+            .flat_map(|parts| parts.extract_if(.., |part, _| !is_kept(part)));
+        let gone = parts.flat_map(|(_, names)| names).collect();
+        self.unwant_all(gone);
+    }
+
+    /// Wants these chains no more, but for those that other parts have as well.
+    fn unwant_all(&mut self, gone: Vec<String>) {
+        for name in gone {
+            let mut parts = self.parts.iter().flat_map(BTreeMap::values);
+            if !names::is_alike(&name) || !parts.any(|names| names.contains(&name)) {
+                self.unwant_chain(&name);
+            }
+        }
+    }
+
+    /// Whether a chain is one that parts may have in common, and is wanted for this one.
+    pub(crate) fn is_alike_of(&self, name: &str, part: &Part) -> bool {
+        let names = self.parts.as_ref().and_then(|parts| parts.get(part));
+        names::is_alike(name) && names.is_some_and(|names| names.contains(name))
+    }
+
+    /// Wants these chains, and no others.
+    pub(crate) fn want(&mut self, wanted: Chains) {
+        self.parts = None;
+        let gone: Vec<String> = self
+            .chains
+            .desired()
+            .keys()
+            .filter(|name| !wanted.contains_key(*name))
+            .cloned()
+            .collect();
+        for name in &gone {
+            self.unwant_chain(name);
+        }
+        for (name, rules) in wanted {
+            self.want_chain(name, rules);
+        }
+    }
+
+    /// Whether the kernel holds these chains as they are.
+    pub(crate) fn holds(&self, chains: &Chains) -> bool {
+        !is_spoken(self.family())
+            || chains.iter().all(|(name, rules)| {
+                self.chains
+                    .programmed()
+                    .get(name)
+                    .is_some_and(|held| **held == **rules)
+            })
+    }
+
+    /// What is still to be done.
+    pub(crate) fn pending(&self) -> Change {
+        if !is_spoken(self.family()) {
+            return Change::default();
+        }
+        Change {
+            rewrite: self
+                .chains
+                .to_program()
+                .map(|(name, rules)| (name.clone(), Arc::clone(rules)))
+                .collect(),
+            remove: self.chains.to_remove().cloned().collect(),
+            jumps: self.astray(),
+            jumps_removed: self.surplus(),
+            totals: None,
+        }
+    }
+
+    /// Says that a change was made.
+    pub(crate) fn done(&mut self, change: Change) {
+        for (chain, rules) in change.rewrite {
+            self.chains.was_programmed(chain, rules);
+        }
+        for chain in &change.remove {
+            self.chains.was_removed(chain);
+        }
+        for hook in change.jumps.keys() {
+            self.too_early.remove(hook);
+            self.places.insert(*hook, vec![0]);
+        }
+        for hook in change.jumps_removed.keys() {
+            self.places.remove(hook);
+        }
+    }
+
+    /// At start, behind others means behind all of them. Who comes later may stand behind us.
+    pub(crate) fn insist_on_place(&mut self, listing: &TableListing) {
+        let rules = |hook: Hook| listing.chain(hook.name()).map_or(0, |chain| chain.rules.len());
+        let early = self.places.iter().filter(|(hook, places)| {
+            self.place == JumpPlace::Append && places.last().is_some_and(|place| place + 1 < rules(**hook))
+        });
+        // What is checked in front of everything is checked in front of everybody: it judges nothing that others have a say in.
+        let early = early.filter(|(hook, _)| hooks::table(**hook) == Which::Filter);
+        self.too_early = early.map(|(hook, _)| *hook).collect();
+    }
+
+    fn look_in_front(&mut self, listing: &TableListing) {
+        let mut places = self.places.clone();
+        if self.place == JumpPlace::Append {
+            // What is there now is what ours will stand behind.
+            for hook in [Hook::Forward, Hook::Input] {
+                places.entry(hook).or_insert_with(|| vec![usize::MAX]);
+            }
+        }
+        let found = foreign_rules::in_front(listing, self.family(), &places);
+        for rule in found.iter().filter(|rule| !self.in_front.contains(rule)) {
+            tracing::warn!(
+                rule,
+                "a rule of others in front of ours accepts packets that are then never judged"
+            );
+        }
+        self.in_front = found;
+    }
+
+    /// Decides which of the places that others took are taken back.
+    fn contest_places(&mut self, now: Timestamp) {
+        let pushed: Vec<Hook> = self
+            .places
+            .iter()
+            .filter(|(_, places)| matches!(places.as_slice(), [place] if *place > 0))
+            .map(|(hook, _)| *hook)
+            .collect();
+        self.left_to_others.retain(|hook| pushed.contains(hook));
+        for hook in pushed {
+            if self.place_at(hook) == JumpPlace::Append {
+                continue;
+            }
+            if self.contest.may_move(hook, now) {
+                self.left_to_others.remove(&hook);
+            } else if self.left_to_others.insert(hook) {
+                let (family, hook) = (self.family(), hook.name());
+                tracing::warn!(
+                    ?family,
+                    hook,
+                    "others keep putting a rule in front of ours, which stays behind it for now"
+                );
+            }
+        }
+    }
+
+    /// Hooks whose jump is not where it should be, and how it is put there.
+    fn astray(&self) -> BTreeMap<Hook, Put> {
+        let wanted = jumps().into_iter().filter(|jump| self.is_wanted(jump));
+        wanted
+            .filter(|jump| !self.is_in_place(jump.hook))
+            .map(|jump| {
+                let copies = self.places.get(&jump.hook).map_or(0, Vec::len);
+                let place = self.place_at(jump.hook);
+                (jump.hook, Put { copies, place })
+            })
+            .collect()
+    }
+
+    /// Where the jump of a hook should stand. Sources are checked before anybody lets a packet pass.
+    fn place_at(&self, hook: Hook) -> JumpPlace {
+        match hooks::table(hook) {
+            Which::Raw => JumpPlace::Insert,
+            Which::Mangle | Which::Nat | Which::Filter => self.place,
+        }
+    }
+
+    fn is_in_place(&self, hook: Hook) -> bool {
+        match self.places.get(&hook).map(Vec::as_slice) {
+            Some(_) if self.too_early.contains(&hook) => false,
+            Some([0]) => true,
+            Some([_]) => self.place_at(hook) == JumpPlace::Append || self.left_to_others.contains(&hook),
+            Some(_) | None => false,
+        }
+    }
+
+    fn drift(&self, listed: &Held, before: &BTreeMap<Hook, Vec<usize>>) -> Drift {
+        let mut drift = drift(self.family(), self.chains.programmed(), listed);
+        let (astray, surplus) = (self.astray(), self.surplus());
+        let moved = astray.keys().filter(|hook| before.contains_key(hook));
+        let came = surplus.keys().filter(|hook| !before.contains_key(hook));
+        for hook in moved.chain(came) {
+            drift.note("jump", &format!("{:?} {}", self.family(), hook.name()));
+        }
+        drift
+    }
+
+    /// Hooks from which we should not jump, with the number of our jumps.
+    fn surplus(&self) -> BTreeMap<Hook, usize> {
+        let unwanted = jumps().into_iter().filter(|jump| !self.is_wanted(jump));
+        unwanted
+            .filter_map(|jump| Some((jump.hook, self.places.get(&jump.hook)?.len())))
+            .collect()
+    }
+
+    fn is_wanted(&self, jump: &Jump) -> bool {
+        self.chains.desired().contains_key(jump.chain.as_str())
+    }
+
+    /// Desired chains, and what is pending, as text.
+    pub(crate) fn dump(&self) -> String {
+        let pending = self.pending();
+        let mut text = String::new();
+        for (name, rules) in self.chains.desired() {
+            let state = if pending.rewrite.contains_key(name) {
+                " (pending)"
+            } else {
+                ""
+            };
+            text += &format!("{:?} {name}{state}\n", self.family());
+            text.extend(rules.iter().map(|rule| format!("  {rule}\n")));
+        }
+        text.extend(
+            pending
+                .remove
+                .iter()
+                .map(|name| format!("{:?} {name} (to be removed)\n", self.family())),
+        );
+        text
+    }
+}
+
+/// Lists the filter table, and of the table `raw` the hook that leads to our chains and these chains. Where only the programs of IPv6 are not there, it is taken for empty: IPv4 is written all the same,
+/// and what cannot be written says so.
+pub(crate) fn list(tables: IpTables) -> Result<TableListing, iptables::Error> {
+    let nothing = || Ok(TableListing::empty(Which::Filter.name()));
+    if !is_spoken(tables.family()) {
+        return nothing();
+    }
+    match list_both(tables) {
+        Err(iptables::Error::Missing { .. })
+            if tables.family() == Family::V6 && !is_off(Switch::OneFamilyAlone) =>
+        {
+            nothing()
+        }
+        listed => listed,
+    }
+}
+
+fn list_both(tables: IpTables) -> Result<TableListing, iptables::Error> {
+    let mut listing = tables.save(Which::Filter)?;
+    listing
+        .chains
+        .retain(|chain| names::table(&chain.name) == Which::Filter);
+    // Listing a legacy table makes it.
+    if tables.flavour() == Flavour::Nft || legacy::is_there(tables.family(), Which::Raw) {
+        let raw = tables.save(Which::Raw)?;
+        let ours = raw
+            .chains
+            .into_iter()
+            .filter(|chain| chain.name == Hook::Prerouting.name() || names::table(&chain.name) == Which::Raw);
+        listing.chains.extend(ours);
+    }
+    Ok(listing)
+}
+
+/// Whether this kernel speaks a family at all. With `ipv6.disable=1` it does not, and `ip6tables-legacy` cannot be used.
+fn is_spoken(family: Family) -> bool {
+    match family {
+        Family::V4 => true,
+        Family::V6 => Path::new("/proc/sys/net/ipv6/conf").exists(),
+    }
+}
+
+/// The chains of ours in a listing.
+pub(crate) fn ours(listing: &TableListing) -> impl Iterator<Item = &iptables::Chain> {
+    listing
+        .chains
+        .iter()
+        .filter(|chain| names::is_own_chain(&chain.name))
+}
+
+/// Places of our jump in the chain of a hook.
+pub(crate) fn copies(listing: &TableListing, hook: Hook, jump: &str) -> Vec<usize> {
+    let rules = listing.chain(hook.name()).map(|chain| chain.texts().enumerate());
+    rules
+        .into_iter()
+        .flatten()
+        .filter(|(_, text)| *text == jump)
+        .map(|(place, _)| place)
+        .collect()
+}
+
+fn places(listing: &TableListing) -> BTreeMap<Hook, Vec<usize>> {
+    jumps()
+        .into_iter()
+        .map(|jump| (jump.hook, copies(listing, jump.hook, &jump.text)))
+        .filter(|(_, places)| !places.is_empty())
+        .collect()
+}
+
+fn drift(family: Family, believed: &Held, listed: &Held) -> Drift {
+    let names: BTreeSet<&String> = believed.keys().chain(listed.keys()).collect();
+    let mut drift = Drift::default();
+    for name in names {
+        let kind = match (believed.get(name), listed.get(name)) {
+            (Some(was), Some(is)) if was == is => continue,
+            (Some(_), Some(_)) => "chain_changed",
+            (Some(_), None) => "chain_missing",
+            (None, Some(_)) => "chain_extra",
+            (None, None) => continue,
+        };
+        drift.note(kind, &format!("{family:?} {name}"));
+    }
+    drift
+}

@@ -1,0 +1,305 @@
+//! Writing the chains: both families in one transaction of nf_tables, or by the programs side by side, each in one. Where the
+//! kernel refuses one, the pods are written one by one, so that a pod that it refuses concerns nobody else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use egret_kernel::Family;
+use egret_kernel::iptables::{self, Flavour};
+use egret_shared::pod::PodKey;
+use nix::errno::Errno;
+
+use super::family_table::{Part, Table};
+use super::lost_counters;
+use super::restore::Change;
+use super::wire::{Tried, Wire};
+use crate::backend::BackendError;
+use crate::backend::netfilter::driver::Netfilter;
+use crate::backend::netfilter::names::{self, PodChains};
+use crate::metrics;
+
+impl Netfilter {
+    /// Makes the tables hold what is wanted.
+    pub(crate) fn program(&mut self) {
+        self.revocations.forget_seen();
+        self.want_chains(&BTreeSet::new());
+        self.refused.clear();
+        self.broken = None;
+        let changes = self.tables.each_ref().map(Table::pending);
+        match self.write(changes) {
+            Ok(()) => {}
+            Err(WriteError::Refused(_)) => self.program_one_by_one(),
+            Err(WriteError::Broken(reason)) => self.broken = Some(reason),
+        }
+        if let Some(reason) = &self.broken {
+            tracing::error!(reason, "the packet filter cannot be written");
+        }
+    }
+
+    fn program_one_by_one(&mut self) {
+        self.program_the_end();
+        if self.broken.is_some() {
+            return;
+        }
+        for pod in self.pods.keys().cloned().collect::<Vec<_>>() {
+            let (chains, part) = (PodChains::of(&pod), Part::Pod(pod.clone()));
+            let changes = self.tables.each_ref().map(|table| {
+                let is_its = |name: &str| chains.contain(name) || table.is_alike_of(name, &part);
+                only(table.pending(), is_its)
+            });
+            match self.write(changes) {
+                Ok(()) => {}
+                Err(WriteError::Refused(reason)) => {
+                    tracing::error!(%pod, reason, "the rules of a pod are refused by the kernel");
+                    self.refused.insert(pod, reason);
+                }
+                Err(WriteError::Broken(reason)) => {
+                    self.broken = Some(reason);
+                    return;
+                }
+            }
+        }
+        self.program_the_rest(&BTreeSet::new());
+    }
+
+    /// Where pods' rules send what they deny, and what they ask about encapsulation: it must be there before they are.
+    fn program_the_end(&mut self) {
+        let shared = [names::deny(), names::encapsulation()];
+        let is_end = |name: &str| shared.iter().any(|chain| chain.as_str() == name) || names::is_told(name);
+        let changes = self.tables.each_ref().map(|table| Change {
+            rewrite: only(table.pending(), is_end).rewrite,
+            ..Change::default()
+        });
+        self.write_or_break(changes);
+    }
+
+    /// What all pods share, without the pods that were refused and have no chains of before, or only outdated ones, which go.
+    pub(crate) fn program_the_rest(&mut self, outdated: &BTreeSet<PodKey>) {
+        let is_closed = |pod: &&PodKey| outdated.contains(*pod) || !self.has_chains(pod);
+        let without: BTreeSet<PodKey> = self.refused.keys().filter(is_closed).cloned().collect();
+        let refused: Vec<PodChains> = self.refused.keys().map(PodChains::of).collect();
+        let kept = self.refused.keys().filter(|pod| !outdated.contains(*pod));
+        let kept: Vec<PodChains> = kept.map(PodChains::of).collect();
+        let needed = self.words_behind("-j", |name| kept.iter().any(|chains| chains.contain(name)));
+        self.want_chains(&without);
+        let mut staying = self.tables.each_ref().map(|table| {
+            let pending = table.pending();
+            let (jumps, jumps_removed) = (pending.jumps.clone(), pending.jumps_removed.clone());
+            let mut rest = only(pending, |name| !refused.iter().any(|chains| chains.contain(name)));
+            // Others' were written with these, and what is left is of refused ones alone.
+            rest.rewrite.retain(|name, _| !names::is_alike(name));
+            // What the kernel holds of the refused ones may go there.
+            rest.remove.retain(|name| {
+                let may_be_needed = names::is_told(name) && !refused.is_empty();
+                !may_be_needed && !needed.contains(name)
+            });
+            Change {
+                jumps,
+                jumps_removed,
+                ..rest
+            }
+        });
+        let outdated = self.tables.each_ref().map(|table| chains_of(table, outdated));
+        // A rule of somebody else may lead to a chain, which then cannot go: that keeps nobody from their rules.
+        let going = staying.each_mut().map(|staying| Change {
+            remove: std::mem::take(&mut staying.remove),
+            ..Change::default()
+        });
+        for changes in [staying, outdated, going] {
+            if self.broken.is_none() {
+                self.write_or_break(changes);
+            }
+        }
+    }
+
+    /// Whether the kernel holds chains of a pod.
+    pub(crate) fn has_chains(&self, pod: &PodKey) -> bool {
+        let chains = PodChains::of(pod);
+        let mut tables = self.tables.iter();
+        tables.all(|table| table.chains.programmed().keys().any(|name| chains.contain(name)))
+    }
+
+    fn write_or_break(&mut self, changes: [Change; 2]) {
+        if let Err(WriteError::Refused(reason) | WriteError::Broken(reason)) = self.write(changes) {
+            self.broken = Some(reason);
+        }
+    }
+
+    /// Applies changes, one of each table; the counts of what is rewritten are kept.
+    pub(crate) fn write(&mut self, mut changes: [Change; 2]) -> Result<(), WriteError> {
+        let counters = std::sync::Arc::clone(&self.counters);
+        let mut totals = counters.lock();
+        let kept = lost_counters::lost_by(&self.tables, &changes, &mut self.written)?;
+        let next = kept
+            .iter()
+            .fold(totals.clone(), |sum, kept| sum.plus(kept))
+            .lines();
+        if self.written_totals.as_ref() != Some(&next) {
+            changes[0].totals = Some(next);
+        }
+        let results = restore_both(&self.tables, &changes, &mut self.written, &mut self.wire);
+        let mut outcome = Ok(());
+        for (((table, change), result), kept) in self.tables.iter_mut().zip(changes).zip(results).zip(&kept) {
+            match result {
+                Ok(()) => {
+                    *totals = std::mem::take(&mut *totals).plus(kept);
+                    if change.totals.is_some() {
+                        self.written_totals.clone_from(&change.totals);
+                    }
+                    table.done(change);
+                }
+                Err(error) => outcome = Err(WriteError::from(error)),
+            }
+        }
+        outcome
+    }
+}
+
+/// Why a change was not made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WriteError {
+    /// The kernel refuses what is in it.
+    #[error("{0}")]
+    Refused(String),
+    /// Whatever were in it.
+    #[error("{0}")]
+    Broken(String),
+}
+
+impl From<iptables::Error> for WriteError {
+    fn from(error: iptables::Error) -> Self {
+        match error {
+            iptables::Error::Restore { .. } => Self::Refused(error.to_string()),
+            iptables::Error::Run { .. }
+            | iptables::Error::Missing { .. }
+            | iptables::Error::Save { .. }
+            | iptables::Error::Locked { .. }
+            | iptables::Error::NoPrograms => Self::Broken(error.to_string()),
+        }
+    }
+}
+
+impl From<BackendError> for WriteError {
+    fn from(error: BackendError) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+fn restore_both(
+    tables: &[Table; 2],
+    changes: &[Change; 2],
+    written: &mut Written,
+    wire: &mut Wire,
+) -> [Result<(), iptables::Error>; 2] {
+    let texts = changes
+        .each_ref()
+        .map(|change| (!change.is_empty()).then(|| change.render()));
+    for (change, text) in changes.iter().zip(&texts) {
+        written.note(change, text.as_deref());
+    }
+    let restore = |at: usize| match &texts[at] {
+        Some(text) => tables[at].programs().restore(text),
+        None => Ok(()),
+    };
+    match tables[0].programs().flavour() {
+        // Both families take one lock: side by side, the second would wait as if for somebody else, and give up.
+        Flavour::Legacy => [restore(0), restore(1)],
+        // What no program could list again is not written by whoever needs none.
+        Flavour::Nft if !tables.iter().all(|table| table.programs().is_installed()) => side_by_side(restore),
+        Flavour::Nft => match wire.write(&batches(tables, &texts)) {
+            Tried::Done => {
+                written.transactions += u64::from(texts.iter().any(Option::is_some));
+                [Ok(()), Ok(())]
+            }
+            Tried::NotBegun(errno) => texts.each_ref().map(|text| match text {
+                Some(_) => Err(not_begun(errno)),
+                None => Ok(()),
+            }),
+            Tried::ForThePrograms => side_by_side(restore),
+        },
+    }
+}
+
+fn batches<'a>(tables: &[Table; 2], texts: &'a [Option<String>; 2]) -> Vec<(Family, &'a str)> {
+    let both = tables.iter().zip(texts);
+    both.filter_map(|(table, text)| Some((table.family(), text.as_deref()?)))
+        .collect()
+}
+
+fn not_begun(errno: Errno) -> iptables::Error {
+    iptables::Error::Run {
+        program: "a transaction of nf_tables".to_owned(),
+        source: errno.into(),
+    }
+}
+
+fn side_by_side(
+    restore: impl Fn(usize) -> Result<(), iptables::Error> + Sync,
+) -> [Result<(), iptables::Error>; 2] {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| restore(1));
+        let one = restore(0);
+        [
+            one,
+            other
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        ]
+    })
+}
+
+/// What was written so far, by netlink or by `iptables-restore` and `ip6tables-restore`, and listed for that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Changes of a family's table.
+    pub restores: u64,
+    /// Transactions by netlink, of one family or both.
+    pub transactions: u64,
+    /// Chains that were written or removed.
+    pub chains: u64,
+    /// Octets of their text.
+    pub bytes: u64,
+    /// Listings of both tables, to know what had been counted before a change.
+    pub listings: u64,
+    /// Pods whose rules were turned into text.
+    pub rendered: u64,
+}
+
+impl Written {
+    fn note(&mut self, change: &Change, text: Option<&str>) {
+        let Some(text) = text else { return };
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let (chains, bytes) = (
+            number(change.rewrite.len() + change.remove.len()),
+            number(text.len()),
+        );
+        self.restores += 1;
+        self.chains += chains;
+        self.bytes += bytes;
+        metrics::restored(chains, bytes);
+    }
+}
+
+/// That all chains of these pods go which the kernel holds.
+fn chains_of(table: &Table, pods: &BTreeSet<PodKey>) -> Change {
+    let chains: Vec<PodChains> = pods.iter().map(PodChains::of).collect();
+    let held = table.chains.programmed().keys();
+    let remove = held.filter(|name| chains.iter().any(|chains| chains.contain(name)));
+    Change {
+        remove: remove.cloned().collect(),
+        ..Change::default()
+    }
+}
+
+fn only(change: Change, keep: impl Fn(&str) -> bool) -> Change {
+    Change {
+        rewrite: change
+            .rewrite
+            .into_iter()
+            .filter(|(name, _)| keep(name))
+            .collect(),
+        remove: change.remove.into_iter().filter(|name| keep(name)).collect(),
+        jumps: BTreeMap::new(),
+        jumps_removed: BTreeMap::new(),
+        totals: None,
+    }
+}
