@@ -14,11 +14,11 @@ use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings, usuall
 use egret_shared::rt::config::{ConfigError, load};
 
 use crate::backend::netfilter::bridges::BridgeNetfilter;
-use crate::backend::netfilter::denials::Telling;
 use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
+use crate::backend::netfilter::model::settings::DenyAction;
+use crate::backend::netfilter::model::settings::JumpPlace;
+use crate::backend::netfilter::model::settings::Telling;
 use crate::backend::netfilter::model::unknown_pods::{Stance, UnknownPods};
-use crate::backend::netfilter::render::deny::DenyAction;
-use crate::backend::netfilter::tables::jump_position::JumpPlace;
 use crate::backend::netfilter::{MOST_MEMBERS, NftWriter};
 
 mod value;

@@ -23,7 +23,8 @@ use nix::net::if_::if_indextoname;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
-use crate::backend::netfilter::denials::{Denial, Denials, Telling};
+use crate::backend::netfilter::denials::{Denial, Denials};
+use crate::backend::netfilter::model::settings::Telling;
 use crate::engine::{Input, Known, Meeting, Meetings};
 use crate::metrics;
 

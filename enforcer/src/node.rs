@@ -12,7 +12,6 @@ use cables::Cables;
 pub mod monitor;
 pub mod cables;
 mod ends;
-pub mod others;
 
 /// Finds interfaces.
 pub trait Locate: Send + std::fmt::Debug {

@@ -8,9 +8,10 @@ mod node_world;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Outcome, Telling};
+use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Outcome};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::render::deny::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::Telling;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{self, Backend, Standing};
 use egret_kernel::iptables::Flavour;

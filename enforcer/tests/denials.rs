@@ -7,9 +7,10 @@ mod node_world;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 
-use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Telling};
+use egret_enforcer::backend::netfilter::denials::{Cause, Denials};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::render::deny::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::Telling;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, Decider, Standing};
 use egret_kernel::iptables::Flavour;

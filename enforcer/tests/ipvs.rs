@@ -6,19 +6,21 @@
 
 mod node_world;
 
+use egret_enforcer::backend::netfilter::marks::PodMarks;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
 use egret_enforcer::backend::netfilter::model::attachment::{Attached, Port};
 use egret_enforcer::backend::netfilter::model::available_sets::AvailableSets;
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::JumpPlace;
+use egret_enforcer::backend::netfilter::model::unknown_pods::Closed;
 use egret_enforcer::backend::netfilter::names::{self, PodChains};
-use egret_enforcer::backend::netfilter::render::deny::DenyAction;
 use egret_enforcer::backend::netfilter::render::dispatch;
 use egret_enforcer::backend::netfilter::render::encapsulation;
 use egret_enforcer::backend::netfilter::render::ipvs::{self, Led};
 use egret_enforcer::backend::netfilter::render::source_check;
-use egret_enforcer::backend::netfilter::render::unknown_pods::Closed;
-use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
+use egret_enforcer::backend::netfilter::render::{self, Surroundings};
 use egret_enforcer::backend::netfilter::tables::cleanup::{self, Mode};
-use egret_enforcer::backend::netfilter::tables::jump_position::{JumpPlace, Put};
+use egret_enforcer::backend::netfilter::tables::jump_position::Put;
 use egret_enforcer::backend::netfilter::tables::restore::Change as Restore;
 use egret_enforcer::node::ENCAPSULATION_PORTS;
 use egret_kernel::Family;

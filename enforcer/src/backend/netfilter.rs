@@ -16,10 +16,11 @@ pub mod bridges;
 mod pod_netns;
 mod compile;
 mod connections;
-mod monitor;
+pub mod monitor;
 mod driver;
 
-pub use driver::{Beside, Netfilter, Settings};
+pub use driver::Netfilter;
+pub use model::settings::{Beside, Settings};
 pub use sets::MOST_MEMBERS;
 pub use tables::program::Written;
 pub use tables::wire::NftWriter;

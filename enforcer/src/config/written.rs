@@ -15,8 +15,8 @@ use super::value::{
 use crate::backend::netfilter::NftWriter;
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::marks::MarkMask;
-use crate::backend::netfilter::render::deny::DenyAction;
-use crate::backend::netfilter::tables::jump_position::JumpPlace;
+use crate::backend::netfilter::model::settings::DenyAction;
+use crate::backend::netfilter::model::settings::JumpPlace;
 
 /// Makes the kernel of a node agree with the network policies that concern its pods.
 ///

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use egret_enforcer::backend::netfilter::denials::{Denial, Denials};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::render::deny::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, Decider, VerdictKey};
 use egret_enforcer::node::{Locate, Location};

@@ -7,18 +7,22 @@ use egret_kernel::iptables::InterfaceName;
 use egret_policies::rules::{Action, Direction};
 use egret_shared::pod::PodKey;
 
-use crate::backend::netfilter::denials::{self, Telling};
-use crate::backend::netfilter::driver::{Local, Netfilter, Settings};
+use crate::backend::netfilter::driver::{Local, Netfilter};
+use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::model::attachment::Attached;
 use crate::backend::netfilter::model::available_sets::AvailableSets;
+use crate::backend::netfilter::model::ipvs::has_ipvs;
+use crate::backend::netfilter::model::settings::Settings;
+use crate::backend::netfilter::model::settings::Telling;
+use crate::backend::netfilter::model::unknown_pods::Closed;
 use crate::backend::netfilter::names::{self, PodChains};
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::dispatch::{self, Exposed};
 use crate::backend::netfilter::render::encapsulation;
 use crate::backend::netfilter::render::ipvs::{self, Led};
+use crate::backend::netfilter::render::nflog;
 use crate::backend::netfilter::render::source_check;
-use crate::backend::netfilter::render::unknown_pods::Closed;
-use crate::backend::netfilter::render::{self, PodMarks, Surroundings};
+use crate::backend::netfilter::render::{self, Surroundings};
 use crate::backend::netfilter::sets::There;
 use crate::backend::netfilter::tables::family_table::{Part, Table};
 
@@ -71,7 +75,7 @@ impl Shared {
         let encapsulated = encapsulation::chain(encapsulation_ports, family);
         chains.insert(names::encapsulation().as_str().to_owned(), encapsulated);
         if settings.telling.is_some() {
-            denials::tell_of_shared(&mut chains, settings.marks);
+            nflog::tell_of_shared(&mut chains, settings.marks);
         }
         chains.extend(source_check::chains(attached, closed, settings.telling, family));
         chains
@@ -127,7 +131,7 @@ impl Netfilter {
     fn want_shared(&mut self, without: &BTreeSet<PodKey>) {
         let without = without | &self.elsewhere();
         let attached = self.attached(|pod| !without.contains(pod));
-        let has_ipvs = ipvs::has_ipvs();
+        let has_ipvs = has_ipvs();
         let shared = Shared {
             closed: self.closed(&without),
             encapsulation_ports: self.unknown.encapsulation_ports(),
@@ -195,9 +199,7 @@ impl Netfilter {
     pub(crate) fn has_ipvs_changed(&self) -> bool {
         let output = names::output();
         let is_asked = |table: &Table| table.chains.desired().contains_key(output.as_str());
-        self.tables
-            .iter()
-            .any(|table| is_asked(table) != ipvs::has_ipvs())
+        self.tables.iter().any(|table| is_asked(table) != has_ipvs())
     }
 
     fn led(&self, attached: &[Attached]) -> Vec<Led> {

@@ -33,8 +33,14 @@ impl Drift {
 
     /// Says that this was repaired.
     pub(crate) fn tell(self, standing: &mut Standing) {
-        crate::backend::netfilter::driver::add(&mut standing.repaired, self.counts);
+        add(&mut standing.repaired, self.counts);
         let room = MOST_NAMED.saturating_sub(standing.differences.len());
         standing.differences.extend(self.named.into_iter().take(room));
+    }
+}
+
+fn add(counts: &mut BTreeMap<&'static str, u64>, more: BTreeMap<&'static str, u64>) {
+    for (kind, number) in more {
+        *counts.entry(kind).or_insert(0) += number;
     }
 }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_kernel::Family;
-use egret_kernel::iptables::{Flavour, InterfaceName};
+use egret_kernel::iptables::InterfaceName;
 use egret_policies::rules::{Batch, Direction, NodeRules, PodRules, Rule, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
@@ -35,55 +35,32 @@ use crate::backend::netfilter::connections::affected::Suspects;
 use crate::backend::netfilter::connections::inquiry::Asking;
 use crate::backend::netfilter::connections::revocation;
 use crate::backend::netfilter::connections::revocation::Revocations;
-use crate::backend::netfilter::denials::{Denials, Telling};
+use crate::backend::netfilter::denials::Denials;
 use crate::backend::netfilter::drift::Drift;
+use crate::backend::netfilter::marks::Generation;
+use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::marks::generations::Generations;
-use crate::backend::netfilter::marks::{Generation, Marks};
 use crate::backend::netfilter::model::attachment::{Attached, Port};
+use crate::backend::netfilter::model::egress_firewall::Firewall;
 use crate::backend::netfilter::model::moved_address::Home;
+use crate::backend::netfilter::model::settings::Beside;
+use crate::backend::netfilter::model::settings::JumpPlace;
+use crate::backend::netfilter::model::settings::Settings;
 use crate::backend::netfilter::model::unknown_pods::{Unknown, UnknownPods};
 use crate::backend::netfilter::monitor::bypass::Lookout;
 use crate::backend::netfilter::monitor::drift_poll::Vigil;
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::names::PodChains;
-use crate::backend::netfilter::pod_netns::Firewall;
-use crate::backend::netfilter::render::PodMarks;
 use crate::backend::netfilter::render::chains::Chains;
-use crate::backend::netfilter::render::deny::DenyAction;
 use crate::backend::netfilter::sets::concurrent::SharedSets;
 use crate::backend::netfilter::sets::creation_order;
 use crate::backend::netfilter::sets::merged::Joints;
 use crate::backend::netfilter::sets::preallocate::Room;
 use crate::backend::netfilter::tables::counters::{Counters, Totals};
 use crate::backend::netfilter::tables::family_table::Table;
-use crate::backend::netfilter::tables::jump_position::JumpPlace;
 use crate::backend::netfilter::tables::program::Written;
 use crate::backend::netfilter::tables::wire::Wire;
 use crate::backend::netfilter::tables::{cleanup, counters};
-
-/// How the backend is to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Which iptables.
-    pub flavour: Flavour,
-    /// Which bits of the connection mark are ours.
-    pub marks: Marks,
-    /// What a sender is told.
-    pub deny: DenyAction,
-    /// How the kernel tells of what is denied; none where it does not.
-    pub telling: Option<Telling>,
-}
-
-/// How it lives with others in the packet filter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beside {
-    /// Where our jumps stand among the rules of others.
-    pub jump: JumpPlace,
-    /// Whether the rules go to the other flavour of iptables when the kubelet does.
-    pub follows_flavour: bool,
-    /// Rules of others that write our bits of the connection mark, and are known and accepted.
-    pub accepted_marks: Vec<String>,
-}
 
 /// The backend.
 #[derive(Debug)]
@@ -729,12 +706,6 @@ pub(crate) fn names_any(rules: &PodRules, direction: Direction, sets: &BTreeSet<
             .into_iter()
             .flat_map(Rule::sets)
             .any(|id| sets.contains(&id))
-}
-
-pub(crate) fn add(counts: &mut BTreeMap<&'static str, u64>, more: BTreeMap<&'static str, u64>) {
-    for (kind, number) in more {
-        *counts.entry(kind).or_insert(0) += number;
-    }
 }
 
 impl Location {

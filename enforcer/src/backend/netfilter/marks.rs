@@ -231,6 +231,26 @@ fn places(mask: u32) -> impl Iterator<Item = u32> {
     (0..32).filter(move |place| mask >> place & 1 == 1)
 }
 
+/// The marks that a pod's flows have while they are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodMarks {
+    /// For connections that it opens.
+    pub egress: Mark,
+    /// For connections to it.
+    pub ingress: Mark,
+}
+
+impl PodMarks {
+    /// The one of a direction.
+    #[must_use]
+    pub const fn of(self, direction: Direction) -> Mark {
+        match direction {
+            Direction::Egress => self.egress,
+            Direction::Ingress => self.ingress,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

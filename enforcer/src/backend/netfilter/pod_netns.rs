@@ -14,7 +14,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsFd as _;
-use std::sync::Arc;
 
 use egret_kernel::Family;
 use egret_kernel::ipset::{Entry, IpSets, Kind, Member as Held, SetSpec};
@@ -24,57 +23,19 @@ use egret_kernel::iptables::{
 };
 use egret_kernel::links::Links;
 use egret_kernel::namespaces;
-use egret_policies::rules::{
-    Action, Member, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind, Tier, TierRules,
-};
-use egret_shared::time::Timestamp;
+use egret_policies::rules::{Action, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind};
 use nix::errno::Errno;
 
 use crate::backend::BackendError;
+use crate::backend::netfilter::model::egress_firewall::Firewall;
+use crate::backend::netfilter::model::kernel_transport;
+use crate::backend::netfilter::model::settings::DenyAction;
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::conn_state::{neighbours, replies};
-use crate::backend::netfilter::render::deny::{DenyAction, refusal};
-use crate::backend::netfilter::render::kernel_transport;
+use crate::backend::netfilter::render::deny::refusal;
+use crate::backend::netfilter::sets::Contents;
 use crate::backend::netfilter::sets::members;
 use crate::backend::netfilter::sets::{MOST_MEMBERS, kernel_kind};
-
-/// What is to be enforced inside.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Firewall {
-    /// The lists of ClusterEgressFirewall.
-    pub(crate) tiers: Vec<TierRules>,
-}
-
-impl Firewall {
-    /// The part of a pod's rules that concerns all its interfaces.
-    pub(crate) fn of(tiers: &[TierRules]) -> Self {
-        Self {
-            tiers: tiers
-                .iter()
-                .filter(|tier| tier.tier == Tier::ClusterEgressFirewall)
-                .cloned()
-                .collect(),
-        }
-    }
-
-    /// Whether there is nothing to enforce.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.tiers.is_empty()
-    }
-
-    /// The sets that it names.
-    pub(crate) fn sets(&self) -> impl Iterator<Item = SetId> {
-        self.tiers
-            .iter()
-            .flat_map(|tier| &tier.rules)
-            .flat_map(Rule::sets)
-    }
-}
-
-/// What sets hold; those of names are left out, so that their rules allow nothing here.
-pub(crate) type Contents = BTreeMap<SetId, Content>;
-/// What a set holds, shared with who keeps it.
-pub(crate) type Content = (SetKind, Arc<BTreeMap<Member, Option<Timestamp>>>);
 
 /// How rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,9 @@ pub mod encapsulation;
 pub mod ipvs;
 pub mod unknown_pods;
 pub(crate) mod conn_state;
+pub(crate) mod nflog;
 pub mod deny;
 pub mod chains;
 
 pub(crate) use pod::why_unasked;
-pub use pod::{PodMarks, Surroundings, direction, exposed, generation, kernel_transport, pod};
+pub use pod::{Surroundings, direction, exposed, generation, pod};

@@ -13,10 +13,8 @@ use egret_policies::rules::{Lapsed, Member, MembersChanged, SetId, SetKind, SetS
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
-use crate::backend::netfilter::connections::expired_records;
 use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::model::available_sets::{Available, AvailableSets, Families};
-use crate::backend::netfilter::pod_netns::Content;
 
 use crate::backend::netfilter::names;
 
@@ -35,6 +33,12 @@ use programmed::{Known, drift};
 
 /// Members with the end of their life; none for those that stay.
 pub(crate) type Members = BTreeMap<Held, Option<Timestamp>>;
+
+/// What sets hold; those of names are left out, so that their rules allow nothing here.
+pub(crate) type Contents = BTreeMap<SetId, Content>;
+
+/// What a set holds, shared with who keeps it.
+pub(crate) type Content = (SetKind, Arc<BTreeMap<Member, Option<Timestamp>>>);
 
 /// A set that is wanted.
 #[derive(Clone, Debug)]
@@ -257,7 +261,7 @@ impl Sets {
             SetKind::Networks | SetKind::AddressPorts => wanted
                 .members
                 .keys()
-                .any(|member| expired_records::covers(member, address, port)),
+                .any(|member| members::covers(member, address, port)),
         }
     }
 

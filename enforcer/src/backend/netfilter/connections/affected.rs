@@ -11,7 +11,7 @@ use egret_shared::net::IpNet;
 use egret_shared::pod::PodKey;
 
 use super::flow_dump::Question;
-use crate::backend::netfilter::render::ipvs;
+use crate::backend::netfilter::model::ipvs::has_ipvs;
 
 /// Pods and directions, and the members for whose sake they are asked again.
 #[derive(Clone, Debug, Default)]
@@ -94,7 +94,7 @@ impl Suspects {
         question
             .families
             .extend(networks.map(|network| Family::of(network.addr())));
-        if ipvs::has_ipvs() {
+        if has_ipvs() {
             question.families.extend(Family::BOTH);
         }
         question

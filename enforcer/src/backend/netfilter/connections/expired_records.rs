@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use egret_kernel::conntrack::{Conntrack, Detail, Flow};
 use egret_kernel::{Mark, netlink};
 use egret_policies::rules::{
-    Action, Direction, DirectionRules, Member, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
+    Action, Direction, DirectionRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
 };
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
@@ -15,8 +15,8 @@ use egret_shared::switch::{Switch, is_off};
 
 use super::flow_dump::Seen;
 use crate::backend::netfilter::driver::Netfilter;
+use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::names::PodChains;
-use crate::backend::netfilter::render::PodMarks;
 use crate::backend::netfilter::sets::concurrent::SharedSets;
 
 impl Netfilter {
@@ -167,15 +167,4 @@ fn matches(rule: &Rule, end: &End, sets: &SharedSets) -> bool {
             // The node's own addresses are no names' addresses, and neither are the pod's.
             PeerMatch::OwnNode | PeerMatch::Itself => false,
         }
-}
-
-/// Whether a wanted member holds an address, with a port where the set has some.
-pub(crate) fn covers(member: &Member, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
-    match member {
-        Member::Address(own) => *own == address,
-        Member::Network(network) => network.contains(&address),
-        Member::AddressPort(own, transport, number) => {
-            *own == address && port == Some((*transport, number.get()))
-        }
-    }
 }

@@ -8,9 +8,9 @@ use egret_kernel::conntrack::{Conntrack, Filter, Flow};
 use egret_kernel::netlink;
 use egret_policies::rules::{Direction, PodRules};
 
+use super::PodMarks;
 use super::{Generation, Marks};
 use crate::backend::netfilter::names::{CHAIN_PREFIX, PodChains};
-use crate::backend::netfilter::render::PodMarks;
 use crate::backend::netfilter::tables::restore::Held;
 
 /// So many numbers are taken off flows at once, with the same high bits, by which the kernel finds them: it walks its whole table

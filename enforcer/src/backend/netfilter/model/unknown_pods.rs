@@ -16,12 +16,14 @@ use egret_policies::rules::Direction;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
+use super::settings::Settings;
 use crate::backend::BackendError;
-use crate::backend::netfilter::driver::{Netfilter, Settings};
+use crate::backend::netfilter::driver::Netfilter;
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::dispatch;
-use crate::backend::netfilter::render::unknown_pods::Closed;
+
+use crate::backend::netfilter::model::attachment::Attached;
 use crate::backend::netfilter::tables::family_table::Table;
 use crate::node::{self, ENCAPSULATION_PORTS, Locate};
 
@@ -184,5 +186,24 @@ impl Netfilter {
             let chains = table.chains.programmed();
             chains.contains_key(names::unknown(Direction::Egress).as_str())
         }))
+    }
+}
+
+/// What is closed in the dispatch, behind the lines of the pods that have chains.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Closed {
+    /// Pods that are known, and whose chains the kernel refuses.
+    pub pods: Vec<Attached>,
+    /// Interfaces that are named as pods', and are none: the node is reached by them.
+    pub spared: Vec<InterfaceName>,
+    /// Where unknown pods are; none where they are not closed.
+    pub interfaces: Vec<InterfacePattern>,
+}
+
+impl Closed {
+    /// Whether anything at all is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.interfaces.is_empty()
     }
 }

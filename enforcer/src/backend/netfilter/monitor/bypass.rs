@@ -17,8 +17,10 @@ use egret_kernel::namespaces;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
-use crate::backend::netfilter::pod_netns::{self, Contents, Firewall, Writing};
-use crate::backend::netfilter::render::ipvs;
+use crate::backend::netfilter::model::egress_firewall::Firewall;
+use crate::backend::netfilter::model::ipvs;
+use crate::backend::netfilter::pod_netns::{self, Writing};
+use crate::backend::netfilter::sets::Contents;
 use crate::backend::outlook::{Gap, GapKind, Outlook};
 use crate::node::cables::Cables;
 
@@ -159,7 +161,7 @@ impl Sight {
             outlook.gaps.extend(view.bridges.iter().cloned());
             outlook.gaps.extend(fast_paths(&cables, view, &numbers)?);
         }
-        outlook.gaps.extend(ipvs::gaps());
+        outlook.gaps.extend(ipvs_gap());
         outlook.gaps.extend(tunnels(&mut links)?);
         outlook.gaps.extend(unjudged_cables(&cables, view, &numbers));
         let elsewhere = elsewhere(&mut cables, &numbers, &mut outlook);
@@ -374,4 +376,15 @@ fn gap(path: &FastPath) -> Gap {
         kind,
         what: format!("{path} {follows}"),
     }
+}
+
+/// What the rules do not see of what IPVS leads on.
+fn ipvs_gap() -> impl Iterator<Item = Gap> {
+    let gap = || Gap {
+        kind: GapKind::Ipvs,
+        what:
+            "what IPVS leads to a process of this node is judged by the address and port of the Service alone"
+                .to_owned(),
+    };
+    ipvs::has_ipvs().then(gap).into_iter()
 }

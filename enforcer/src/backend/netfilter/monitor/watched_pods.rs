@@ -7,7 +7,8 @@ use egret_policies::rules::{Batch, SetId};
 
 use super::bypass::{Lookout, View, Watched};
 use crate::backend::netfilter::driver::Netfilter;
-use crate::backend::netfilter::pod_netns::{Contents, Writing};
+use crate::backend::netfilter::pod_netns::Writing;
+use crate::backend::netfilter::sets::Contents;
 
 impl Netfilter {
     /// Has somebody look for what leads past the rules.
@@ -105,9 +106,9 @@ mod tests {
     use egret_shared::pod::PodKey;
 
     use super::*;
-    use crate::backend::netfilter::driver::Settings;
     use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-    use crate::backend::netfilter::render::deny::DenyAction;
+    use crate::backend::netfilter::model::settings::DenyAction;
+    use crate::backend::netfilter::model::settings::Settings;
     use crate::node::{Locate, Location};
 
     #[derive(Debug)]

@@ -1,20 +1,10 @@
 //! What becomes of a packet that is denied, and what its sender is told.
 
+use crate::backend::netfilter::model::settings::DenyAction;
 use egret_kernel::Family;
 use egret_kernel::Transport;
 use egret_kernel::iptables::{Protocol, RejectWith, Rule as Line, Target};
 use egret_shared::switch::{Switch, is_off};
-use serde::{Deserialize, Serialize};
-
-/// What a sender is told when its packet is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum DenyAction {
-    /// Nothing.
-    Drop,
-    /// A reset for TCP, "administratively prohibited" for the rest.
-    Reject,
-}
 
 /// The lines that end it.
 pub(crate) fn refusal(deny: DenyAction, family: Family) -> Vec<Line> {

@@ -17,11 +17,13 @@ use ipnet::IpNet;
 
 use super::chains::Chains;
 use super::conn_state::{self, neighbours};
-use super::deny::{DenyAction, refusal};
+use super::deny::refusal;
 use super::ipvs;
-use super::unknown_pods::{self, Closed};
+use super::unknown_pods;
 use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::model::attachment::{Attached, Port, through};
+use crate::backend::netfilter::model::settings::DenyAction;
+use crate::backend::netfilter::model::unknown_pods::Closed;
 use crate::backend::netfilter::names::{self, PodChains};
 
 pub(crate) mod by_address;

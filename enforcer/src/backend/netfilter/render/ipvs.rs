@@ -19,7 +19,6 @@ use super::chains::Chains;
 use super::conn_state::{neighbours, replies};
 use crate::backend::netfilter::model::attachment::{Attached, Port, through};
 use crate::backend::netfilter::names;
-use crate::backend::outlook::{Gap, GapKind};
 
 /// A pod whose packets IPVS may lead on, or lead others to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,22 +106,6 @@ pub fn add(chains: &mut Chains, pods: &[Led], family: Family) {
         .chain(of_node)
         .chain([asked(names::led())]);
     chains.insert(output.as_str().to_owned(), lines.collect());
-}
-
-/// What the rules do not see of what IPVS leads on.
-pub(crate) fn gaps() -> impl Iterator<Item = Gap> {
-    let gap = || Gap {
-        kind: GapKind::Ipvs,
-        what:
-            "what IPVS leads to a process of this node is judged by the address and port of the Service alone"
-                .to_owned(),
-    };
-    has_ipvs().then(gap).into_iter()
-}
-
-/// Whether IPVS is there: its list of Services is, once the module is.
-pub(crate) fn has_ipvs() -> bool {
-    std::path::Path::new("/proc/thread-self/net/ip_vs").exists()
 }
 
 /// What was sent by nobody here: a connection of the node's own that is being closed has no socket either.

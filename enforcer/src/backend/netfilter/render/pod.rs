@@ -18,14 +18,13 @@
 
 use std::net::IpAddr;
 
-use egret_kernel::Transport as KernelTransport;
 use egret_kernel::iptables::{ChainName, InterfaceName, Match, Protocol, Rule as Line, Side, Sides, Target};
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
     Action, Direction, DirectionRules, OWN_NODE, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
     SetKind, TierRules,
 };
-use egret_shared::net::{PortRange, Transport};
+use egret_shared::net::PortRange;
 use egret_shared::switch::{Switch, is_off};
 
 use ipnet::IpNet;
@@ -33,6 +32,7 @@ use ipnet::IpNet;
 use super::chains::Chains;
 use super::conn_state;
 use super::encapsulation;
+use super::nflog;
 use crate::backend::netfilter::denials::label::Label;
 use crate::backend::netfilter::denials::{self, Denial};
 use crate::backend::netfilter::model::available_sets::AvailableSets;
@@ -49,6 +49,8 @@ mod tiers;
 pub(crate) use audit::why_unasked;
 pub use external_clients::exposed;
 
+use crate::backend::netfilter::marks::PodMarks;
+use crate::backend::netfilter::model::kernel_transport;
 use port_groups::{Ports, Split};
 use tiers::Part;
 
@@ -64,26 +66,6 @@ pub struct Surroundings<'a> {
     pub interfaces: &'a [InterfaceName],
     /// Whether what is denied is told.
     pub tells: bool,
-}
-
-/// The marks that a pod's flows have while they are allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PodMarks {
-    /// For connections that it opens.
-    pub egress: Mark,
-    /// For connections to it.
-    pub ingress: Mark,
-}
-
-impl PodMarks {
-    /// The one of a direction.
-    #[must_use]
-    pub const fn of(self, direction: Direction) -> Mark {
-        match direction {
-            Direction::Egress => self.egress,
-            Direction::Ingress => self.ingress,
-        }
-    }
 }
 
 /// All chains of a pod.
@@ -448,8 +430,8 @@ impl<'a> PodDirection<'a> {
         let is_exposed = self.chains == PodChains::of_node();
         let denial = Denial::of_label(label, is_exposed);
         match self.asks {
-            Asks::WhatIs => denials::target(denial, self.around.tells),
-            Asks::WhatWouldBe => denials::would_target(denial, self.around.tells),
+            Asks::WhatIs => nflog::target(denial, self.around.tells),
+            Asks::WhatWouldBe => nflog::would_target(denial, self.around.tells),
         }
     }
 
@@ -486,14 +468,4 @@ enum Peer {
     Any,
     Matching(Match),
     Missing,
-}
-
-/// The kernel crate's word for it.
-#[must_use]
-pub const fn kernel_transport(transport: Transport) -> KernelTransport {
-    match transport {
-        Transport::Tcp => KernelTransport::Tcp,
-        Transport::Udp => KernelTransport::Udp,
-        Transport::Sctp => KernelTransport::Sctp,
-    }
 }

@@ -27,11 +27,13 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::chains::Chains;
 use super::dispatch::by_address::{Hint, Names, grouped};
-use super::unknown_pods::Closed;
 use crate::backend::netfilter::denials::label::Label;
-use crate::backend::netfilter::denials::{self, Cause, Denial, Outcome, Telling};
+use crate::backend::netfilter::denials::{Cause, Denial, Outcome};
 use crate::backend::netfilter::model::attachment::{Attached, Port};
+use crate::backend::netfilter::model::settings::Telling;
+use crate::backend::netfilter::model::unknown_pods::Closed;
 use crate::backend::netfilter::names;
+use crate::backend::netfilter::render::nflog;
 use crate::backend::{Action, Decider};
 
 /// With more addresses than this they are asked by networks.
@@ -172,7 +174,7 @@ fn spoofed(telling: Option<Telling>, family: Family) -> Vec<Line> {
             cause: Cause::SpoofedSource,
             direction: Direction::Egress,
         };
-        denials::tell(denial.prefix(), telling)
+        nflog::tell(denial.prefix(), telling)
     });
     exceptions.into_iter().chain(tell).chain([end()]).collect()
 }

@@ -1,33 +1,17 @@
 //! What is closed because nobody knows whose it is, as lines of the dispatch.
 
 use egret_kernel::Family;
-use egret_kernel::iptables::{InterfaceName, InterfacePattern, Rule as Line, Target};
+use egret_kernel::iptables::{Rule as Line, Target};
 use egret_policies::rules::Direction;
 
 use super::conn_state::{neighbours, related};
 use crate::backend::netfilter::denials::label::Label;
-use crate::backend::netfilter::model::attachment::{Attached, through};
+use crate::backend::netfilter::model::attachment::through;
+use crate::backend::netfilter::model::unknown_pods::Closed;
 use crate::backend::netfilter::names;
 use crate::backend::{Action, Decider};
 
-/// What is closed in the dispatch, behind the lines of the pods that have chains.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Closed {
-    /// Pods that are known, and whose chains the kernel refuses.
-    pub pods: Vec<Attached>,
-    /// Interfaces that are named as pods', and are none: the node is reached by them.
-    pub spared: Vec<InterfaceName>,
-    /// Where unknown pods are; none where they are not closed.
-    pub interfaces: Vec<InterfacePattern>,
-}
-
 impl Closed {
-    /// Whether anything at all is.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.pods.is_empty() && self.interfaces.is_empty()
-    }
-
     /// The last lines of the dispatch.
     pub(crate) fn lines(&self, direction: Direction) -> impl Iterator<Item = Line> {
         let spared = self

@@ -7,7 +7,9 @@ use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
 
 use super::{Members, is_holdable};
-use crate::backend::netfilter::render::kernel_transport;
+use crate::backend::netfilter::model::kernel_transport;
+use egret_shared::net::Transport;
+use std::net::IpAddr;
 
 /// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
 pub(crate) fn held_as(member: Member) -> impl Iterator<Item = Held> {
@@ -97,6 +99,17 @@ fn stands_for(held: Held) -> Vec<Member> {
                 .collect()
         }
         Held::Net(network) => vec![Member::Network(network)],
+    }
+}
+
+/// Whether a wanted member holds an address, with a port where the set has some.
+pub(crate) fn covers(member: &Member, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
+    match member {
+        Member::Address(own) => *own == address,
+        Member::Network(network) => network.contains(&address),
+        Member::AddressPort(own, transport, number) => {
+            *own == address && port == Some((*transport, number.get()))
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::denials::label::Label;
-use crate::backend::netfilter::denials::{Denial, told_by};
 use crate::backend::netfilter::names::PodChains;
+use crate::backend::netfilter::render::nflog::told_by;
 
 /// The chains that tell why, to which rules go.
 #[derive(Debug, Default)]

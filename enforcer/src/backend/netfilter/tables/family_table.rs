@@ -11,13 +11,15 @@ use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, Tabl
 use super::denial_chains::Told;
 use super::foreign_rules;
 use super::hooks::{self, Jump, jumps};
-use super::jump_position::{Contest, JumpPlace, Put};
+use super::jump_position::{Contest, Put};
 use super::restore::{Change, Held};
 use crate::apply::delta::Tracker;
-use crate::backend::netfilter::denials::{self, Telling};
 use crate::backend::netfilter::drift::Drift;
+use crate::backend::netfilter::model::settings::JumpPlace;
+use crate::backend::netfilter::model::settings::Telling;
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::render::chains::Chains;
+use crate::backend::netfilter::render::nflog;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
@@ -150,7 +152,7 @@ impl Table {
         let touched = self.told.take_touched();
         for name in &touched {
             if self.told.is_used(name) {
-                let lines = denials::lines(name, telling);
+                let lines = nflog::lines(name, telling);
                 self.chains.want(name.clone(), lines.into());
             } else {
                 self.chains.unwant(name);

@@ -7,19 +7,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::backend::netfilter::model::settings::JumpPlace;
 use egret_kernel::iptables::Hook;
 use egret_shared::time::Timestamp;
-use serde::{Deserialize, Serialize};
-
-/// Where a jump is put.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum JumpPlace {
-    /// At the head: what others accept was judged before.
-    Insert,
-    /// Behind what others have: what they accept there is never judged.
-    Append,
-}
 
 /// A jump that is to be put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

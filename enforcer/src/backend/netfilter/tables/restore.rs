@@ -8,7 +8,8 @@ use std::sync::Arc;
 use egret_kernel::iptables::{Hook, Table};
 
 use super::hooks::{self, Jump, jumps};
-use super::jump_position::{JumpPlace, Put};
+use super::jump_position::Put;
+use crate::backend::netfilter::model::settings::JumpPlace;
 use crate::backend::netfilter::names;
 
 /// Chains that the kernel holds, or is to: what is wanted and what is there share their rules.
