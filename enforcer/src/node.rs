@@ -62,6 +62,19 @@ pub struct Location {
     pub cable: Option<Attachment>,
 }
 
+impl Location {
+    /// A location for who knows it without asking: tests, and interfaces given by hand.
+    #[must_use]
+    pub const fn own(interface: InterfaceName) -> Self {
+        Self {
+            interface,
+            is_bridge: false,
+            port: None,
+            cable: None,
+        }
+    }
+}
+
 /// This node, by its routing tables.
 #[derive(Debug)]
 pub struct Node {

@@ -334,7 +334,7 @@ fn what_is_no_known_pods_is_closed_behind_the_known_ones() {
     let refused = pod("refused", &["10.0.0.3", "fd00::3"], Vec::new(), Vec::new());
     let closed = Closed {
         pods: attached(&refused, |_| Port::Own(InterfaceName::new("other7").unwrap())),
-        spared: vec![InterfaceName::new("veth-up").unwrap()],
+        excluded: vec![InterfaceName::new("veth-up").unwrap()],
         interfaces: ["veth+", "cni0"]
             .map(|pattern| InterfacePattern::new(pattern).unwrap())
             .to_vec(),

@@ -121,7 +121,7 @@ impl Netfilter {
         };
         match changes {
             Ok(true) => {
-                self.relocate();
+                self.pods.relocate();
                 self.program();
             }
             Ok(false) => {}
@@ -165,10 +165,8 @@ impl Netfilter {
 
     /// Bridges of pods, and for which families iptables sees what goes from port to port.
     fn calls(&self) -> BTreeMap<InterfaceName, Calls> {
-        let places = self.pods.values().filter_map(|local| local.place.as_ref().ok());
-        let bridges = places.flatten().filter(|location| location.is_bridge);
-        let names: BTreeSet<InterfaceName> = bridges.map(|location| location.interface.clone()).collect();
-        names
+        self.pods
+            .bridges()
             .into_iter()
             .map(|name| (name.clone(), calls_of(&name)))
             .collect()

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use egret_kernel::Family;
 use egret_kernel::iptables::InterfaceName;
-use egret_policies::rules::{Action, Direction};
+use egret_policies::rules::Direction;
 use egret_shared::pod::PodKey;
 
-use crate::backend::netfilter::driver::{Local, Netfilter};
+use crate::backend::netfilter::driver::Netfilter;
 use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::model::attachment::Attached;
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::model::ipvs::has_ipvs;
+use crate::backend::netfilter::model::pods::LocalPod;
 use crate::backend::netfilter::model::settings::Settings;
 use crate::backend::netfilter::model::settings::Telling;
 use crate::backend::netfilter::model::unknown_pods::Closed;
@@ -110,16 +111,16 @@ impl Netfilter {
                     tells: self.settings.telling.is_some(),
                 };
                 if *is_asked_again {
-                    table.want_anew(render::generation(&local.rules, *marks, around));
+                    table.want_anew(render::generation(local.rules(), *marks, around));
                 } else {
-                    table.want_part(Part::Pod(pod.clone()), render::pod(&local.rules, *marks, around));
+                    table.want_part(Part::Pod(pod.clone()), render::pod(local.rules(), *marks, around));
                 }
             }
         }
         for table in &mut self.tables {
             table.retain_parts(|part| match part {
                 Part::Shared | Part::Exposed => true,
-                Part::Pod(pod) => self.pods.contains_key(pod),
+                Part::Pod(pod) => self.pods.contains(pod),
             });
         }
         self.note_rendered(&stale, there);
@@ -129,13 +130,13 @@ impl Netfilter {
     }
 
     fn want_shared(&mut self, without: &BTreeSet<PodKey>) {
-        let without = without | &self.elsewhere();
-        let attached = self.attached(|pod| !without.contains(pod));
+        let without = without | &self.pods.moved();
+        let attached = self.pods.attached(|pod| !without.contains(pod));
         let has_ipvs = has_ipvs();
         let shared = Shared {
-            closed: self.closed(&without),
-            encapsulation_ports: self.unknown.encapsulation_ports(),
-            exposed: self.node_rules.as_ref().map(|_| Exposed {
+            closed: self.pods.closed(&without),
+            encapsulation_ports: self.pods.encapsulation_ports(),
+            exposed: self.pods.node_rules().map(|_| Exposed {
                 unmarked: self.settings.marks.unmarked(Direction::Egress),
                 by_ipvs: has_ipvs,
             }),
@@ -160,7 +161,7 @@ impl Netfilter {
                 interfaces: &[],
                 tells: self.settings.telling.is_some(),
             };
-            let rules = self.node_rules.as_ref();
+            let rules = self.pods.node_rules();
             let chains = rules.map(|rules| render::exposed(rules, around));
             table.want_part(Part::Exposed, chains.unwrap_or_default());
         }
@@ -184,15 +185,7 @@ impl Netfilter {
         if sets.failed().is_empty() {
             return false;
         }
-        let of_pods = self.pods.values();
-        let of_pods = of_pods.flat_map(|local| [&local.rules.egress, &local.rules.ingress]);
-        let of_node = self.node_rules.iter().map(|rules| &rules.exposed);
-        let tiers = of_pods.chain(of_node).flat_map(|rules| &rules.tiers);
-        let say_no = tiers.flat_map(|tier| &tier.rules).flat_map(|rule| {
-            let all = (rule.action != Action::Allow).then(|| rule.sets());
-            all.into_iter().flatten().chain(rule.except)
-        });
-        sets.withhold(&say_no.collect())
+        sets.withhold(&self.pods.sets_needed_whole())
     }
 
     /// Whether IPVS came or went since the chains were wanted.
@@ -203,10 +196,10 @@ impl Netfilter {
     }
 
     fn led(&self, attached: &[Attached]) -> Vec<Led> {
-        let with_chains = |(pod, local): (&PodKey, &Local)| {
+        let with_chains = |(pod, local): (&PodKey, &LocalPod)| {
             let chains = PodChains::of(pod);
             let attached = attached.iter().find(|attached| attached.chains == chains)?;
-            let led = Led::of(attached, &local.rules);
+            let led = Led::of(attached, local.rules());
             let is_refused = self.refused.contains_key(pod);
             Some(if is_refused { led.refused() } else { led })
         };
@@ -218,7 +211,7 @@ impl Netfilter {
             let marks = self.generations.marks(PodChains::of(pod))?;
             let part = Part::Pod(pod.clone());
             let is_there = self.tables.iter().all(|table| table.has(&part));
-            let before = local.rendered.as_ref().filter(|_| is_there);
+            let before = self.rendered.get(pod).filter(|_| is_there);
             let is_same =
                 |before: &Rendered| before.listing == listing && before.interfaces == local.interfaces();
             let before = before.filter(|before| is_same(before));
@@ -240,29 +233,33 @@ impl Netfilter {
             is_asked_again,
         } in stale
         {
-            let Some(local) = self.pods.get_mut(pod) else {
+            let Some(local) = self.pods.get(pod) else {
                 continue;
             };
-            if let Some(rendered) = local.rendered.as_mut().filter(|_| *is_asked_again) {
+            if let Some(rendered) = self.rendered.get_mut(pod).filter(|_| *is_asked_again) {
                 rendered.marks = *marks;
                 continue;
             }
             self.written.rendered += 1;
             for direction in Direction::ALL {
-                if let Some(reason) = render::why_unasked(&local.rules, direction, sets) {
+                if let Some(reason) = render::why_unasked(local.rules(), direction, sets) {
                     let direction = direction.word();
                     tracing::warn!(%pod, direction, reason, "it is not told what policies in audit would deny");
                 }
             }
-            let decide = local.rules.egress.sets().chain(local.rules.ingress.sets());
+            let decide = local.rules().egress.sets().chain(local.rules().ingress.sets());
             let is_whole = decide
-                .chain(local.rules.audit.sets())
+                .chain(local.rules().audit.sets())
                 .all(|id| sets.contains_key(&id));
-            local.rendered = is_whole.then(|| Rendered {
+            let rendered = is_whole.then(|| Rendered {
                 marks: *marks,
                 interfaces: local.interfaces(),
                 listing: there.listing,
             });
+            match rendered {
+                Some(rendered) => drop(self.rendered.insert(pod.clone(), rendered)),
+                None => drop(self.rendered.remove(pod)),
+            }
         }
     }
 }

@@ -9,8 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_kernel::Family;
-use egret_kernel::iptables::InterfaceName;
-use egret_policies::rules::{Batch, Direction, NodeRules, PodRules, Rule, SetId};
+use egret_policies::rules::{Batch, Direction, PodRules};
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
@@ -23,7 +22,7 @@ use crate::backend::Meanwhile;
 use crate::backend::Standing;
 use crate::backend::VerdictCounters;
 use crate::backend::outlook::Outlook;
-use crate::node::{Locate, Location};
+use crate::node::Locate;
 
 mod first_sync;
 mod staged;
@@ -33,25 +32,24 @@ use crate::backend::netfilter::bridges::{BridgeNetfilter, TurnedOn};
 use crate::backend::netfilter::compile::{Rendered, Shared};
 use crate::backend::netfilter::connections::affected::Suspects;
 use crate::backend::netfilter::connections::inquiry::Asking;
-use crate::backend::netfilter::connections::revocation;
 use crate::backend::netfilter::connections::revocation::Revocations;
 use crate::backend::netfilter::denials::Denials;
 use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::marks::Generation;
 use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::marks::generations::Generations;
-use crate::backend::netfilter::model::attachment::{Attached, Port};
-use crate::backend::netfilter::model::egress_firewall::Firewall;
-use crate::backend::netfilter::model::moved_address::Home;
+use crate::backend::netfilter::model::pods::Pods;
+use crate::backend::netfilter::model::pods::names_any;
 use crate::backend::netfilter::model::settings::Beside;
 use crate::backend::netfilter::model::settings::JumpPlace;
 use crate::backend::netfilter::model::settings::Settings;
-use crate::backend::netfilter::model::unknown_pods::{Unknown, UnknownPods};
+use crate::backend::netfilter::model::unknown_pods::UnknownPods;
 use crate::backend::netfilter::monitor::bypass::Lookout;
 use crate::backend::netfilter::monitor::drift_poll::Vigil;
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::names::PodChains;
 use crate::backend::netfilter::render::chains::Chains;
+use crate::backend::netfilter::render::dispatch;
 use crate::backend::netfilter::sets::concurrent::SharedSets;
 use crate::backend::netfilter::sets::creation_order;
 use crate::backend::netfilter::sets::merged::Joints;
@@ -67,15 +65,12 @@ use crate::backend::netfilter::tables::{cleanup, counters};
 pub struct Netfilter {
     pub(crate) settings: Settings,
     pub(crate) beside: Beside,
-    pub(crate) locate: Box<dyn Locate>,
     pub(crate) joints: Joints,
     pub(crate) sets: SharedSets,
     pub(crate) tables: [Table; 2],
     pub(crate) generations: Generations,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) pods: BTreeMap<PodKey, Local>,
-    /// For clients outside; none where nothing is to be asked about them.
-    pub(crate) node_rules: Option<NodeRules>,
+    pub(crate) pods: Pods,
     /// Of what the chains are made that are wanted for all pods.
     pub(crate) shared: Option<Shared>,
     /// Chains that the kernel refused, by pod, and what concerns all of them.
@@ -90,7 +85,8 @@ pub struct Netfilter {
     pub(crate) stranded: Option<String>,
     pub(crate) written: Written,
     pub(crate) wire: Wire,
-    pub(crate) unknown: Unknown,
+    /// From what the chains of pods in the tables are; none where they are to be rendered in any case.
+    pub(crate) rendered: BTreeMap<PodKey, Rendered>,
     pub(crate) denials: Denials,
     /// From the first batch on.
     pub(crate) lookout: Option<Lookout>,
@@ -113,25 +109,6 @@ pub(crate) enum Phase {
     InForce,
 }
 
-/// A pod of this node.
-#[derive(Debug)]
-pub(crate) struct Local {
-    pub(crate) rules: PodRules,
-    /// The part of them that others are told of, with each change.
-    pub(crate) firewall: Arc<Firewall>,
-    pub(crate) place: Result<Vec<Location>, String>,
-    pub(crate) home: Home,
-    /// From what its chains in the tables are; none where they are to be rendered in any case.
-    pub(crate) rendered: Option<Rendered>,
-}
-
-impl Local {
-    pub(crate) fn interfaces(&self) -> Vec<InterfaceName> {
-        let places = self.place.iter().flatten();
-        places.map(|location| location.interface.clone()).collect()
-    }
-}
-
 impl Netfilter {
     /// Opens the kernel's interfaces; writes nothing.
     ///
@@ -148,14 +125,13 @@ impl Netfilter {
                 follows_flavour: false,
                 accepted_marks: Vec::new(),
             },
-            locate,
             joints: Joints::default(),
             sets,
             generations: Generations::new(settings.marks),
             tables,
             counters,
-            pods: BTreeMap::new(),
-            node_rules: None,
+            pods: Pods::new(locate),
+            rendered: BTreeMap::new(),
             shared: None,
             refused: BTreeMap::new(),
             broken: None,
@@ -166,7 +142,6 @@ impl Netfilter {
             stranded: None,
             written: Written::default(),
             wire: Wire::default(),
-            unknown: Unknown::default(),
             denials: Denials::default(),
             lookout: None,
             turned_on: TurnedOn::as_wished(BridgeNetfilter::Off),
@@ -178,11 +153,9 @@ impl Netfilter {
 
     /// Closes pods that nobody knows yet as this says. Without it their interfaces are nobody's.
     #[must_use]
-    pub fn with_unknown_pods(self, pods: UnknownPods) -> Self {
-        Self {
-            unknown: Unknown::of(pods),
-            ..self
-        }
+    pub fn with_unknown_pods(mut self, pods: UnknownPods) -> Self {
+        self.pods.set_unknown(pods);
+        self
     }
 
     /// Lives with others as this says. Without it the jumps are at the head, and the flavour stays.
@@ -237,13 +210,14 @@ impl Netfilter {
         self.sets.lock().note_lapsed(&batch.lapsed);
         let was_in_doubt = self.sets.lock().is_in_doubt();
         self.replace(&batch.rules_replaced);
-        self.replace_node_rules(batch.node_rules.as_ref());
-        self.unknown.has_policies = Some(batch.has_policies.unwrap_or(false));
-        self.unknown.look_around(self.locate.as_mut());
-        self.tell_open_interfaces();
+        self.pods.replace_node_rules(batch.node_rules.as_ref());
+        self.pods
+            .set_has_policies(Some(batch.has_policies.unwrap_or(false)));
+        self.pods.read_surroundings();
+        self.pods.warn_open_interfaces();
         let had_pods = !self.generations.is_empty();
         self.generations.retain(self.pods.keys().map(PodChains::of));
-        let unknown = self.pods.values().map(|local| &local.rules).filter(|rules| {
+        let unknown = self.pods.rules().filter(|rules| {
             let is_known = |direction| self.generations.has(rules, direction);
             had_pods && !Direction::ALL.into_iter().any(is_known)
         });
@@ -266,7 +240,7 @@ impl Netfilter {
                     .insert("member_extra", u64::try_from(shrunk.len()).unwrap_or(u64::MAX));
             }
         }
-        let rules = self.pods.values().map(|local| &local.rules);
+        let rules = self.pods.rules();
         self.revocations
             .start(rules, |rules| strangers.contains(&rules.pod));
         self.program_and_carry(&before);
@@ -299,19 +273,19 @@ impl Netfilter {
             && batch.pods_removed.is_empty()
             && by_rules.peek().is_none());
         if self.withhold_sets() || touches_rules {
-            let others = self.other_runs(&batch.rules_replaced);
+            let others = self.pods.other_runs(&batch.rules_replaced);
             self.replace(&batch.rules_replaced);
-            self.replace_node_rules(batch.node_rules.as_ref());
+            self.pods.replace_node_rules(batch.node_rules.as_ref());
             self.withhold_sets();
-            self.unknown.has_policies = batch.has_policies.or(self.unknown.has_policies);
-            self.tell_open_interfaces();
+            self.pods.set_has_policies(batch.has_policies);
+            self.pods.warn_open_interfaces();
             self.remove(&batch.pods_removed);
             let mut before = Vec::new();
             if !is_off(Switch::Generation) {
                 let asked = by_rules
                     .cloned()
                     .chain(others.iter().cloned())
-                    .filter(|(pod, _)| self.pods.contains_key(pod))
+                    .filter(|(pod, _)| self.pods.contains(pod))
                     .collect();
                 before = self.renew(&asked);
                 before.retain(|(pod, _)| others.iter().all(|(other, _)| other != pod));
@@ -330,63 +304,42 @@ impl Netfilter {
         self.standing(Standing::default())
     }
 
-    /// Pods that took the place of others of the same name: nothing that was allowed to those is allowed to these.
-    pub(crate) fn other_runs(&self, replaced: &[PodRules]) -> Vec<(PodKey, Direction)> {
-        let is_another = |rules: &&PodRules| {
-            let before = self.pods.get(&rules.pod);
-            before.is_some_and(|local| revocation::is_another_run(&local.rules, rules))
-        };
-        let others = replaced.iter().filter(is_another);
-        others
-            .flat_map(|rules| Direction::ALL.map(|direction| (rules.pod.clone(), direction)))
-            .collect()
-    }
-
     pub(crate) fn replace(&mut self, replaced: &[PodRules]) {
-        self.locate.look_again();
+        self.pods.replace(replaced);
         for rules in replaced {
-            let place = self.locate.locate(&rules.addresses);
-            let is_same = |before: &&Local| {
-                before.rules.addresses == rules.addresses && !revocation::is_another_run(&before.rules, rules)
-            };
-            let before = self.pods.get(&rules.pod).filter(is_same);
-            let mut home = before.map(|before| before.home.clone()).unwrap_or_default();
-            home.look(&place);
-            self.pods.insert(
-                rules.pod.clone(),
-                Local {
-                    rules: rules.clone(),
-                    firewall: Arc::new(Firewall::of(&rules.egress.tiers)),
-                    place,
-                    home,
-                    rendered: None,
-                },
-            );
+            self.rendered.remove(&rules.pod);
         }
     }
 
-    /// Looks where pods are; says whether any is elsewhere.
-    pub(crate) fn relocate(&mut self) -> bool {
-        self.locate.look_again();
-        let mut moved = false;
-        for local in self.pods.values_mut() {
-            let place = self.locate.locate(&local.rules.addresses);
-            moved |= local.home.look(&place) || local.place != place;
-            local.place = place;
+    /// Writes the chains that are there without any pod, where there are none, and leaves what else there is.
+    pub(crate) fn close_before_the_first_batch(&mut self) -> Result<bool, BackendError> {
+        self.pods.read_surroundings();
+        let closed = self.pods.closed(&BTreeSet::new());
+        if closed.is_empty() {
+            return Ok(false);
         }
-        moved
-    }
-
-    pub(crate) fn replace_node_rules(&mut self, replaced: Option<&NodeRules>) {
-        if let Some(rules) = replaced {
-            let says_something = !rules.exposed.tiers.is_empty() && !is_off(Switch::RejectExposure);
-            self.node_rules = says_something.then(|| rules.clone());
+        for table in &mut self.tables {
+            let held = table.chains.programmed().iter();
+            let mut wanted: Chains = held.map(|(name, rules)| (name.clone(), rules.to_vec())).collect();
+            if !wanted.contains_key(names::forward().as_str()) {
+                let Settings { marks, deny, .. } = self.settings;
+                wanted.extend(dispatch::shared(&[], &closed, None, marks, deny, table.family()));
+            }
+            table.want(wanted);
         }
+        let changes = self.tables.each_ref().map(Table::pending);
+        self.write(changes)
+            .map_err(|error| BackendError::new("cannot close pods that are not known", error))?;
+        Ok(self.tables.iter().all(|table| {
+            let chains = table.chains.programmed();
+            chains.contains_key(names::unknown(Direction::Egress).as_str())
+        }))
     }
 
     pub(crate) fn remove(&mut self, removed: &[PodKey]) {
         for pod in removed {
             self.pods.remove(pod);
+            self.rendered.remove(pod);
             self.refused.remove(pod);
             self.generations.forget(PodChains::of(pod));
         }
@@ -396,7 +349,7 @@ impl Netfilter {
     /// marks counts for no other. Returns the marks that flows of the asked pods bear so far.
     pub(crate) fn renew(&mut self, asked: &BTreeSet<(PodKey, Direction)>) -> Vec<(PodKey, PodMarks)> {
         let mut before = Vec::new();
-        for (pod, local) in &self.pods {
+        for (pod, local) in self.pods.iter() {
             let mut drawn: Option<Generation> = None;
             if asked.contains(&(pod.clone(), Direction::Egress)) {
                 before.extend(
@@ -406,7 +359,8 @@ impl Netfilter {
                 );
             }
             for direction in Direction::ALL {
-                if asked.contains(&(pod.clone(), direction)) || !self.generations.has(&local.rules, direction)
+                if asked.contains(&(pod.clone(), direction))
+                    || !self.generations.has(local.rules(), direction)
                 {
                     let generation =
                         *drawn.get_or_insert_with(|| self.generations.draw(&mut self.counters.lock().serial));
@@ -423,44 +377,6 @@ impl Netfilter {
         if let Err(error) = self.carry_over(before) {
             tracing::warn!(%error, "connections of expired records may end with the change of rules");
         }
-    }
-
-    /// Pods with an interface, and whether it is theirs alone.
-    pub(crate) fn attached(&self, which: impl Fn(&PodKey) -> bool) -> Vec<Attached> {
-        let mut users: BTreeMap<&InterfaceName, usize> = BTreeMap::new();
-        for location in self
-            .pods
-            .values()
-            .filter_map(|local| local.place.as_ref().ok())
-            .flatten()
-        {
-            *users.entry(&location.interface).or_default() += 1;
-        }
-        let port = |location: &Location| {
-            let is_shared =
-                location.is_bridge || users.get(&location.interface).is_some_and(|users| *users > 1);
-            let name = location.interface.clone();
-            match &location.port {
-                Some(port) => Port::Of {
-                    bridge: name,
-                    port: port.clone(),
-                },
-                None if is_shared => Port::Shared(name),
-                None => Port::Own(name),
-            }
-        };
-        self.pods
-            .iter()
-            .filter(|(pod, _)| which(pod))
-            .filter_map(|(pod, local)| {
-                let interfaces = local.place.as_ref().ok()?.iter().map(port).collect();
-                Some(Attached {
-                    chains: PodChains::of(pod),
-                    interfaces,
-                    addresses: local.rules.addresses.clone(),
-                })
-            })
-            .collect()
     }
 
     /// Differences between what is wanted and what an earlier life left, by kind.
@@ -571,8 +487,8 @@ impl Backend for Netfilter {
         if self.phase != Phase::InForce {
             return Standing::default();
         }
-        let mut moved = self.unknown.look_around(self.locate.as_mut());
-        moved |= self.relocate();
+        let mut moved = self.pods.read_surroundings();
+        moved |= self.pods.relocate();
         moved |= self.has_ipvs_changed();
         if moved {
             self.program();
@@ -584,7 +500,9 @@ impl Backend for Netfilter {
     fn look(&mut self, now: Timestamp) -> Option<String> {
         match self.phase {
             Phase::InForce => {
-                self.settle_elsewhere(now);
+                if self.pods.settle_moved(now) {
+                    self.program();
+                }
                 self.look_around(now)
             }
             Phase::Adopting { .. } => None,
@@ -613,7 +531,7 @@ impl Backend for Netfilter {
         let stale = self.pods.iter().flat_map(|(pod, local)| {
             let named = Direction::ALL
                 .into_iter()
-                .filter(|direction| names_any(&local.rules, *direction, &shrunk));
+                .filter(|direction| names_any(local.rules(), *direction, &shrunk));
             named.map(|direction| (pod.clone(), direction))
         });
         let stale = stale.collect();
@@ -639,15 +557,7 @@ impl Backend for Netfilter {
     }
 
     fn pod_behind(&self, interface: &str, address: IpAddr) -> Option<PodKey> {
-        let is_behind = |local: &Local| {
-            let mut places = local.place.iter().flatten();
-            !local.home.is_elsewhere() && places.any(|place| place.interface.as_str() == interface)
-        };
-        let mut there: Vec<_> = self.pods.iter().filter(|(_, local)| is_behind(local)).collect();
-        if there.len() > 1 {
-            there.retain(|(_, local)| local.rules.addresses.contains(&address));
-        }
-        there.first().map(|(pod, _)| (*pod).clone())
+        self.pods.behind(interface, address).cloned()
     }
 
     fn meanwhile(&self) -> Option<Arc<dyn Meanwhile>> {
@@ -668,8 +578,8 @@ impl Backend for Netfilter {
         for table in &self.tables {
             text += &table.dump();
         }
-        for (pod, local) in &self.pods {
-            text += &match &local.place {
+        for (pod, local) in self.pods.iter() {
+            text += &match local.locations() {
                 Ok(places) => format!("pod {pod} chains {:?} at {:?}\n", PodChains::of(pod), places),
                 Err(reason) => format!("pod {pod} pending: {reason}\n"),
             };
@@ -684,39 +594,12 @@ impl Backend for Netfilter {
         self.joints.forget();
         self.held_back.clear();
         self.pods.clear();
-        self.node_rules = None;
+        self.pods.clear_node_rules();
         self.revocations = Revocations::default();
         self.asking = Asking::default();
         for table in &mut self.tables {
             table.want(Chains::new());
         }
         removed.map(|_found| ())
-    }
-}
-
-/// Whether rules of a direction refer to one of these sets.
-pub(crate) fn names_any(rules: &PodRules, direction: Direction, sets: &BTreeSet<SetId>) -> bool {
-    let rules = rules
-        .direction(direction)
-        .tiers
-        .iter()
-        .flat_map(|tier| &tier.rules);
-    !sets.is_empty()
-        && rules
-            .into_iter()
-            .flat_map(Rule::sets)
-            .any(|id| sets.contains(&id))
-}
-
-impl Location {
-    /// A location for who knows it without asking: tests, and interfaces given by hand.
-    #[must_use]
-    pub const fn own(interface: InterfaceName) -> Self {
-        Self {
-            interface,
-            is_bridge: false,
-            port: None,
-            cable: None,
-        }
     }
 }

@@ -2,7 +2,8 @@
 
 pub mod attachment;
 pub mod available_sets;
-pub(crate) mod moved_address;
+pub(crate) mod pods;
+mod moved_address;
 pub mod unknown_pods;
 pub mod settings;
 pub(crate) mod egress_firewall;

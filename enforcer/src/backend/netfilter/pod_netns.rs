@@ -27,7 +27,7 @@ use egret_policies::rules::{Action, Otherwise, PeerMatch, PortMatch, Rule, SetId
 use nix::errno::Errno;
 
 use crate::backend::BackendError;
-use crate::backend::netfilter::model::egress_firewall::Firewall;
+use crate::backend::netfilter::model::egress_firewall::EgressFirewall;
 use crate::backend::netfilter::model::kernel_transport;
 use crate::backend::netfilter::model::settings::DenyAction;
 use crate::backend::netfilter::render::chains::Chains;
@@ -52,7 +52,7 @@ pub(crate) struct Writing {
 pub(crate) fn enforce(
     namespace: &File,
     interfaces: &[InterfaceName],
-    firewall: &Firewall,
+    firewall: &EgressFirewall,
     contents: &Contents,
     writing: Writing,
 ) -> Result<usize, String> {
@@ -94,14 +94,14 @@ pub(crate) fn remove_everywhere(is_removed: bool) -> Result<Vec<String>, Backend
 /// What a namespace is to hold.
 struct Wanted<'a> {
     interfaces: &'a [InterfaceName],
-    firewall: &'a Firewall,
+    firewall: &'a EgressFirewall,
     /// By name and family.
     sets: BTreeMap<String, (Family, Kind, BTreeSet<Held>)>,
     kinds: BTreeMap<SetId, SetKind>,
 }
 
 impl<'a> Wanted<'a> {
-    fn of(interfaces: &'a [InterfaceName], firewall: &'a Firewall, contents: &Contents) -> Self {
+    fn of(interfaces: &'a [InterfaceName], firewall: &'a EgressFirewall, contents: &Contents) -> Self {
         let named: BTreeSet<SetId> = firewall.sets().filter(|_| !interfaces.is_empty()).collect();
         let (mut sets, mut kinds) = (BTreeMap::new(), BTreeMap::new());
         for (id, (kind, members)) in contents.iter().filter(|(id, _)| named.contains(id)) {

@@ -23,7 +23,7 @@ impl Netfilter {
     /// Carries over what pods that are asked again had opened, where those were the marks before.
     pub(crate) fn carry_over(&mut self, before: &[(PodKey, PodMarks)]) -> Result<(), netlink::Error> {
         let carried = before.iter().filter_map(|(pod, before)| {
-            let rules = &self.pods.get(pod)?.rules;
+            let rules = self.pods.get(pod)?.rules();
             let after = self.generations.marks(PodChains::of(pod))?;
             may_stand_between(rules, &self.sets).then_some((rules, before.egress, after.egress))
         });

@@ -13,7 +13,8 @@ use egret_shared::switch::{Switch, is_off};
 use super::affected::Suspects;
 use super::expired_records;
 use super::flow_dump::Seen;
-use crate::backend::netfilter::driver::{Netfilter, names_any};
+use crate::backend::netfilter::driver::Netfilter;
+use crate::backend::netfilter::model::pods::names_any;
 use crate::backend::netfilter::names::PodChains;
 use crate::backend::netfilter::render::{self, Surroundings};
 use crate::backend::{Found, Inquiry};
@@ -125,7 +126,7 @@ impl Netfilter {
         let available = self.sets.lock().available();
         let sets = &*available;
         let mut stale = BTreeSet::new();
-        for (pod, local) in &self.pods {
+        for (pod, local) in self.pods.iter() {
             let chains = PodChains::of(pod);
             let Some(marks) = self.generations.marks(chains) else {
                 continue;
@@ -139,9 +140,9 @@ impl Netfilter {
                         interfaces: &interfaces,
                         tells: self.settings.telling.is_some(),
                     };
-                    table.holds(&render::direction(&local.rules, direction, marks, around))
+                    table.holds(&render::direction(local.rules(), direction, marks, around))
                 });
-                if was_in_doubt || !is_same || names_any(&local.rules, direction, shrunk) {
+                if was_in_doubt || !is_same || names_any(local.rules(), direction, shrunk) {
                     stale.insert((pod.clone(), direction));
                 }
             }
@@ -158,7 +159,7 @@ impl Netfilter {
         let Some((suspects, found)) = self.asking.end() else {
             return;
         };
-        let suspects = suspects.among(|pod| self.pods.contains_key(pod));
+        let suspects = suspects.among(|pod| self.pods.contains(pod));
         match found.and_then(|seen| self.unmark(&suspects, seen)) {
             Ok(seen) => self.revocations.suspect(suspects, seen),
             Err(why) => {
@@ -195,7 +196,7 @@ impl Netfilter {
         if flows.is_empty() {
             return Vec::new();
         }
-        let (allowed, owners) = (self.allowed_marks(suspects), self.owners());
+        let (allowed, owners) = (self.allowed_marks(suspects), self.pods.by_address());
         let is_allowed = |flow: &Flow, direction: Direction| {
             let mut marks = allowed.get(&direction).into_iter().flatten();
             marks.any(|mark| mark.is_in(flow.mark))

@@ -25,8 +25,11 @@ use super::flow_dump::{Question, Seen};
 use super::pod_sockets::{self, Held};
 use super::verdict::Judge;
 use crate::backend::Ended;
-use crate::backend::netfilter::driver::{Local, Netfilter, names_any};
+use crate::backend::netfilter::driver::Netfilter;
 use crate::backend::netfilter::marks::Marks;
+use crate::backend::netfilter::model::pods::Pods;
+use crate::backend::netfilter::model::pods::is_another_run;
+use crate::backend::netfilter::model::pods::names_any;
 use crate::backend::netfilter::names::PodChains;
 
 /// What is to be looked at, and what was revoked.
@@ -110,15 +113,15 @@ impl Revocations {
     }
 
     /// Takes note of a batch, before the pods are replaced.
-    pub(crate) fn note(&mut self, batch: &Batch, pods: &BTreeMap<PodKey, Local>) {
-        let had = |pod: &PodKey| pods.get(pod).map_or(&[][..], |local| &local.rules.addresses);
+    pub(crate) fn note(&mut self, batch: &Batch, pods: &Pods) {
+        let had = |pod: &PodKey| pods.get(pod).map_or(&[][..], |local| &local.rules().addresses);
         for pod in &batch.pods_removed {
             self.left.extend(had(pod));
         }
         for rules in &batch.rules_replaced {
             let is_another = pods
                 .get(&rules.pod)
-                .is_some_and(|local| is_another_run(&local.rules, rules));
+                .is_some_and(|local| is_another_run(local.rules(), rules));
             let kept = |address: &&IpAddr| !is_another && rules.addresses.contains(address);
             let (kept, gone): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) = had(&rules.pod).iter().partition(kept);
             self.left.extend(gone);
@@ -268,7 +271,7 @@ impl Netfilter {
 
     /// Flows that were allowed under earlier rules, or by none, and are not any more; and those of pods that are gone.
     fn forbidden(&self, seen: Seen, own_node: &BTreeSet<IpAddr>) -> Vec<(Fate, Revoked)> {
-        let owners = self.owners();
+        let owners = self.pods.by_address();
         let judge = Judge {
             sets: &self.sets,
             own_node,
@@ -305,7 +308,7 @@ impl Netfilter {
         let in_force = asked.iter().filter(|(pod, _)| !self.refused.contains_key(pod));
         let asked = in_force.flat_map(|(pod, direction)| {
             let local = self.pods.get(pod).into_iter();
-            let addresses = local.flat_map(|local| &local.rules.addresses);
+            let addresses = local.flat_map(|local| &local.rules().addresses);
             addresses.map(|address| (*direction, *address))
         });
         let whoever = left.iter().chain(taken);
@@ -370,7 +373,7 @@ impl Netfilter {
     ) -> Result<(), netlink::Error> {
         let Moved { pods, sets } = std::mem::take(&mut self.revocations.moved);
         let revoked = std::mem::take(&mut self.revocations.revoked);
-        let owners = self.owners();
+        let owners = self.pods.by_address();
         let judge = Judge {
             sets: &self.sets,
             own_node,
@@ -401,7 +404,7 @@ impl Netfilter {
         if self.revocations.spare_sockets {
             return 0;
         }
-        let interfaces = self.interfaces_by_address();
+        let interfaces = self.pods.interfaces_by_address();
         let mut wanted: BTreeMap<InterfaceName, Vec<Held>> = BTreeMap::new();
         for tuple in forbidden
             .iter()
@@ -426,28 +429,6 @@ impl Netfilter {
         let both = [flow.original, flow.reply].into_iter();
         both.filter(move |tuple| !is_new(tuple))
     }
-
-    pub(crate) fn owners(&self) -> BTreeMap<IpAddr, &PodRules> {
-        let rules = self.pods.values().map(|local| &local.rules);
-        rules
-            .flat_map(|rules| rules.addresses.iter().map(move |address| (*address, rules)))
-            .collect()
-    }
-
-    fn interfaces_by_address(&self) -> BTreeMap<IpAddr, &InterfaceName> {
-        let mut found = BTreeMap::new();
-        for local in self.pods.values() {
-            let interface = local.place.iter().flatten().next();
-            let addresses = local.rules.addresses.iter();
-            found.extend(addresses.filter_map(|address| Some((*address, &interface?.interface))));
-        }
-        found
-    }
-}
-
-/// Whether a pod of the same name has taken another's place.
-pub(crate) fn is_another_run(before: &PodRules, after: &PodRules) -> bool {
-    before.uid.is_some() && after.uid.is_some() && before.uid != after.uid
 }
 
 /// The end of a flow at which a pod is judged.

@@ -90,7 +90,7 @@ impl Netfilter {
         let Some(local) = self.pods.get(pod) else {
             return false;
         };
-        let rules = &local.rules;
+        let rules = local.rules();
         let wanted = rules.egress.sets().chain(rules.ingress.sets());
         let wanted: BTreeSet<SetId> = wanted.chain(rules.audit.sets()).collect();
         let own = PodChains::of(pod);

@@ -13,14 +13,14 @@ impl Netfilter {
     pub(crate) fn standing(&self, standing: Standing) -> Standing {
         let mut pending: BTreeMap<PodKey, Pending> = BTreeMap::new();
         let failed = self.sets.lock().failed().clone();
-        for (pod, local) in &self.pods {
-            if let Err(reason) = &local.place {
+        for (pod, local) in self.pods.iter() {
+            if let Err(reason) = local.locations() {
                 pending.insert(pod.clone(), Pending::Unattached(reason.clone()));
-            } else if local.home.is_elsewhere() {
+            } else if local.has_moved() {
                 let reason = "its address leads to another cable than before, which may be another pod's: that is closed";
                 pending.insert(pod.clone(), Pending::Unattached(reason.to_owned()));
             }
-            let named = local.rules.egress.sets().chain(local.rules.ingress.sets());
+            let named = local.rules().egress.sets().chain(local.rules().ingress.sets());
             if let Some(reason) = first_failed(&failed, named) {
                 pending.insert(pod.clone(), Pending::Refused(reason.to_owned()));
             }
@@ -50,8 +50,8 @@ impl Netfilter {
 
     /// Sets by which no pod is judged, so that no pod waits for them.
     fn refused_of_no_pod(&self, failed: &BTreeMap<SetId, Failure>) -> Option<String> {
-        let of_node = self.node_rules.iter().flat_map(NodeRules::sets);
-        let in_audit = self.pods.values().flat_map(|local| local.rules.audit.sets());
+        let of_node = self.pods.node_rules().into_iter().flat_map(NodeRules::sets);
+        let in_audit = self.pods.rules().flat_map(|rules| rules.audit.sets());
         let outside =
             first_failed(failed, of_node).map(|why| format!("rules for clients outside are closed: {why}"));
         outside.or_else(|| {

@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 
 use egret_kernel::Family;
-use egret_kernel::iptables::{InterfaceName, InterfacePattern, Rule as Line};
-use egret_policies::rules::Direction;
+use egret_kernel::iptables::InterfaceName;
 use ipnet::IpNet;
 
 use crate::backend::netfilter::names::PodChains;
@@ -46,12 +45,4 @@ pub enum Port {
         /// Its port.
         port: InterfaceName,
     },
-}
-
-/// A line about what comes from an interface, or goes to it.
-pub(crate) fn through(line: Line, direction: Direction, interface: impl Into<InterfacePattern>) -> Line {
-    match direction {
-        Direction::Egress => line.input(interface),
-        Direction::Ingress => line.output(interface),
-    }
 }

@@ -4,12 +4,12 @@ use egret_policies::rules::{Rule, SetId, Tier, TierRules};
 
 /// What is to be enforced inside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Firewall {
+pub(crate) struct EgressFirewall {
     /// The lists of ClusterEgressFirewall.
     pub(crate) tiers: Vec<TierRules>,
 }
 
-impl Firewall {
+impl EgressFirewall {
     /// The part of a pod's rules that concerns all its interfaces.
     pub(crate) fn of(tiers: &[TierRules]) -> Self {
         Self {

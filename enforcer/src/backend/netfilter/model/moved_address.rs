@@ -10,11 +10,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use egret_kernel::links::Attachment;
-use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use crate::backend::netfilter::driver::Netfilter;
 use crate::node::Location;
 
 /// How long the source has to tell that the pod is gone.
@@ -22,7 +20,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
 /// The cables by which a pod was found.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Home {
+pub(super) struct MovedAddress {
     cables: BTreeSet<Attachment>,
     elsewhere: Option<Elsewhere>,
 }
@@ -35,16 +33,16 @@ struct Elsewhere {
     since: Option<Timestamp>,
 }
 
-impl Home {
+impl MovedAddress {
     /// Takes in where the pod's addresses lead now; says whether it is otherwise than before that they lead elsewhere. A pod that
     /// is found by none of its cables and by others is elsewhere; what is found by no cable at all is not known to be.
-    pub(crate) fn look(&mut self, place: &Result<Vec<Location>, String>) -> bool {
+    pub(super) fn observe(&mut self, place: &Result<Vec<Location>, String>) -> bool {
         let cables: BTreeSet<Attachment> = place
             .iter()
             .flatten()
             .filter_map(|location| location.cable)
             .collect();
-        let was_elsewhere = self.is_elsewhere();
+        let was_elsewhere = self.has_moved();
         if cables.is_empty() {
             return false;
         }
@@ -54,15 +52,15 @@ impl Home {
         } else if self.elsewhere.as_ref().is_none_or(|other| other.cables != cables) {
             self.elsewhere = Some(Elsewhere { cables, since: None });
         }
-        was_elsewhere != self.is_elsewhere()
+        was_elsewhere != self.has_moved()
     }
 
-    pub(crate) const fn is_elsewhere(&self) -> bool {
+    pub(super) const fn has_moved(&self) -> bool {
         self.elsewhere.is_some()
     }
 
     /// Takes the other cables for its own once the source had its time; says whether it does now.
-    fn settle(&mut self, now: Timestamp) -> bool {
+    pub(super) fn settle(&mut self, now: Timestamp) -> bool {
         let Some(other) = &mut self.elsewhere else {
             return false;
         };
@@ -72,31 +70,6 @@ impl Home {
         self.cables = std::mem::take(&mut other.cables);
         self.elsewhere = None;
         true
-    }
-}
-
-impl Netfilter {
-    /// Pods whose addresses lead to what may be others.
-    pub(crate) fn elsewhere(&self) -> BTreeSet<PodKey> {
-        let elsewhere = self.pods.iter().filter(|(_, local)| local.home.is_elsewhere());
-        elsewhere.map(|(pod, _)| pod.clone()).collect()
-    }
-
-    /// Lets pods in again of which the source had time to tell that they are gone.
-    pub(crate) fn settle_elsewhere(&mut self, now: Timestamp) {
-        let mut settled = false;
-        for (pod, local) in &mut self.pods {
-            if local.home.settle(now) {
-                tracing::warn!(
-                    %pod,
-                    "a pod has another cable than before, and its source does not say that it is gone: it is taken for the same"
-                );
-                settled = true;
-            }
-        }
-        if settled {
-            self.program();
-        }
     }
 }
 
@@ -141,24 +114,24 @@ mod tests {
             (vec![nowhere(), at(&[1])], false),
             (vec![by_no_cable(), by_no_cable()], false),
         ] {
-            let mut home = Home::default();
+            let mut home = MovedAddress::default();
             for place in &places {
-                home.look(place);
+                home.observe(place);
             }
-            assert_eq!(home.is_elsewhere(), is_elsewhere, "{places:?}");
+            assert_eq!(home.has_moved(), is_elsewhere, "{places:?}");
         }
     }
 
     #[test]
     fn the_source_has_a_minute_from_the_last_cable_on() {
-        let mut home = Home::default();
-        home.look(&at(&[1]));
-        assert!(home.look(&at(&[2])));
+        let mut home = MovedAddress::default();
+        home.observe(&at(&[1]));
+        assert!(home.observe(&at(&[2])));
         assert!(!home.settle(second(0)) && !home.settle(second(59)));
-        home.look(&at(&[3]));
+        home.observe(&at(&[3]));
         assert!(!home.settle(second(60)) && !home.settle(second(119)));
-        assert!(home.is_elsewhere());
+        assert!(home.has_moved());
         assert!(home.settle(second(120)));
-        assert!(!home.is_elsewhere() && !home.look(&at(&[3])) && home.look(&at(&[2])));
+        assert!(!home.has_moved() && !home.observe(&at(&[3])) && home.observe(&at(&[2])));
     }
 }

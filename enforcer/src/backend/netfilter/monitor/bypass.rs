@@ -17,7 +17,7 @@ use egret_kernel::namespaces;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
-use crate::backend::netfilter::model::egress_firewall::Firewall;
+use crate::backend::netfilter::model::egress_firewall::EgressFirewall;
 use crate::backend::netfilter::model::ipvs;
 use crate::backend::netfilter::pod_netns::{self, Writing};
 use crate::backend::netfilter::sets::Contents;
@@ -42,7 +42,7 @@ pub(crate) struct Watched {
     pub(crate) addresses: Vec<IpAddr>,
     /// On the node's side.
     pub(crate) interfaces: Vec<InterfaceName>,
-    pub(crate) firewall: Arc<Firewall>,
+    pub(crate) firewall: Arc<EgressFirewall>,
 }
 
 /// The one who looks.
@@ -114,7 +114,7 @@ struct Sight {
 struct Done {
     number: u32,
     interfaces: Vec<InterfaceName>,
-    firewall: Arc<Firewall>,
+    firewall: Arc<EgressFirewall>,
 }
 
 impl Sight {

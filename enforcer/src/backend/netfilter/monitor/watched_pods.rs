@@ -63,7 +63,7 @@ impl Netfilter {
 
     /// The sets that are named by what is enforced inside pods.
     fn inside_named(&self) -> impl Iterator<Item = SetId> {
-        self.pods.values().flat_map(|local| local.firewall.sets())
+        self.pods.firewall_sets()
     }
 
     fn view(&self) -> View {
@@ -76,12 +76,12 @@ impl Netfilter {
         let watched = self
             .pods
             .iter()
-            .filter(|(_, local)| local.place.is_ok() && !local.home.is_elsewhere());
+            .filter(|(_, local)| local.locations().is_ok() && !local.has_moved());
         let watched = watched.map(|(pod, local)| {
             let watched = Watched {
-                addresses: local.rules.addresses.clone(),
+                addresses: local.rules().addresses.clone(),
                 interfaces: local.interfaces(),
-                firewall: Arc::clone(&local.firewall),
+                firewall: Arc::clone(local.firewall()),
             };
             (pod.clone(), watched)
         });
@@ -190,9 +190,9 @@ mod tests {
         let mut backend = backend(set);
         let (one, other) = (backend.view(), backend.view());
         assert_eq!(one.pods.len(), 2);
-        for (pod, local) in &backend.pods {
+        for (pod, local) in backend.pods.iter() {
             let told = [&one, &other].map(|view| Arc::as_ptr(&view.pods[pod].firewall));
-            assert_eq!(told, [Arc::as_ptr(&local.firewall); 2], "{pod}");
+            assert_eq!(told, [Arc::as_ptr(local.firewall()); 2], "{pod}");
         }
         let members = [&one, &other].map(|view| Arc::as_ptr(&view.contents[&set].1));
         let held = backend.sets.lock().content(set).unwrap().1;
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&held), 4);
 
         // A change of rules of one pod leaves what is told of the other.
-        let before = Arc::as_ptr(&backend.pods[&PodKey::new("default", "b")].firewall);
+        let before = Arc::as_ptr(backend.pods.get(&PodKey::new("default", "b")).unwrap().firewall());
         backend.replace(&[firewalled("a", "10.0.0.1", set)]);
         let after = backend.view();
         assert_eq!(

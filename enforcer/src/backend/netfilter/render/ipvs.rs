@@ -17,7 +17,8 @@ use egret_policies::rules::{Direction, PodRules, Tier};
 
 use super::chains::Chains;
 use super::conn_state::{neighbours, replies};
-use crate::backend::netfilter::model::attachment::{Attached, Port, through};
+use super::through;
+use crate::backend::netfilter::model::attachment::{Attached, Port};
 use crate::backend::netfilter::names;
 
 /// A pod whose packets IPVS may lead on, or lead others to.

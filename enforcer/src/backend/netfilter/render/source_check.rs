@@ -132,14 +132,14 @@ fn by_interface(pods: &[&Attached], closed: &Closed, family: Family) -> Vec<Line
         // Whose packet it is on a bridge is said by its address alone.
         Port::Of { .. } | Port::Shared(_) => None,
     });
-    let spared = closed.spared.iter();
-    let spared = spared.map(|name| Line::to(Target::Return).input(name.clone()));
+    let excluded = closed.excluded.iter();
+    let excluded = excluded.map(|name| Line::to(Target::Return).input(name.clone()));
     let unknown = closed.interfaces.iter();
     let unknown = unknown.map(|pattern| Line::to(Target::NoTrack).input(pattern.clone()));
     on_bridges
         .chain([routed])
         .chain(alone)
-        .chain(spared)
+        .chain(excluded)
         .chain(unknown)
         .collect()
 }

@@ -5,8 +5,8 @@ use egret_kernel::iptables::{Rule as Line, Target};
 use egret_policies::rules::Direction;
 
 use super::conn_state::{neighbours, related};
+use super::through;
 use crate::backend::netfilter::denials::label::Label;
-use crate::backend::netfilter::model::attachment::through;
 use crate::backend::netfilter::model::unknown_pods::Closed;
 use crate::backend::netfilter::names;
 use crate::backend::{Action, Decider};
@@ -14,15 +14,15 @@ use crate::backend::{Action, Decider};
 impl Closed {
     /// The last lines of the dispatch.
     pub(crate) fn lines(&self, direction: Direction) -> impl Iterator<Item = Line> {
-        let spared = self
-            .spared
+        let excluded = self
+            .excluded
             .iter()
             .map(move |name| through(Line::to(Target::Return), direction, name.clone()));
         let closed = self.interfaces.iter().map(move |pattern| {
             let close = Line::to(Target::Goto(names::unknown(direction)));
             through(close, direction, pattern.clone())
         });
-        spared.chain(closed)
+        excluded.chain(closed)
     }
 }
 

@@ -169,7 +169,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::netfilter::model::attachment::through;
+    use crate::backend::netfilter::render::through;
 
     type Walked = BTreeMap<String, Vec<String>>;
 

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use egret_kernel::iptables::{ChainName, InterfaceName, InterfacePattern, Rule as Line, Target};
 use egret_policies::rules::Direction;
 
-use crate::backend::netfilter::model::attachment::through;
 use crate::backend::netfilter::names;
+use crate::backend::netfilter::render::through;
 
 /// So many interfaces are asked one after the other.
 const FEW: usize = 8;
