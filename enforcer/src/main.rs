@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
-use egret_enforcer::backend::netfilter::tables::cleanup::{self, Mode};
+use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::state;
 use egret_shared::escape;

@@ -6,6 +6,7 @@
 
 mod node_world;
 
+use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::marks::PodMarks;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
 use egret_enforcer::backend::netfilter::model::attachment::{Attached, Port};
@@ -19,7 +20,6 @@ use egret_enforcer::backend::netfilter::render::encapsulation;
 use egret_enforcer::backend::netfilter::render::ipvs::{self, Led};
 use egret_enforcer::backend::netfilter::render::source_check;
 use egret_enforcer::backend::netfilter::render::{self, Surroundings};
-use egret_enforcer::backend::netfilter::tables::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::tables::jump_position::Put;
 use egret_enforcer::backend::netfilter::tables::restore::Change as Restore;
 use egret_enforcer::node::ENCAPSULATION_PORTS;

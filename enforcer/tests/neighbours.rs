@@ -6,9 +6,9 @@ mod node_world;
 
 use std::time::Duration;
 
+use egret_enforcer::backend::netfilter::cleanup;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::model::settings::JumpPlace;
-use egret_enforcer::backend::netfilter::tables::cleanup;
 use egret_enforcer::backend::netfilter::tables::foreign_rules::look_for_marks;
 use egret_enforcer::backend::netfilter::{Beside, Netfilter};
 use egret_enforcer::backend::{Backend, Standing};

@@ -6,8 +6,8 @@ mod node_world;
 
 use std::collections::BTreeMap;
 
+use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::names::PodChains;
-use egret_enforcer::backend::netfilter::tables::cleanup::{self, Mode};
 use egret_enforcer::backend::{Backend, Pending, Standing};
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, IpTables};

@@ -14,6 +14,7 @@ pub mod sets;
 pub mod tables;
 pub mod bridges;
 mod pod_netns;
+pub mod cleanup;
 mod compile;
 mod connections;
 pub mod monitor;

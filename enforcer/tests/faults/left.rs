@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::names;
-use egret_enforcer::backend::netfilter::tables::cleanup::{self, Mode};
 use egret_kernel::Family;
 use egret_kernel::faults::{Plan, Planned, Step, Taken};
 use egret_kernel::ipset::IpSets;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use egret_enforcer::backend::Backend;
-use egret_enforcer::backend::netfilter::tables::cleanup;
+use egret_enforcer::backend::netfilter::cleanup;
 use egret_enforcer::backend::netfilter::{MOST_MEMBERS, Netfilter, NftWriter, names};
 use egret_kernel::Family;
 use egret_kernel::faults::{Plan, Planned};

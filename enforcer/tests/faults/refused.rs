@@ -53,7 +53,7 @@ fn no_memory_for_rules(taken: &Taken) -> Option<Errno> {
 fn without_memory_for_a_set_its_pod_is_closed_and_another_is_not_until_there_is_some() {
     in_both_flavours(|node, batch| {
         for refusal in [no_memory_for_a_set, no_memory_for_members] {
-            egret_enforcer::backend::netfilter::tables::cleanup::remove(node.flavour).unwrap();
+            egret_enforcer::backend::netfilter::cleanup::remove(node.flavour).unwrap();
             let planned = Planned::here(Plan::Refuse(refusal));
             let (mut backend, standing) = node.start(batch);
             hold_refused(&standing, "ENOMEM");
@@ -161,7 +161,7 @@ fn what_only_the_rules_for_clients_outside_name_is_closed_and_tried_again() {
             let elsewhere = stories::denied_to_clients_outside("203.0.113.0/26");
             let batches = elsewhere.begin(NOW);
             for refusal in [no_memory_for_a_set, no_memory_for_members] {
-                egret_enforcer::backend::netfilter::tables::cleanup::remove(flavour).unwrap();
+                egret_enforcer::backend::netfilter::cleanup::remove(flavour).unwrap();
                 let planned = Planned::here(Plan::Refuse(refusal));
                 let (mut backend, standing) = node.start(&batches[0]);
                 hold_refused_to_clients(&standing);

@@ -24,7 +24,7 @@ fn what_keeps_places_is_gone_before_a_set_is_made_and_rules_are_those_of_a_start
         let (_without, standing) = node.start(batch);
         hold_settled(&standing);
         let (expected, in_order) = (node.holds(), all());
-        egret_enforcer::backend::netfilter::tables::cleanup::remove(node.flavour).unwrap();
+        egret_enforcer::backend::netfilter::cleanup::remove(node.flavour).unwrap();
         let mut backend = making_room(node);
         let planned = Planned::here(Plan::Nothing);
         hold_settled(&backend.apply(batch, NOW));

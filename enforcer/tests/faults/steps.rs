@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::netfilter::Netfilter;
-use egret_enforcer::backend::netfilter::tables::cleanup;
+use egret_enforcer::backend::netfilter::cleanup;
 use egret_kernel::Family;
 use egret_kernel::faults::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::Flavour;

@@ -110,7 +110,7 @@ fn whenever_a_life_ends_the_set_has_what_it_had() {
             assert_eq!(held().entries.len(), 600, "after {steps} steps");
             assert_eq!(node.ask(&probes()), [true, true, true, false]);
             assert!(!all().iter().any(|name| names::is_passing(name)), "{:?}", all());
-            egret_enforcer::backend::netfilter::tables::cleanup::remove(node.flavour).unwrap();
+            egret_enforcer::backend::netfilter::cleanup::remove(node.flavour).unwrap();
             if is_whole {
                 assert!(steps > 5, "remove, create, fill, swap, remove, add");
                 return;

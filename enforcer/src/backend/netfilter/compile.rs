@@ -1,4 +1,4 @@
-//! What the tables are to hold: chains that all pods share, and those of each pod. Only what may have changed is rendered.
+//! The desired chains: those that all pods share, and those of each pod. Only what may have changed is rendered.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,16 @@ use egret_kernel::iptables::InterfaceName;
 use egret_policies::rules::Direction;
 use egret_shared::pod::PodKey;
 
-use crate::backend::netfilter::driver::Netfilter;
+use crate::backend::netfilter::bridges::TurnedOn;
+use crate::backend::netfilter::denials::Denials;
 use crate::backend::netfilter::marks::PodMarks;
+use crate::backend::netfilter::marks::generations::Generations;
 use crate::backend::netfilter::model::attachment::Attached;
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::model::ipvs::has_ipvs;
 use crate::backend::netfilter::model::pods::LocalPod;
+use crate::backend::netfilter::model::pods::Pods;
+use crate::backend::netfilter::model::pods::names_any;
 use crate::backend::netfilter::model::settings::Settings;
 use crate::backend::netfilter::model::settings::Telling;
 use crate::backend::netfilter::model::unknown_pods::Closed;
@@ -26,10 +30,13 @@ use crate::backend::netfilter::render::source_check;
 use crate::backend::netfilter::render::{self, Surroundings};
 use crate::backend::netfilter::sets::There;
 use crate::backend::netfilter::tables::family_table::{Part, Table};
+use crate::backend::netfilter::tables::ruleset::Ruleset;
+use egret_policies::rules::SetId;
+use std::collections::BTreeMap;
 
 /// What a pod's chains depend on besides its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rendered {
+struct Rendered {
     marks: PodMarks,
     interfaces: Vec<InterfaceName>,
     /// All its sets were there, in this listing of the kernel's sets.
@@ -41,13 +48,13 @@ struct Stale {
     pod: PodKey,
     /// Of its flows.
     marks: PodMarks,
-    /// Only its generation is another one.
-    is_asked_again: bool,
+    /// Its rules are the same.
+    is_generation_alone: bool,
 }
 
 /// What the chains that all pods share depend on. It changes where a pod comes, goes or moves, and not with what its rules say.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Shared {
+struct Shared {
     attached: Vec<Attached>,
     closed: Closed,
     /// UDP ports at which the node takes packets out of datagrams.
@@ -83,134 +90,92 @@ impl Shared {
     }
 }
 
-impl Netfilter {
-    /// What the tables are to hold now.
-    pub(crate) fn want_chains(&mut self, without: &BTreeSet<PodKey>) {
-        let there = self.sets.lock().there();
-        self.want_chains_over(&there, without);
+/// What the desired chains are compiled from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inputs<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) pods: &'a Pods,
+    pub(crate) generations: &'a Generations,
+    pub(crate) bridges: &'a TurnedOn,
+    pub(crate) denials: &'a Denials,
+}
+
+impl Inputs<'_> {
+    fn tells(&self) -> bool {
+        self.settings.telling.is_some()
+    }
+}
+
+/// Keeps the desired chains up to date.
+#[derive(Debug, Default)]
+pub(crate) struct Compiler {
+    shared: Option<Shared>,
+    /// From what the chains of each pod are. A pod that is left out is rendered in any case.
+    rendered: BTreeMap<PodKey, Rendered>,
+}
+
+impl Compiler {
+    /// Has the chains of a pod rendered again.
+    pub(crate) fn forget(&mut self, pod: &PodKey) {
+        self.rendered.remove(pod);
     }
 
-    /// What they are to hold over these sets. Does not ask for any other, so the sets may be somebody else's meanwhile.
-    pub(crate) fn want_chains_over(&mut self, there: &There, without: &BTreeSet<PodKey>) {
-        let stale = self.stale_chains(there.listing);
-        self.want_shared(without);
-        self.want_exposed(&there.sets);
-        for Stale {
-            pod,
-            marks,
-            is_asked_again,
-        } in &stale
-        {
-            let Some(local) = self.pods.get(pod) else { continue };
-            let interfaces = local.interfaces();
-            for table in &mut self.tables {
-                let around = Surroundings {
-                    family: table.family(),
-                    sets: &there.sets,
-                    interfaces: &interfaces,
-                    tells: self.settings.telling.is_some(),
-                };
-                if *is_asked_again {
-                    table.want_anew(render::generation(local.rules(), *marks, around));
-                } else {
-                    table.want_part(Part::Pod(pod.clone()), render::pod(local.rules(), *marks, around));
-                }
-            }
+    /// Makes the tables desire what follows from the inputs over these sets; pods `without` chains are closed.
+    pub(crate) fn update(
+        &mut self,
+        inputs: Inputs<'_>,
+        sets: &There,
+        without: &BTreeSet<PodKey>,
+        ruleset: &mut Ruleset,
+    ) {
+        let stale = self.stale_chains(inputs, sets.listing, ruleset);
+        self.update_shared(inputs, without, ruleset);
+        update_exposed(inputs, &sets.sets, ruleset);
+        for stale in &stale {
+            update_pod(stale, inputs, &sets.sets, ruleset);
         }
-        for table in &mut self.tables {
+        for table in ruleset.tables_mut() {
             table.retain_parts(|part| match part {
                 Part::Shared | Part::Exposed => true,
-                Part::Pod(pod) => self.pods.contains(pod),
+                Part::Pod(pod) => inputs.pods.contains(pod),
             });
         }
-        self.note_rendered(&stale, there);
-        if let Some(telling) = self.settings.telling {
-            self.want_telling(telling);
+        self.note_rendered(&stale, inputs, sets, ruleset);
+        if let Some(telling) = inputs.settings.telling {
+            update_telling(telling, inputs.denials, ruleset);
         }
     }
 
-    fn want_shared(&mut self, without: &BTreeSet<PodKey>) {
-        let without = without | &self.pods.moved();
-        let attached = self.pods.attached(|pod| !without.contains(pod));
+    fn update_shared(&mut self, inputs: Inputs<'_>, without: &BTreeSet<PodKey>, ruleset: &mut Ruleset) {
+        let Inputs { settings, pods, .. } = inputs;
+        let without = without | &pods.moved();
+        let attached = pods.attached(|pod| !without.contains(pod));
         let has_ipvs = has_ipvs();
         let shared = Shared {
-            closed: self.pods.closed(&without),
-            encapsulation_ports: self.pods.encapsulation_ports(),
-            exposed: self.pods.node_rules().map(|_| Exposed {
-                unmarked: self.settings.marks.unmarked(Direction::Egress),
+            closed: pods.closed(&without),
+            encapsulation_ports: pods.encapsulation_ports(),
+            exposed: pods.node_rules().map(|_| Exposed {
+                unmarked: settings.marks.unmarked(Direction::Egress),
                 by_ipvs: has_ipvs,
             }),
-            led: has_ipvs.then(|| self.led(&attached)),
+            led: has_ipvs.then(|| led(pods, &attached, ruleset.refused())),
             attached,
-            bridges: Family::BOTH.map(|family| self.turned_on.chain(family)),
+            bridges: Family::BOTH.map(|family| inputs.bridges.chain(family)),
         };
         let is_new = self.shared.as_ref() != Some(&shared);
-        for (at, table) in self.tables.iter_mut().enumerate() {
+        for (at, table) in ruleset.tables_mut().iter_mut().enumerate() {
             if is_new || !table.has(&Part::Shared) {
-                table.want_part(Part::Shared, shared.chains(at, table.family(), &self.settings));
+                table.want_part(Part::Shared, shared.chains(at, table.family(), settings));
             }
         }
         self.shared = Some(shared);
     }
 
-    fn want_exposed(&mut self, sets: &AvailableSets) {
-        for table in &mut self.tables {
-            let around = Surroundings {
-                family: table.family(),
-                sets,
-                interfaces: &[],
-                tells: self.settings.telling.is_some(),
-            };
-            let rules = self.pods.node_rules();
-            let chains = rules.map(|rules| render::exposed(rules, around));
-            table.want_part(Part::Exposed, chains.unwrap_or_default());
-        }
-    }
-
-    fn want_telling(&mut self, telling: Telling) {
-        let touched = self
-            .tables
-            .iter_mut()
-            .flat_map(|table| table.want_telling(telling));
-        let touched = touched.collect();
-        let programs = self.tables.iter().map(Table::programs).collect();
-        let why = |chain: &str| self.tables.iter().find_map(|table| table.told.why(chain));
-        self.denials.want(programs, touched, why);
-    }
-
-    /// Has rules do without sets that the kernel did not take in whole, where what they lack would pass: they close then. What
-    /// only allows may lack something. Says whether rules are to be written for that.
-    pub(crate) fn withhold_sets(&self) -> bool {
-        let mut sets = self.sets.lock();
-        if sets.failed().is_empty() {
-            return false;
-        }
-        sets.withhold(&self.pods.sets_needed_whole())
-    }
-
-    /// Whether IPVS came or went since the chains were wanted.
-    pub(crate) fn has_ipvs_changed(&self) -> bool {
-        let output = names::output();
-        let is_asked = |table: &Table| table.chains.desired().contains_key(output.as_str());
-        self.tables.iter().any(|table| is_asked(table) != has_ipvs())
-    }
-
-    fn led(&self, attached: &[Attached]) -> Vec<Led> {
-        let with_chains = |(pod, local): (&PodKey, &LocalPod)| {
-            let chains = PodChains::of(pod);
-            let attached = attached.iter().find(|attached| attached.chains == chains)?;
-            let led = Led::of(attached, local.rules());
-            let is_refused = self.refused.contains_key(pod);
-            Some(if is_refused { led.refused() } else { led })
-        };
-        self.pods.iter().filter_map(with_chains).collect()
-    }
-
-    fn stale_chains(&self, listing: u64) -> Vec<Stale> {
-        let stale = self.pods.iter().filter_map(|(pod, local)| {
-            let marks = self.generations.marks(PodChains::of(pod))?;
+    fn stale_chains(&self, inputs: Inputs<'_>, listing: u64, ruleset: &Ruleset) -> Vec<Stale> {
+        let stale = inputs.pods.iter().filter_map(|(pod, local)| {
+            let marks = inputs.generations.marks(PodChains::of(pod))?;
             let part = Part::Pod(pod.clone());
-            let is_there = self.tables.iter().all(|table| table.has(&part));
+            let is_there = ruleset.tables().iter().all(|table| table.has(&part));
             let before = self.rendered.get(pod).filter(|_| is_there);
             let is_same =
                 |before: &Rendered| before.listing == listing && before.interfaces == local.interfaces();
@@ -218,48 +183,160 @@ impl Netfilter {
             (before.map(|before| before.marks) != Some(marks)).then(|| Stale {
                 pod: pod.clone(),
                 marks,
-                is_asked_again: before.is_some(),
+                is_generation_alone: before.is_some(),
             })
         });
         stale.collect()
     }
 
     /// Takes note of what chains were rendered from. What closes for want of a set is rendered again each time.
-    fn note_rendered(&mut self, stale: &[Stale], there: &There) {
+    fn note_rendered(&mut self, stale: &[Stale], inputs: Inputs<'_>, there: &There, ruleset: &mut Ruleset) {
         let sets = &*there.sets;
         for Stale {
             pod,
             marks,
-            is_asked_again,
+            is_generation_alone,
         } in stale
         {
-            let Some(local) = self.pods.get(pod) else {
+            let Some(local) = inputs.pods.get(pod) else {
                 continue;
             };
-            if let Some(rendered) = self.rendered.get_mut(pod).filter(|_| *is_asked_again) {
+            if let Some(rendered) = self.rendered.get_mut(pod).filter(|_| *is_generation_alone) {
                 rendered.marks = *marks;
                 continue;
             }
-            self.written.rendered += 1;
+            ruleset.count_rendered(1);
+            let rules = local.rules();
             for direction in Direction::ALL {
-                if let Some(reason) = render::why_unasked(local.rules(), direction, sets) {
+                if let Some(reason) = render::why_unasked(rules, direction, sets) {
                     let direction = direction.word();
                     tracing::warn!(%pod, direction, reason, "it is not told what policies in audit would deny");
                 }
             }
-            let decide = local.rules().egress.sets().chain(local.rules().ingress.sets());
-            let is_whole = decide
-                .chain(local.rules().audit.sets())
-                .all(|id| sets.contains_key(&id));
-            let rendered = is_whole.then(|| Rendered {
-                marks: *marks,
-                interfaces: local.interfaces(),
-                listing: there.listing,
-            });
-            match rendered {
-                Some(rendered) => drop(self.rendered.insert(pod.clone(), rendered)),
-                None => drop(self.rendered.remove(pod)),
+            let decide = rules.egress.sets().chain(rules.ingress.sets());
+            let is_whole = decide.chain(rules.audit.sets()).all(|id| sets.contains_key(&id));
+            self.rendered.remove(pod);
+            if is_whole {
+                let rendered = Rendered {
+                    marks: *marks,
+                    interfaces: local.interfaces(),
+                    listing: there.listing,
+                };
+                self.rendered.insert(pod.clone(), rendered);
             }
         }
     }
+}
+
+fn update_pod(stale: &Stale, inputs: Inputs<'_>, sets: &AvailableSets, ruleset: &mut Ruleset) {
+    let Some(local) = inputs.pods.get(&stale.pod) else {
+        return;
+    };
+    let (rules, marks, interfaces) = (local.rules(), stale.marks, local.interfaces());
+    for table in ruleset.tables_mut() {
+        let around = Surroundings {
+            family: table.family(),
+            sets,
+            interfaces: &interfaces,
+            tells: inputs.tells(),
+        };
+        if stale.is_generation_alone {
+            table.want_anew(render::generation(rules, marks, around));
+        } else {
+            table.want_part(Part::Pod(stale.pod.clone()), render::pod(rules, marks, around));
+        }
+    }
+}
+
+fn update_exposed(inputs: Inputs<'_>, sets: &AvailableSets, ruleset: &mut Ruleset) {
+    for table in ruleset.tables_mut() {
+        let around = Surroundings {
+            family: table.family(),
+            sets,
+            interfaces: &[],
+            tells: inputs.tells(),
+        };
+        let rules = inputs.pods.node_rules();
+        let chains = rules.map(|rules| render::exposed(rules, around));
+        table.want_part(Part::Exposed, chains.unwrap_or_default());
+    }
+}
+
+fn update_telling(telling: Telling, denials: &Denials, ruleset: &mut Ruleset) {
+    let tables = ruleset.tables_mut().iter_mut();
+    let touched = tables.flat_map(|table| table.want_telling(telling)).collect();
+    let tables = ruleset.tables();
+    let why = |chain: &str| tables.iter().find_map(|table| table.denial(chain));
+    denials.want(ruleset.programs().into(), touched, why);
+}
+
+fn led(pods: &Pods, attached: &[Attached], refused: &BTreeMap<PodKey, String>) -> Vec<Led> {
+    let with_chains = |(pod, local): (&PodKey, &LocalPod)| {
+        let chains = PodChains::of(pod);
+        let attached = attached.iter().find(|attached| attached.chains == chains)?;
+        let led = Led::of(attached, local.rules());
+        let is_refused = refused.contains_key(pod);
+        Some(if is_refused { led.refused() } else { led })
+    };
+    pods.iter().filter_map(with_chains).collect()
+}
+
+/// Before the first batch: desires the chains that close unknown pods beside those of an earlier life. Says whether there are
+/// any to close.
+pub(crate) fn close_unknown_pods(settings: &Settings, pods: &Pods, ruleset: &mut Ruleset) -> bool {
+    let closed = pods.closed(&BTreeSet::new());
+    if closed.is_empty() {
+        return false;
+    }
+    for table in ruleset.tables_mut() {
+        let held = table.programmed().iter();
+        let mut desired: Chains = held.map(|(name, rules)| (name.clone(), rules.to_vec())).collect();
+        if !desired.contains_key(names::forward().as_str()) {
+            let Settings { marks, deny, .. } = *settings;
+            desired.extend(dispatch::shared(&[], &closed, None, marks, deny, table.family()));
+        }
+        table.want(desired);
+    }
+    true
+}
+
+/// After a restart: pods and directions whose rules or members are not those that the open connections were allowed under; all
+/// of them, where the last life left it unknown (`was_in_doubt`).
+pub(crate) fn stale_directions(
+    inputs: Inputs<'_>,
+    sets: &AvailableSets,
+    shrunk: &BTreeSet<SetId>,
+    was_in_doubt: bool,
+    ruleset: &Ruleset,
+) -> BTreeSet<(PodKey, Direction)> {
+    let mut stale = BTreeSet::new();
+    for (pod, local) in inputs.pods.iter() {
+        let Some(marks) = inputs.generations.marks(PodChains::of(pod)) else {
+            continue;
+        };
+        let interfaces = local.interfaces();
+        for direction in Direction::ALL {
+            let is_same = ruleset.tables().iter().all(|table| {
+                let around = Surroundings {
+                    family: table.family(),
+                    sets,
+                    interfaces: &interfaces,
+                    tells: inputs.tells(),
+                };
+                table.holds(&render::direction(local.rules(), direction, marks, around))
+            });
+            if was_in_doubt || !is_same || names_any(local.rules(), direction, shrunk) {
+                stale.insert((pod.clone(), direction));
+            }
+        }
+    }
+    stale
+}
+
+/// Whether IPVS came or went since the chains were compiled.
+pub(crate) fn has_ipvs_changed(ruleset: &Ruleset) -> bool {
+    let output = names::output();
+    let is_asked = |table: &Table| table.desires(output.as_str());
+    let mut tables = ruleset.tables().iter();
+    tables.any(|table| is_asked(table) != has_ipvs())
 }

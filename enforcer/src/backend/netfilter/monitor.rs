@@ -1,6 +1,10 @@
 //! Whether others changed what was written, and what leads packets past the rules.
 
-pub(crate) mod drift_poll;
+mod drift_poll;
 pub mod ruleset_events;
-pub(crate) mod bypass;
-pub(crate) mod watched_pods;
+mod bypass;
+mod watched_pods;
+
+pub(crate) use bypass::{Lookout, View};
+pub(crate) use drift_poll::DriftPoll;
+pub(crate) use watched_pods::concerns_pod_netns;

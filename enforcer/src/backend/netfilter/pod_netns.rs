@@ -36,6 +36,7 @@ use crate::backend::netfilter::render::deny::refusal;
 use crate::backend::netfilter::sets::Contents;
 use crate::backend::netfilter::sets::members;
 use crate::backend::netfilter::sets::{MOST_MEMBERS, kernel_kind};
+use egret_kernel::iptables::legacy;
 
 /// How rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,9 +295,7 @@ fn removed(is_removed: bool) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for flavour in Flavour::BOTH {
         for family in Family::BOTH {
-            if flavour == Flavour::Legacy
-                && !crate::backend::netfilter::tables::cleanup::is_legacy_in_use(family)
-            {
+            if flavour == Flavour::Legacy && !legacy::is_there(family, Table::Filter) {
                 continue;
             }
             let tables = IpTables::new(flavour, family);

@@ -74,7 +74,7 @@ pub(crate) struct There {
 pub(crate) struct Sets {
     ipsets: IpSets,
     /// How many members a set may have.
-    pub(crate) most: u32,
+    most: u32,
     wanted: BTreeMap<SetId, Wanted>,
     /// By name in the kernel; what is told of them is told in order.
     known: HashMap<String, Known>,
@@ -113,6 +113,11 @@ impl Sets {
             meanwhile: BTreeSet::new(),
             is_in_doubt: false,
         })
+    }
+
+    /// The most members of a set from now on.
+    pub(crate) const fn set_most_members(&mut self, most: u32) {
+        self.most = most;
     }
 
     /// Takes away what a killed life left of sets that were there for a moment only.

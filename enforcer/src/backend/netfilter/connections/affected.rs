@@ -45,7 +45,7 @@ impl Suspects {
         suspects
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
@@ -54,7 +54,7 @@ impl Suspects {
     }
 
     /// Those whose pod is one of these.
-    pub(crate) fn among(&self, is_there: impl Fn(&PodKey) -> bool) -> Self {
+    pub(super) fn among(&self, is_there: impl Fn(&PodKey) -> bool) -> Self {
         let mut some = self.clone();
         some.pods.retain(|(pod, _)| is_there(pod));
         some
@@ -65,16 +65,16 @@ impl Suspects {
     }
 
     /// Whether a changed member is at an end of it, before or behind any translation.
-    pub(crate) fn touch(&self, flow: &Flow) -> bool {
+    pub(super) fn touch(&self, flow: &Flow) -> bool {
         self.peers.touch(flow)
     }
 
     /// Whether a flow of a pod is one because of which the pod is asked.
-    pub(crate) fn concern(&self, pod: &PodKey, direction: Direction, flow: &Flow) -> bool {
+    pub(super) fn concern(&self, pod: &PodKey, direction: Direction, flow: &Flow) -> bool {
         self.peers.touch(flow) && self.has(&(pod.clone(), direction))
     }
 
-    pub(crate) fn extend(&mut self, other: Self) {
+    pub(super) fn extend(&mut self, other: Self) {
         if other.is_empty() {
             return;
         }
@@ -84,7 +84,7 @@ impl Suspects {
     }
 
     /// Where their flows are. Behind IPVS the address that was asked about is neither whence answers come nor who began.
-    pub(crate) fn question(&self) -> Question {
+    pub(super) fn question(&self) -> Question {
         if self.is_empty() {
             return Question::default();
         }

@@ -10,25 +10,25 @@ use egret_kernel::{Family, netlink};
 use egret_policies::rules::Direction;
 
 /// Flows that a pod with this address opened, or that were opened to it.
-pub(crate) type End = (Direction, IpAddr);
+pub(super) type End = (Direction, IpAddr);
 
 /// Which flows are to be seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Question {
-    pub(crate) ends: BTreeSet<End>,
+pub(super) struct Question {
+    pub(super) ends: BTreeSet<End>,
     /// All of a family.
-    pub(crate) families: BTreeSet<Family>,
+    pub(super) families: BTreeSet<Family>,
 }
 
 impl Question {
-    pub(crate) const fn about(ends: BTreeSet<End>) -> Self {
+    pub(super) const fn about(ends: BTreeSet<End>) -> Self {
         Self {
             ends,
             families: BTreeSet::new(),
         }
     }
 
-    pub(crate) fn and(mut self, other: Self) -> Self {
+    pub(super) fn and(mut self, other: Self) -> Self {
         self.ends.extend(other.ends);
         self.families.extend(other.families);
         self
@@ -42,17 +42,17 @@ impl Question {
 
 /// Flows as they were at one moment.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(super) struct Seen {
     question: Question,
-    pub(crate) flows: Vec<Flow>,
+    pub(super) flows: Vec<Flow>,
     /// Whether these are all flows that there were.
-    pub(crate) is_all: bool,
+    pub(super) is_all: bool,
 }
 
 impl Seen {
     /// Asks the kernel for all these flows; others may be among them. Who has so many more questions about flows is spared them
     /// where these are all that there are.
-    pub(crate) fn look(
+    pub(super) fn look(
         conntrack: &mut Conntrack,
         question: Question,
         more: usize,
@@ -81,7 +81,7 @@ impl Seen {
     }
 
     /// Whether all these flows are among them.
-    pub(crate) fn has(&self, question: &Question) -> bool {
+    pub(super) fn has(&self, question: &Question) -> bool {
         self.question.answers(question)
     }
 }

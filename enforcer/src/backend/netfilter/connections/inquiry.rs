@@ -1,27 +1,24 @@
 //! Asks flows of suspects again, in two parts: what is open is looked for by whoever likes, while sets and rules go on changing;
 //! what was found is then taken in by who has the backend. A flow that is opened in between is judged by the sets as they are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use egret_kernel::conntrack::{Conntrack, Flow};
 use egret_kernel::{Mark, netlink, passing};
-use egret_policies::rules::{Batch, Direction, SetId};
-use egret_shared::pod::PodKey;
+use egret_policies::rules::Direction;
 use egret_shared::switch::{Switch, is_off};
 
 use super::affected::Suspects;
 use super::expired_records;
 use super::flow_dump::Seen;
-use crate::backend::netfilter::driver::Netfilter;
-use crate::backend::netfilter::model::pods::names_any;
+use super::{Connections, InForce};
 use crate::backend::netfilter::names::PodChains;
-use crate::backend::netfilter::render::{self, Surroundings};
 use crate::backend::{Found, Inquiry};
 
 /// Who is to be asked again. While there is anybody, the kernel holds that there is (`doubt`).
 #[derive(Debug, Default)]
-pub(crate) struct Asking {
+pub(super) struct MemberInquiry {
     /// Those for whom nobody has looked yet.
     due: Suspects,
     /// Those for whom somebody looks.
@@ -51,11 +48,7 @@ enum Unknown {
 /// To mark a flow takes 10 to 25 µs; to have all pods of a node asked again, half a second.
 const MANY: usize = 1 << 12;
 
-impl Asking {
-    fn is_nobody(&self) -> bool {
-        self.due.is_empty() && self.away.is_none()
-    }
-
+impl MemberInquiry {
     /// An inquiry about those who are due, unless there is one under way.
     fn begin(&mut self) -> Option<Inquiry> {
         if self.away.is_some() || self.due.is_empty() {
@@ -100,136 +93,94 @@ fn look(suspects: &Suspects) -> Result<Seen, Unknown> {
     Ok(seen)
 }
 
-impl Netfilter {
-    /// Before members go: until somebody looked what is open, the kernel holds that nobody has.
-    pub(crate) fn doubt(&self, batch: &Batch) {
-        if !batch.by_members.is_empty() {
-            self.sets.lock().doubt();
-        }
-    }
-
-    /// Once members have gone.
-    pub(crate) fn ask_again(&mut self, suspects: Suspects) {
+impl Connections {
+    /// Has connections of these judged again that members concern which came or went.
+    pub(crate) fn reevaluate_members(&mut self, suspects: Suspects) {
         if !is_off(Switch::Generation) && !is_off(Switch::AskMembers) {
-            self.asking.due.extend(suspects);
+            self.inquiry.due.extend(suspects);
         }
-        self.be_sure();
     }
 
-    /// After a restart: pods and directions whose rules or members are not those that the open connections were
-    /// allowed under; all of them, where the last life left doubt.
-    pub(crate) fn stale_directions(
-        &self,
-        shrunk: &BTreeSet<SetId>,
-        was_in_doubt: bool,
-    ) -> BTreeSet<(PodKey, Direction)> {
-        let available = self.sets.lock().available();
-        let sets = &*available;
-        let mut stale = BTreeSet::new();
-        for (pod, local) in self.pods.iter() {
-            let chains = PodChains::of(pod);
-            let Some(marks) = self.generations.marks(chains) else {
-                continue;
-            };
-            let interfaces = local.interfaces();
-            for direction in Direction::ALL {
-                let is_same = self.tables.iter().all(|table| {
-                    let around = Surroundings {
-                        family: table.family(),
-                        sets,
-                        interfaces: &interfaces,
-                        tells: self.settings.telling.is_some(),
-                    };
-                    table.holds(&render::direction(local.rules(), direction, marks, around))
-                });
-                if was_in_doubt || !is_same || names_any(local.rules(), direction, shrunk) {
-                    stale.insert((pod.clone(), direction));
-                }
-            }
-        }
-        stale
+    /// Whether nobody is to be looked for any more.
+    pub(crate) fn has_no_inquiry(&self) -> bool {
+        self.inquiry.due.is_empty() && self.inquiry.away.is_none()
     }
 
+    /// An inquiry about those who are due, unless there is one under way.
     pub(crate) fn begin_inquiry(&mut self) -> Option<Inquiry> {
-        self.asking.begin()
+        self.inquiry.begin()
     }
 
-    /// Has what was found judged again. Where it could not be found out what is open, all that these pods have is.
-    pub(crate) fn take_in(&mut self) {
-        let Some((suspects, found)) = self.asking.end() else {
-            return;
+    /// Takes in what the inquiry found, and has it judged again. Says whether one has ended.
+    ///
+    /// # Errors
+    /// Pods of which it could not be found out: all their connections are to be judged again.
+    pub(crate) fn finish_inquiry(&mut self, in_force: InForce<'_>) -> Result<bool, Suspects> {
+        let Some((suspects, found)) = self.inquiry.end() else {
+            return Ok(false);
         };
-        let suspects = suspects.among(|pod| self.pods.contains(pod));
-        match found.and_then(|seen| self.unmark(&suspects, seen)) {
-            Ok(seen) => self.revocations.suspect(suspects, seen),
+        let suspects = suspects.among(|pod| in_force.pods.contains(pod));
+        match found.and_then(|seen| unmark(in_force, &suspects, seen)) {
+            Ok(seen) => self.suspect(suspects, seen),
             Err(why) => {
                 tracing::debug!(%why, pods = suspects.pods().len(), "all that pods have open is asked again");
-                let before = self.renew(suspects.pods());
-                self.revocations.ask(suspects.pods().iter().cloned());
-                self.program_and_carry(&before);
+                return Err(suspects);
             }
         }
-        self.be_sure();
+        Ok(true)
     }
+}
 
-    /// Takes from flows the mark that has them pass without being judged.
-    fn unmark(&self, suspects: &Suspects, mut seen: Seen) -> Result<Seen, Unknown> {
-        let concerned = self.concerned(suspects, &seen.flows);
-        if concerned.len() > MANY {
-            return Err(Unknown::Many(concerned.len()));
-        }
-        if concerned.is_empty() {
-            return Ok(seen);
-        }
-        let mut conntrack = Conntrack::open()?;
-        for (at, unmarked) in concerned {
-            let flow = &mut seen.flows[at];
-            conntrack.set_mark(flow, unmarked)?;
-            flow.mark &= !unmarked.mask().get();
-        }
-        Ok(seen)
+/// Takes from flows the mark that has them pass without being judged.
+fn unmark(in_force: InForce<'_>, suspects: &Suspects, mut seen: Seen) -> Result<Seen, Unknown> {
+    let concerned = concerned(in_force, suspects, &seen.flows);
+    if concerned.len() > MANY {
+        return Err(Unknown::Many(concerned.len()));
     }
+    if concerned.is_empty() {
+        return Ok(seen);
+    }
+    let mut conntrack = Conntrack::open()?;
+    for (at, unmarked) in concerned {
+        let flow = &mut seen.flows[at];
+        conntrack.set_mark(flow, unmarked)?;
+        flow.mark &= !unmarked.mask().get();
+    }
+    Ok(seen)
+}
 
-    /// Flows that pass by what was asked before members came or went, and what is to become of their marks. It is by the mark that
-    /// they pass, whatever source they pretend to have.
-    fn concerned(&self, suspects: &Suspects, flows: &[Flow]) -> Vec<(usize, Mark)> {
-        if flows.is_empty() {
-            return Vec::new();
-        }
-        let (allowed, owners) = (self.allowed_marks(suspects), self.pods.by_address());
-        let is_allowed = |flow: &Flow, direction: Direction| {
-            let mut marks = allowed.get(&direction).into_iter().flatten();
-            marks.any(|mark| mark.is_in(flow.mark))
-        };
-        let outlasts = |flow: &Flow, direction: Direction| {
-            let owner = owners.get(&flow.original.source);
-            let outlasts = owner.map(|rules| expired_records::outlasts(flow, rules, &self.sets));
-            direction == Direction::Egress && outlasts == Some(true)
-        };
-        let each = flows.iter().enumerate();
-        let each = each.flat_map(|(at, flow)| Direction::ALL.map(|direction| (at, flow, direction)));
-        each.filter(|(_, flow, direction)| is_allowed(flow, *direction) && !outlasts(flow, *direction))
-            .map(|(at, _, direction)| (at, self.settings.marks.unmarked(direction)))
-            .collect()
+/// Flows that pass by what was asked before members came or went, and what is to become of their marks. It is by the mark that
+/// they pass, whatever source they pretend to have.
+fn concerned(in_force: InForce<'_>, suspects: &Suspects, flows: &[Flow]) -> Vec<(usize, Mark)> {
+    if flows.is_empty() {
+        return Vec::new();
     }
+    let (allowed, owners) = (allowed_marks(in_force, suspects), in_force.pods.by_address());
+    let is_allowed = |flow: &Flow, direction: Direction| {
+        let mut marks = allowed.get(&direction).into_iter().flatten();
+        marks.any(|mark| mark.is_in(flow.mark))
+    };
+    let outlasts = |flow: &Flow, direction: Direction| {
+        let owner = owners.get(&flow.original.source);
+        let outlasts = owner.map(|rules| expired_records::outlasts(flow, rules, in_force.sets));
+        direction == Direction::Egress && outlasts == Some(true)
+    };
+    let each = flows.iter().enumerate();
+    let each = each.flat_map(|(at, flow)| Direction::ALL.map(|direction| (at, flow, direction)));
+    each.filter(|(_, flow, direction)| is_allowed(flow, *direction) && !outlasts(flow, *direction))
+        .map(|(at, _, direction)| (at, in_force.marks.unmarked(direction)))
+        .collect()
+}
 
-    /// The marks of what the rules of suspects allowed.
-    fn allowed_marks(&self, suspects: &Suspects) -> BTreeMap<Direction, Vec<Mark>> {
-        let mut allowed: BTreeMap<Direction, Vec<Mark>> = BTreeMap::new();
-        for (pod, direction) in suspects.pods() {
-            let marks = self.generations.marks(PodChains::of(pod));
-            let mark = marks.map(|marks| marks.of(*direction));
-            let known = allowed.entry(*direction).or_default();
-            let mark = mark.filter(|mark| !known.contains(mark));
-            known.extend(mark);
-        }
-        allowed
+/// The marks of what the rules of suspects allowed.
+fn allowed_marks(in_force: InForce<'_>, suspects: &Suspects) -> BTreeMap<Direction, Vec<Mark>> {
+    let mut allowed: BTreeMap<Direction, Vec<Mark>> = BTreeMap::new();
+    for (pod, direction) in suspects.pods() {
+        let marks = in_force.generations.marks(PodChains::of(pod));
+        let mark = marks.map(|marks| marks.of(*direction));
+        let known = allowed.entry(*direction).or_default();
+        let mark = mark.filter(|mark| !known.contains(mark));
+        known.extend(mark);
     }
-
-    /// Once all that is to be asked again is.
-    pub(crate) fn be_sure(&self) {
-        if self.asking.is_nobody() && self.broken.is_none() && self.refused.is_empty() {
-            self.sets.lock().be_sure();
-        }
-    }
+    allowed
 }

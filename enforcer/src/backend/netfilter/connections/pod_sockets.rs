@@ -16,7 +16,7 @@ use egret_kernel::sockets::Sockets;
 
 /// One end of a connection, as the program that has it sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(super) struct Held {
     transport: Transport,
     local: SocketAddr,
     remote: SocketAddr,
@@ -24,7 +24,7 @@ pub(crate) struct Held {
 
 impl Held {
     /// The socket that sends packets like this; none for protocols without ports.
-    pub(crate) fn sending(tuple: &Tuple) -> Option<Self> {
+    pub(super) fn sending(tuple: &Tuple) -> Option<Self> {
         let Detail::Ports { source, destination } = tuple.detail else {
             return None;
         };
@@ -38,14 +38,14 @@ impl Held {
 
 /// What became of sockets.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) ended: u64,
+pub(super) struct Outcome {
+    pub(super) ended: u64,
     /// Why some could not be looked for.
-    pub(crate) hindered: Option<String>,
+    pub(super) hindered: Option<String>,
 }
 
 /// Ends sockets of the pods behind these interfaces.
-pub(crate) fn end(wanted: &BTreeMap<InterfaceName, Vec<Held>>) -> Outcome {
+pub(super) fn end(wanted: &BTreeMap<InterfaceName, Vec<Held>>) -> Outcome {
     let mut outcome = Outcome::default();
     if wanted.is_empty() {
         return outcome;

@@ -12,15 +12,15 @@ use crate::backend::netfilter::sets::concurrent::SharedSets;
 
 /// What is known besides the rules.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Judge<'a> {
-    pub(crate) sets: &'a SharedSets,
-    /// The node's own addresses.
-    pub(crate) own_node: &'a BTreeSet<IpAddr>,
+pub(super) struct Judge<'a> {
+    pub(super) sets: &'a SharedSets,
+    /// The node's own addresses. With none, no peer is the node or the pod itself.
+    pub(super) own_node: Option<&'a BTreeSet<IpAddr>>,
 }
 
 impl Judge<'_> {
     /// Whether a pod's rules allow a flow that it opened, or that was opened to it.
-    pub(crate) fn allows(&self, rules: &PodRules, direction: Direction, flow: &Flow) -> bool {
+    pub(super) fn allows(&self, rules: &PodRules, direction: Direction, flow: &Flow) -> bool {
         let meeting = Meeting::of(rules, direction, flow);
         for tier in &rules.direction(direction).tiers {
             let first = tier.rules.iter().find(|rule| self.matches(rule, &meeting));
@@ -37,6 +37,10 @@ impl Judge<'_> {
         true
     }
 
+    pub(super) fn is_of_own_node(&self, address: IpAddr) -> bool {
+        self.own_node.is_some_and(|own| own.contains(&address))
+    }
+
     fn matches(&self, rule: &Rule, meeting: &Meeting) -> bool {
         let holds = |id: SetId| {
             self.sets
@@ -46,8 +50,8 @@ impl Judge<'_> {
         let peer = || match rule.peer {
             PeerMatch::Any => true,
             PeerMatch::In(id) => holds(id),
-            PeerMatch::OwnNode => self.own_node.contains(&meeting.peer),
-            PeerMatch::Itself => meeting.is_own,
+            PeerMatch::OwnNode => self.is_of_own_node(meeting.peer),
+            PeerMatch::Itself => self.own_node.is_some() && meeting.is_own,
         };
         meeting.is_at(rule.port) && !rule.except.is_some_and(holds) && peer()
     }

@@ -10,7 +10,7 @@ use crate::backend::netfilter::sets::Failure;
 use crate::backend::{Pending, Standing};
 
 impl Netfilter {
-    pub(crate) fn standing(&self, standing: Standing) -> Standing {
+    pub(super) fn standing(&self, standing: Standing) -> Standing {
         let mut pending: BTreeMap<PodKey, Pending> = BTreeMap::new();
         let failed = self.sets.lock().failed().clone();
         for (pod, local) in self.pods.iter() {
@@ -25,8 +25,8 @@ impl Netfilter {
                 pending.insert(pod.clone(), Pending::Refused(reason.to_owned()));
             }
         }
-        let refused = self.refused.iter().map(|(pod, reason)| {
-            let in_force = if self.has_chains(pod) {
+        let refused = self.ruleset.refused().iter().map(|(pod, reason)| {
+            let in_force = if self.ruleset.has_chains(pod) {
                 ""
             } else {
                 "it is closed: "
@@ -37,13 +37,13 @@ impl Netfilter {
         Standing {
             pending,
             refused: self.refused_of_no_pod(&failed),
-            broken: self.broken.clone().or_else(|| self.stranded.clone()),
-            bypassed_by: self
-                .tables
-                .iter()
-                .flat_map(|table| table.in_front.iter().cloned())
-                .collect(),
-            foreign_marks: self.foreign_marks().to_vec(),
+            broken: self
+                .ruleset
+                .broken()
+                .map(str::to_owned)
+                .or_else(|| self.stranded.clone()),
+            bypassed_by: self.ruleset.bypassing_rules(),
+            foreign_marks: self.drift_poll.foreign_marks().to_vec(),
             ..standing
         }
     }

@@ -317,6 +317,17 @@ impl Pods {
         rules.collect()
     }
 
+    /// Directions of pods whose rules name one of these sets.
+    pub(crate) fn directions_naming(&self, sets: &BTreeSet<SetId>) -> BTreeSet<(PodKey, Direction)> {
+        let directions = self.rules().flat_map(|rules| {
+            let named = Direction::ALL
+                .into_iter()
+                .filter(|direction| names_any(rules, *direction, sets));
+            named.map(|direction| (rules.pod.clone(), direction))
+        });
+        directions.collect()
+    }
+
     /// The sets that egress firewalls name.
     pub(crate) fn firewall_sets(&self) -> impl Iterator<Item = SetId> {
         self.pods.values().flat_map(|pod| pod.firewall.sets())

@@ -9,16 +9,15 @@ use std::time::Duration;
 use egret_kernel::Family;
 use egret_kernel::iptables::legacy::{Entries, Outline};
 use egret_kernel::iptables::{Flavour, Table as Which};
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use crate::backend::netfilter::driver::Netfilter;
 use crate::backend::netfilter::marks::Marks;
+use crate::backend::netfilter::sets::concurrent::SharedSets;
 use crate::backend::netfilter::tables::foreign_rules::{ForeignMarks, look_for_marks};
 
 /// What is remembered from one look to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Vigil {
+pub(crate) struct DriftPoll {
     /// Of the legacy tables, right before they were listed.
     outlines: Vec<Option<Outline>>,
     fingerprints: Vec<Option<u64>>,
@@ -32,80 +31,79 @@ pub(crate) struct Vigil {
 /// of a table is seen with every look.
 const FINGERPRINTS_EVERY: Duration = Duration::from_secs(4);
 
-impl Netfilter {
-    /// To be called right before the tables are listed: what changes in between is found by the next look.
-    pub(crate) fn note_fingerprints(&mut self) {
-        self.vigil.outlines = self.outlines();
-        self.vigil.fingerprints = self.fingerprints();
-    }
-
-    /// What is not as it was left, in words.
-    pub(crate) fn look_around(&mut self, now: Timestamp) -> Option<String> {
-        if is_off(Switch::Notice) {
-            return None;
-        }
-        self.vigil.marks.look(self.settings.marks, now);
-        self.flavour_moved()
-            .map(|flavour| format!("the kubelet uses iptables-{} now", flavour.name()))
-            .or_else(|| self.tables_changed(now).then(|| "the tables changed".to_owned()))
-            .or_else(|| self.sets_changed(now))
+impl DriftPoll {
+    /// Takes these rules of others, which write our bits of the connection mark, for known.
+    pub(crate) fn accept_marks(&mut self, rules: Vec<String>) {
+        self.marks.found = rules;
     }
 
     /// Rules of others that write our bits of the connection mark.
     pub(crate) fn foreign_marks(&self) -> &[String] {
-        &self.vigil.marks.found
+        &self.marks.found
     }
 
-    /// Says which rules of others were found to write our bits, and were accepted.
-    pub(crate) fn accept_marks(&mut self, rules: Vec<String>) {
-        self.vigil.marks.found = rules;
+    /// Looks for rules of others that write our bits of the connection mark, now and then.
+    pub(crate) fn look_for_foreign_marks(&mut self, marks: Marks, now: Timestamp) {
+        self.marks.look(marks, now);
     }
 
-    fn tables_changed(&mut self, now: Timestamp) -> bool {
-        if self.outlines() != self.vigil.outlines {
+    /// To be called right before the tables are listed: what changes in between is found by the next poll.
+    pub(crate) fn note_fingerprints(&mut self, flavour: Flavour) {
+        self.outlines = outlines(flavour);
+        self.fingerprints = fingerprints(flavour);
+    }
+
+    /// What differs from what was left, in words.
+    pub(crate) fn poll(&mut self, flavour: Flavour, sets: &SharedSets, now: Timestamp) -> Option<String> {
+        let tables = self.have_tables_changed(flavour, now);
+        tables
+            .then(|| "the tables changed".to_owned())
+            .or_else(|| self.changed_sets(sets, now))
+    }
+
+    fn have_tables_changed(&mut self, flavour: Flavour, now: Timestamp) -> bool {
+        if outlines(flavour) != self.outlines {
             return true;
         }
-        if self.vigil.next_fingerprints.is_some_and(|at| at > now) {
+        if self.next_fingerprints.is_some_and(|at| at > now) {
             return false;
         }
-        self.vigil.next_fingerprints = Some(now.after(FINGERPRINTS_EVERY));
-        self.fingerprints() != self.vigil.fingerprints
+        self.next_fingerprints = Some(now.after(FINGERPRINTS_EVERY));
+        fingerprints(flavour) != self.fingerprints
     }
 
-    fn outlines(&self) -> Vec<Option<Outline>> {
-        self.legacy_tables()
-            .map(|(family, table)| Outline::read(family, table).ok().flatten())
-            .collect()
-    }
-
-    fn fingerprints(&self) -> Vec<Option<u64>> {
-        let fingerprint = |(family, table)| {
-            // What cannot be read now is read when everything is compared, and said then.
-            let entries = Entries::read(family, table).ok().flatten();
-            entries.map(|entries| entries.fingerprint())
-        };
-        self.legacy_tables().map(fingerprint).collect()
-    }
-
-    /// The tables that hold chains of ours, where the kernel tells of no change to them.
-    fn legacy_tables(&self) -> impl Iterator<Item = (Family, Which)> {
-        let tables = self
-            .tables
-            .iter()
-            .filter(|_| self.settings.flavour == Flavour::Legacy);
-        tables.flat_map(|table| [Which::Raw, Which::Filter].map(|which| (table.family(), which)))
-    }
-
-    fn sets_changed(&mut self, now: Timestamp) -> Option<String> {
-        let odd = self
-            .sets
+    fn changed_sets(&mut self, sets: &SharedSets, now: Timestamp) -> Option<String> {
+        let odd = sets
             .lock()
             .oddities(now)
             .unwrap_or_else(|error| vec![error.to_string()]);
-        let is_news = !odd.is_empty() && odd != self.vigil.odd_sets;
-        self.vigil.odd_sets = odd;
-        is_news.then(|| self.vigil.odd_sets.join("; "))
+        let is_news = !odd.is_empty() && odd != self.odd_sets;
+        self.odd_sets = odd;
+        is_news.then(|| self.odd_sets.join("; "))
     }
+}
+
+fn outlines(flavour: Flavour) -> Vec<Option<Outline>> {
+    legacy_tables(flavour)
+        .map(|(family, table)| Outline::read(family, table).ok().flatten())
+        .collect()
+}
+
+fn fingerprints(flavour: Flavour) -> Vec<Option<u64>> {
+    let fingerprint = |(family, table)| {
+        // What cannot be read now is read when everything is compared, and said then.
+        let entries = Entries::read(family, table).ok().flatten();
+        entries.map(|entries| entries.fingerprint())
+    };
+    legacy_tables(flavour).map(fingerprint).collect()
+}
+
+/// The tables that hold chains of ours, where the kernel tells of no change to them.
+fn legacy_tables(flavour: Flavour) -> impl Iterator<Item = (Family, Which)> {
+    let families = Family::BOTH
+        .into_iter()
+        .filter(move |_| flavour == Flavour::Legacy);
+    families.flat_map(|family| [Which::Raw, Which::Filter].map(|which| (family, which)))
 }
 
 /// Looks for rules of others that write our marks, on a thread of its own: listing all tables may take a second.

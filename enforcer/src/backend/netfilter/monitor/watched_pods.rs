@@ -1,80 +1,25 @@
-//! What the lookout is told of pods.
+//! What the bypass detector is told of pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use egret_policies::rules::{Batch, SetId};
 
-use super::bypass::{Lookout, View, Watched};
-use crate::backend::netfilter::driver::Netfilter;
-use crate::backend::netfilter::pod_netns::Writing;
+use super::bypass::{View, Watched};
+use crate::backend::netfilter::model::pods::Pods;
 use crate::backend::netfilter::sets::Contents;
+use crate::backend::netfilter::sets::concurrent::SharedSets;
+use crate::backend::outlook::Gap;
 
-impl Netfilter {
-    /// Has somebody look for what leads past the rules.
-    pub(crate) fn look_out(&mut self) {
-        self.look_out_at(false);
-    }
-
-    /// The same, and what was written into pods is read again.
-    pub(crate) fn look_out_anew(&mut self) {
-        self.look_out_at(true);
-    }
-
-    fn look_out_at(&mut self, is_whole: bool) {
-        let bridges = self.see_to_bridges();
-        let view = View {
-            bridges,
-            is_whole,
-            ..self.view()
-        };
-        match &self.lookout {
-            Some(lookout) => lookout.look(view),
-            None => self.start_to_look(view),
-        }
-    }
-
-    /// The same, if sets changed that the pods' own namespaces may hold.
-    pub(crate) fn look_out_for_members(&mut self, batch: &Batch) {
-        let changed = batch.members_changed.iter().map(|change| change.set);
-        let changed: BTreeSet<SetId> = changed.filter(|set| self.sets.lock().has_content(*set)).collect();
-        // Most often only records changed, and somebody waits for them.
-        if changed.is_empty() {
-            return;
-        }
-        if self.inside_named().any(|set| changed.contains(&set)) {
-            self.look_out();
-        }
-    }
-
-    fn start_to_look(&mut self, view: View) {
-        let writing = Writing {
-            flavour: self.settings.flavour,
-            deny: self.settings.deny,
-        };
-        match Lookout::start(writing) {
-            Ok(lookout) => {
-                lookout.look(view);
-                self.lookout = Some(lookout);
-            }
-            Err(error) => tracing::error!(%error, "ways past the rules cannot be looked for"),
-        }
-    }
-
-    /// The sets that are named by what is enforced inside pods.
-    fn inside_named(&self) -> impl Iterator<Item = SetId> {
-        self.pods.firewall_sets()
-    }
-
-    fn view(&self) -> View {
-        let contents: Contents = self
-            .inside_named()
-            .collect::<BTreeSet<SetId>>()
+impl View {
+    /// The pods that have their place, and what the sets of their egress firewalls hold.
+    pub(crate) fn of(pods: &Pods, sets: &SharedSets, bridges: Vec<Gap>, is_whole: bool) -> Self {
+        let named: BTreeSet<SetId> = pods.firewall_sets().collect();
+        let contents: Contents = named
             .into_iter()
-            .filter_map(|set| Some((set, self.sets.lock().content(set)?)))
+            .filter_map(|set| Some((set, sets.lock().content(set)?)))
             .collect();
-        let watched = self
-            .pods
+        let watched = pods
             .iter()
             .filter(|(_, local)| local.locations().is_ok() && !local.has_moved());
         let watched = watched.map(|(pod, local)| {
@@ -85,20 +30,28 @@ impl Netfilter {
             };
             (pod.clone(), watched)
         });
-        View {
+        Self {
             pods: watched.collect(),
             contents,
-            is_whole: false,
-            bridges: Vec::new(),
+            is_whole,
+            bridges,
         }
     }
+}
+
+/// Whether a batch changes sets that the pods' own namespaces may hold.
+pub(crate) fn concerns_pod_netns(batch: &Batch, pods: &Pods, sets: &SharedSets) -> bool {
+    let changed = batch.members_changed.iter().map(|change| change.set);
+    let changed: BTreeSet<SetId> = changed.filter(|set| sets.lock().has_content(*set)).collect();
+    // Most often only records changed, and somebody waits for them.
+    !changed.is_empty() && pods.firewall_sets().any(|set| changed.contains(&set))
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
 
-    use egret_kernel::iptables::{Flavour, InterfaceName};
+    use egret_kernel::iptables::InterfaceName;
     use egret_policies::rules::{
         Action, Audit, Breadth, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch,
         PodRules, PortMatch, Rule, SetKind, SetSpec, Tier, TierRules,
@@ -106,9 +59,6 @@ mod tests {
     use egret_shared::pod::PodKey;
 
     use super::*;
-    use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-    use crate::backend::netfilter::model::settings::DenyAction;
-    use crate::backend::netfilter::model::settings::Settings;
     use crate::node::{Locate, Location};
 
     #[derive(Debug)]
@@ -154,26 +104,25 @@ mod tests {
     }
 
     /// Two pods that may not reach what is in one set.
-    fn backend(set: SetId) -> Netfilter {
-        let settings = Settings {
-            flavour: Flavour::Nft,
-            marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap(),
-            deny: DenyAction::Drop,
-            telling: None,
-        };
-        let mut backend = Netfilter::open(settings, Box::new(ByAddress)).unwrap();
+    fn world(set: SetId) -> (Pods, SharedSets) {
+        let sets = SharedSets::open().unwrap();
         let kind = SetKind::Addresses;
         let breadth = Breadth::Narrow;
-        backend.sets.lock().want(&[SetSpec {
+        sets.lock().want(&[SetSpec {
             id: set,
             kind,
             breadth,
             description: "denied".into(),
         }]);
-        backend.sets.lock().note(&[added(set, 1)]);
+        sets.lock().note(&[added(set, 1)]);
+        let mut pods = Pods::new(Box::new(ByAddress));
         let rules = [("a", "10.0.0.1"), ("b", "10.0.0.2")];
-        backend.replace(&rules.map(|(name, address)| firewalled(name, address, set)));
-        backend
+        pods.replace(&rules.map(|(name, address)| firewalled(name, address, set)));
+        (pods, sets)
+    }
+
+    fn view(pods: &Pods, sets: &SharedSets) -> View {
+        View::of(pods, sets, Vec::new(), false)
     }
 
     fn added(set: SetId, last: u8) -> MembersChanged {
@@ -187,23 +136,23 @@ mod tests {
     #[test]
     fn who_is_told_shares_firewalls_and_members_with_who_tells() {
         let set = SetId::of_content("denied");
-        let mut backend = backend(set);
-        let (one, other) = (backend.view(), backend.view());
+        let (mut pods, sets) = world(set);
+        let (one, other) = (view(&pods, &sets), view(&pods, &sets));
         assert_eq!(one.pods.len(), 2);
-        for (pod, local) in backend.pods.iter() {
+        for (pod, local) in pods.iter() {
             let told = [&one, &other].map(|view| Arc::as_ptr(&view.pods[pod].firewall));
             assert_eq!(told, [Arc::as_ptr(local.firewall()); 2], "{pod}");
         }
         let members = [&one, &other].map(|view| Arc::as_ptr(&view.contents[&set].1));
-        let held = backend.sets.lock().content(set).unwrap().1;
+        let held = sets.lock().content(set).unwrap().1;
         assert_eq!(members, [Arc::as_ptr(&held); 2]);
         // The backend, both who were told, and this test.
         assert_eq!(Arc::strong_count(&held), 4);
 
         // A change of rules of one pod leaves what is told of the other.
-        let before = Arc::as_ptr(backend.pods.get(&PodKey::new("default", "b")).unwrap().firewall());
-        backend.replace(&[firewalled("a", "10.0.0.1", set)]);
-        let after = backend.view();
+        let before = Arc::as_ptr(pods.get(&PodKey::new("default", "b")).unwrap().firewall());
+        pods.replace(&[firewalled("a", "10.0.0.1", set)]);
+        let after = view(&pods, &sets);
         assert_eq!(
             Arc::as_ptr(&after.pods[&PodKey::new("default", "b")].firewall),
             before
@@ -214,16 +163,16 @@ mod tests {
     #[test]
     fn members_are_copied_for_who_was_told_of_them_and_for_nobody_else() {
         let set = SetId::of_content("denied");
-        let backend = backend(set);
-        let place = |backend: &Netfilter| Arc::as_ptr(&backend.sets.lock().content(set).unwrap().1);
-        let before = place(&backend);
+        let (pods, sets) = world(set);
+        let place = |sets: &SharedSets| Arc::as_ptr(&sets.lock().content(set).unwrap().1);
+        let before = place(&sets);
         for last in 2..100 {
-            backend.sets.lock().note(&[added(set, last)]);
-            assert_eq!(place(&backend), before, "nobody was told");
+            sets.lock().note(&[added(set, last)]);
+            assert_eq!(place(&sets), before, "nobody was told");
         }
-        let told = backend.view();
-        backend.sets.lock().note(&[added(set, 100)]);
-        assert_ne!(place(&backend), before);
+        let told = view(&pods, &sets);
+        sets.lock().note(&[added(set, 100)]);
+        assert_ne!(place(&sets), before);
         let (_, members) = &told.contents[&set];
         assert_eq!(
             (Arc::as_ptr(members), members.len()),
@@ -231,15 +180,15 @@ mod tests {
             "it is as it was told"
         );
         // Once for all changes, not once for each.
-        let copied = place(&backend);
-        backend.sets.lock().note(&[added(set, 101)]);
-        assert_eq!(place(&backend), copied);
+        let copied = place(&sets);
+        sets.lock().note(&[added(set, 101)]);
+        assert_eq!(place(&sets), copied);
     }
 
     #[test]
     fn who_reads_which_sets_are_there_copies_none_of_that() {
-        let backend = backend(SetId::of_content("denied"));
-        let sets = backend.sets.lock();
+        let (_, sets) = world(SetId::of_content("denied"));
+        let sets = sets.lock();
         let (one, other) = (sets.available(), sets.available());
         assert!(Arc::ptr_eq(&one, &other));
         // These, and the sets' own.

@@ -29,17 +29,7 @@ mod rules;
 
 pub use rules::SEVERAL;
 
-use crate::backend::netfilter::driver::Netfilter;
 use rules::{Joined, Parts};
-
-impl Netfilter {
-    /// Has each rule look into its own set and count by itself. Without it, rules that only allow share sets.
-    #[must_use]
-    pub fn with_each_rule_alone(mut self) -> Self {
-        self.joints.is_each_alone = true;
-        self
-    }
-}
 
 /// The sets that policies speak of, and the joint ones that stand for them.
 #[derive(Debug, Default)]
@@ -85,6 +75,11 @@ type Named = BTreeSet<SetId>;
 type Before = BTreeMap<SetId, bool>;
 
 impl Joints {
+    /// Has each rule look into its own set and count by itself. Without it, rules that only allow share sets.
+    pub(crate) const fn leave_each_alone(&mut self) {
+        self.is_each_alone = true;
+    }
+
     /// The batch as it is to be applied.
     pub fn join<'a>(&mut self, batch: &'a Batch) -> Cow<'a, Batch> {
         if self.is_each_alone || !self.concern(batch) {

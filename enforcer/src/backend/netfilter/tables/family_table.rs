@@ -14,6 +14,7 @@ use super::hooks::{self, Jump, jumps};
 use super::jump_position::{Contest, Put};
 use super::restore::{Change, Held};
 use crate::apply::delta::Tracker;
+use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::model::settings::JumpPlace;
 use crate::backend::netfilter::model::settings::Telling;
@@ -39,22 +40,22 @@ pub(crate) enum Part {
 #[derive(Debug)]
 pub(crate) struct Table {
     tables: IpTables,
-    pub(crate) chains: Tracker<String, Arc<[String]>>,
+    chains: Tracker<String, Arc<[String]>>,
     /// Which of the desired chains are whose; none where all of them were wanted at once.
     parts: Option<BTreeMap<Part, BTreeSet<String>>>,
     /// Why the desired ones deny.
-    pub(crate) told: Told,
+    told: Told,
     /// Where our jumps stand among the rules of their hooks; a hook without one is left out.
     places: BTreeMap<Hook, Vec<usize>>,
     /// Where they should.
-    pub(crate) place: JumpPlace,
+    place: JumpPlace,
     contest: Contest,
     /// Hooks whose jump an earlier life left in front of rules behind which it belongs.
     too_early: BTreeSet<Hook>,
     /// Hooks whose head is left to others.
     left_to_others: BTreeSet<Hook>,
     /// Rules of others in front of our jumps by which a packet may pass us.
-    pub(crate) in_front: Vec<String>,
+    in_front: Vec<String>,
 }
 
 impl Table {
@@ -75,6 +76,29 @@ impl Table {
 
     pub(crate) fn family(&self) -> Family {
         self.tables.family()
+    }
+
+    pub(crate) const fn set_jump_position(&mut self, position: JumpPlace) {
+        self.place = position;
+    }
+
+    /// The chains that the kernel holds.
+    pub(crate) const fn programmed(&self) -> &Held {
+        self.chains.programmed()
+    }
+
+    pub(crate) fn desires(&self, chain: &str) -> bool {
+        self.chains.desired().contains_key(chain)
+    }
+
+    /// Why desired rules lead to a chain that logs denials.
+    pub(crate) fn denial(&self, chain: &str) -> Option<&Denial> {
+        self.told.why(chain)
+    }
+
+    /// Rules of others in front of our jumps that accept packets.
+    pub(super) fn bypassing_rules(&self) -> &[String] {
+        &self.in_front
     }
 
     pub(crate) const fn programs(&self) -> IpTables {

@@ -6,118 +6,88 @@ use egret_kernel::Family;
 use egret_kernel::iptables::legacy::Entries;
 use egret_kernel::iptables::{Flavour, IpTables, Table as Which};
 use egret_kernel::nftables;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use super::cleanup;
 use super::counters::{self, Totals};
 use super::family_table::{self, Table};
 use crate::backend::BackendError;
-use crate::backend::netfilter::driver::Netfilter;
+use crate::backend::netfilter::model::settings::JumpPlace;
 use crate::backend::netfilter::names;
+use crate::backend::netfilter::tables::ruleset::Ruleset;
 
-impl Netfilter {
-    /// The flavour that the kubelet went to, where it is followed.
-    pub(crate) fn flavour_moved(&self) -> Option<Flavour> {
-        if !self.beside.follows_flavour || self.stranded.is_some() || is_off(Switch::FollowFlavour) {
-            return None;
+/// The tables before a switch to another flavour.
+#[derive(Debug)]
+pub(crate) struct Previous {
+    tables: [Table; 2],
+    programmed_totals: Option<Vec<(u64, String)>>,
+}
+
+impl Previous {
+    pub(crate) fn flavour(&self) -> Flavour {
+        self.tables[0].programs().flavour()
+    }
+}
+
+impl Ruleset {
+    /// Goes over to the tables of another flavour; everything desired is pending there.
+    pub(crate) fn switch_to(
+        &mut self,
+        flavour: Flavour,
+        position: JumpPlace,
+        now: Timestamp,
+    ) -> Result<Previous, BackendError> {
+        let mut tables = Family::BOTH.map(|family| Table::new(flavour, family));
+        let listings = counters::both(programs(flavour))?;
+        for (table, listing) in tables.iter_mut().zip(&listings) {
+            table.set_jump_position(position);
+            table.resync(listing, now);
         }
-        // Who cannot be asked has gone nowhere.
-        let hinted = Flavour::hinted().ok().flatten();
-        hinted.filter(|flavour| *flavour != self.settings.flavour)
+        let previous = Previous {
+            tables: std::mem::replace(&mut self.tables, tables),
+            programmed_totals: self.programmed_totals.take(),
+        };
+        self.counters.count_in(programs(flavour));
+        Ok(previous)
     }
 
-    /// Follows the kubelet, and removes what is left in the flavour that is not ours. What fails is tried again.
-    pub(crate) fn follow_flavour(&mut self, now: Timestamp) {
-        self.stranded = None;
-        let moved = self
-            .flavour_moved()
-            .map_or(Ok(()), |flavour| self.move_to(flavour, now));
-        self.stranded = moved.err();
+    /// Returns to the tables of before.
+    pub(crate) fn switch_back(&mut self, previous: Previous) {
+        self.tables = previous.tables;
+        self.programmed_totals = previous.programmed_totals;
+        self.counters.count_in(self.programs());
     }
 
-    /// Takes what was ours out of the other flavour, once ours is written here.
-    pub(crate) fn leave_the_other(&mut self) {
-        let other = other_than(self.settings.flavour);
-        if self.broken.is_some() || !self.refused.is_empty() || !has_ours(other) {
-            return;
-        }
-        if let Err(error) = self
-            .keep_counts_of(other)
-            .and_then(|()| cleanup::remove_rules_of(other))
-        {
-            self.stranded = Some(format!(
-                "rules of ours are still in iptables-{}: {error}",
-                other.name()
-            ));
-        } else {
-            tracing::info!(
-                flavour = other.name(),
-                "the rules that were in the other flavour are gone"
-            );
-        }
+    /// Why the tables are not as desired: that nothing can be written, or why the first pod was refused.
+    pub(crate) fn first_failure(&self) -> Option<String> {
+        let refused = || self.refused.values().next().cloned();
+        self.broken.clone().or_else(refused)
     }
 
-    /// Before the first batch: where nothing is in this flavour and something in the other, that is the earlier life.
-    pub(crate) fn adopt_from_the_other(&mut self) -> Result<bool, BackendError> {
-        let other = other_than(self.settings.flavour);
-        let is_here = self
-            .tables
-            .iter()
-            .any(|table| !table.chains.programmed().is_empty());
-        if is_here || !has_ours(other) {
-            return Ok(false);
+    /// Adopts from the other flavour, where nothing of ours is in this one: the counts. Returns the chains of IPv4 there.
+    pub(crate) fn adopt_from_other(&self) -> Result<Option<Table>, BackendError> {
+        let other = other_than(self.flavour());
+        if !self.is_empty() || !has_ours(other) {
+            return Ok(None);
         }
         let listings = counters::both(programs(other))?;
         let mut elsewhere = Table::new(other, Family::V4);
         elsewhere.resync(&listings[0], Timestamp::from_millis(0));
-        self.generations.adopt(elsewhere.chains.programmed());
         *self.counters.lock() = Totals::of_listing(&listings[0]);
         tracing::info!(
             flavour = other.name(),
             "rules of an earlier life are in the other flavour"
         );
-        Ok(true)
+        Ok(Some(elsewhere))
     }
 
-    fn move_to(&mut self, flavour: Flavour, now: Timestamp) -> Result<(), String> {
-        let failed = |why: String| {
-            format!(
-                "the kubelet uses iptables-{} now, where our rules cannot be written: {why}",
-                flavour.name()
-            )
-        };
-        let mut tables = Family::BOTH.map(|family| Table::new(flavour, family));
-        let listings = counters::both(programs(flavour)).map_err(|error| failed(error.to_string()))?;
-        for (table, listing) in tables.iter_mut().zip(&listings) {
-            table.place = self.beside.jump;
-            table.resync(listing, now);
-        }
-        let before = (std::mem::replace(&mut self.tables, tables), self.settings.flavour);
-        self.settings.flavour = flavour;
-        let written = self.written_totals.take();
-        self.counters.count_in(programs(flavour));
-        self.program();
-        let why = self
-            .broken
-            .clone()
-            .or_else(|| self.refused.values().next().cloned());
-        if let Some(why) = why {
-            (self.tables, self.settings.flavour) = before;
-            self.written_totals = written;
-            self.counters.count_in(programs(self.settings.flavour));
-            return Err(failed(why));
-        }
-        tracing::warn!(
-            from = before.1.name(),
-            to = flavour.name(),
-            "the kubelet uses the other iptables now, and so do we"
-        );
-        Ok(())
+    /// The other flavour, where rules of ours are left in it although they are written here.
+    pub(crate) fn left_in_other(&self) -> Option<Flavour> {
+        let other = other_than(self.flavour());
+        (self.is_whole() && has_ours(other)).then_some(other)
     }
 
-    /// What rules counted that are about to go.
-    fn keep_counts_of(&self, flavour: Flavour) -> Result<(), BackendError> {
+    /// Keeps what rules counted that are about to go.
+    pub(crate) fn keep_counts_of(&self, flavour: Flavour) -> Result<(), BackendError> {
         let mut totals = self.counters.lock();
         for listing in counters::both(programs(flavour))? {
             let counting =

@@ -33,7 +33,7 @@ pub(crate) fn lost_by(
 /// Chains that are there, may have counted, and go or are made anew.
 fn going<'a>(table: &Table, change: &'a Change) -> BTreeSet<&'a str> {
     let counts = |name: &&String| {
-        let rules = table.chains.programmed().get(*name);
+        let rules = table.programmed().get(*name);
         let is_told = |rules: &[String]| rules.iter().any(|rule| comment_of(rule).is_some());
         rules.is_some_and(|rules| is_told(rules)) && !names::is_shared(name) && !names::is_told(name)
     };
@@ -52,7 +52,7 @@ fn ask_for(table: &Table, going: &BTreeSet<&str>) -> Option<Totals> {
         Flavour::Legacy => entries_of(table, going)?,
     };
     for name in going {
-        let (texts, packets) = (table.chains.programmed().get(*name)?, counted.get(name)?);
+        let (texts, packets) = (table.programmed().get(*name)?, counted.get(name)?);
         if packets.len() != texts.len() {
             return None;
         }

@@ -13,35 +13,48 @@ use super::lost_counters;
 use super::restore::Change;
 use super::wire::{Tried, Wire};
 use crate::backend::BackendError;
-use crate::backend::netfilter::driver::Netfilter;
 use crate::backend::netfilter::names::{self, PodChains};
+use crate::backend::netfilter::tables::ruleset::Ruleset;
 use crate::metrics;
 
-impl Netfilter {
-    /// Makes the tables hold what is wanted.
-    pub(crate) fn program(&mut self) {
-        self.revocations.forget_seen();
-        self.want_chains(&BTreeSet::new());
+/// What is left to do after [`Ruleset::apply`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Applied {
+    /// Nothing: the tables hold what is desired, or cannot be written.
+    All,
+    /// The chains that all pods share: pods were written one by one, and some may have been refused.
+    PodsAlone,
+}
+
+impl Ruleset {
+    /// Makes the tables hold what is desired; `pods` are those that have chains.
+    pub(crate) fn apply<'a>(&mut self, pods: impl Iterator<Item = &'a PodKey>) -> Applied {
         self.refused.clear();
         self.broken = None;
-        let changes = self.tables.each_ref().map(Table::pending);
-        match self.write(changes) {
-            Ok(()) => {}
-            Err(WriteError::Refused(_)) => self.program_one_by_one(),
-            Err(WriteError::Broken(reason)) => self.broken = Some(reason),
-        }
-        if let Some(reason) = &self.broken {
-            tracing::error!(reason, "the packet filter cannot be written");
+        match self.write_pending() {
+            Ok(()) => Applied::All,
+            Err(WriteError::Refused(_)) => self.apply_pods(pods),
+            Err(WriteError::Broken(reason)) => {
+                self.broken = Some(reason);
+                Applied::All
+            }
         }
     }
 
-    fn program_one_by_one(&mut self) {
-        self.program_the_end();
+    /// Writes all that is pending.
+    pub(crate) fn write_pending(&mut self) -> Result<(), WriteError> {
+        self.write(self.tables.each_ref().map(Table::pending))
+    }
+
+    /// Writes pods one by one, so that one that the kernel refuses concerns no other.
+    fn apply_pods<'a>(&mut self, pods: impl Iterator<Item = &'a PodKey>) -> Applied {
+        self.apply_ends();
         if self.broken.is_some() {
-            return;
+            return Applied::All;
         }
-        for pod in self.pods.keys().cloned().collect::<Vec<_>>() {
-            let (chains, part) = (PodChains::of(&pod), Part::Pod(pod.clone()));
+        for pod in pods {
+            let (chains, part) = (PodChains::of(pod), Part::Pod(pod.clone()));
             let changes = self.tables.each_ref().map(|table| {
                 let is_its = |name: &str| chains.contain(name) || table.is_alike_of(name, &part);
                 only(table.pending(), is_its)
@@ -50,19 +63,19 @@ impl Netfilter {
                 Ok(()) => {}
                 Err(WriteError::Refused(reason)) => {
                     tracing::error!(%pod, reason, "the rules of a pod are refused by the kernel");
-                    self.refused.insert(pod, reason);
+                    self.refused.insert(pod.clone(), reason);
                 }
                 Err(WriteError::Broken(reason)) => {
                     self.broken = Some(reason);
-                    return;
+                    return Applied::All;
                 }
             }
         }
-        self.program_the_rest(&BTreeSet::new());
+        Applied::PodsAlone
     }
 
-    /// Where pods' rules send what they deny, and what they ask about encapsulation: it must be there before they are.
-    fn program_the_end(&mut self) {
+    /// The chains that pods' rules lead to: they must be there before the pods' are.
+    fn apply_ends(&mut self) {
         let shared = [names::deny(), names::encapsulation()];
         let is_end = |name: &str| shared.iter().any(|chain| chain.as_str() == name) || names::is_told(name);
         let changes = self.tables.each_ref().map(|table| Change {
@@ -72,15 +85,18 @@ impl Netfilter {
         self.write_or_break(changes);
     }
 
-    /// What all pods share, without the pods that were refused and have no chains of before, or only outdated ones, which go.
-    pub(crate) fn program_the_rest(&mut self, outdated: &BTreeSet<PodKey>) {
-        let is_closed = |pod: &&PodKey| outdated.contains(*pod) || !self.has_chains(pod);
-        let without: BTreeSet<PodKey> = self.refused.keys().filter(is_closed).cloned().collect();
+    /// Refused pods that have no chains of before, or only outdated ones: the shared chains are to be desired without them.
+    pub(crate) fn unusable(&self, outdated: &BTreeSet<PodKey>) -> BTreeSet<PodKey> {
+        let is_unusable = |pod: &&PodKey| outdated.contains(*pod) || !self.has_chains(pod);
+        self.refused.keys().filter(is_unusable).cloned().collect()
+    }
+
+    /// Writes the chains that all pods share, and removes the chains of pods that are outdated.
+    pub(crate) fn apply_shared(&mut self, outdated: &BTreeSet<PodKey>) {
         let refused: Vec<PodChains> = self.refused.keys().map(PodChains::of).collect();
         let kept = self.refused.keys().filter(|pod| !outdated.contains(*pod));
         let kept: Vec<PodChains> = kept.map(PodChains::of).collect();
         let needed = self.words_behind("-j", |name| kept.iter().any(|chains| chains.contain(name)));
-        self.want_chains(&without);
         let mut staying = self.tables.each_ref().map(|table| {
             let pending = table.pending();
             let (jumps, jumps_removed) = (pending.jumps.clone(), pending.jumps_removed.clone());
@@ -111,13 +127,6 @@ impl Netfilter {
         }
     }
 
-    /// Whether the kernel holds chains of a pod.
-    pub(crate) fn has_chains(&self, pod: &PodKey) -> bool {
-        let chains = PodChains::of(pod);
-        let mut tables = self.tables.iter();
-        tables.all(|table| table.chains.programmed().keys().any(|name| chains.contain(name)))
-    }
-
     fn write_or_break(&mut self, changes: [Change; 2]) {
         if let Err(WriteError::Refused(reason) | WriteError::Broken(reason)) = self.write(changes) {
             self.broken = Some(reason);
@@ -125,7 +134,7 @@ impl Netfilter {
     }
 
     /// Applies changes, one of each table; the counts of what is rewritten are kept.
-    pub(crate) fn write(&mut self, mut changes: [Change; 2]) -> Result<(), WriteError> {
+    fn write(&mut self, mut changes: [Change; 2]) -> Result<(), WriteError> {
         let counters = std::sync::Arc::clone(&self.counters);
         let mut totals = counters.lock();
         let kept = lost_counters::lost_by(&self.tables, &changes, &mut self.written)?;
@@ -133,7 +142,7 @@ impl Netfilter {
             .iter()
             .fold(totals.clone(), |sum, kept| sum.plus(kept))
             .lines();
-        if self.written_totals.as_ref() != Some(&next) {
+        if self.programmed_totals.as_ref() != Some(&next) {
             changes[0].totals = Some(next);
         }
         let results = restore_both(&self.tables, &changes, &mut self.written, &mut self.wire);
@@ -143,7 +152,7 @@ impl Netfilter {
                 Ok(()) => {
                     *totals = std::mem::take(&mut *totals).plus(kept);
                     if change.totals.is_some() {
-                        self.written_totals.clone_from(&change.totals);
+                        self.programmed_totals.clone_from(&change.totals);
                     }
                     table.done(change);
                 }
@@ -282,7 +291,7 @@ impl Written {
 /// That all chains of these pods go which the kernel holds.
 fn chains_of(table: &Table, pods: &BTreeSet<PodKey>) -> Change {
     let chains: Vec<PodChains> = pods.iter().map(PodChains::of).collect();
-    let held = table.chains.programmed().keys();
+    let held = table.programmed().keys();
     let remove = held.filter(|name| chains.iter().any(|chains| chains.contain(name)));
     Change {
         remove: remove.cloned().collect(),

@@ -6,8 +6,6 @@ use egret_kernel::iptables::wire::{Error, Writer};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::netfilter::driver::Netfilter;
-
 /// What writes rules in the flavour `nft`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -17,15 +15,6 @@ pub enum NftWriter {
     Netlink,
     /// The programs of iptables.
     Programs,
-}
-
-impl Netfilter {
-    /// Has rules of the flavour `nft` written by this. Without it they are written by netlink.
-    #[must_use]
-    pub const fn with_nft_writer(mut self, writer: NftWriter) -> Self {
-        self.wire.by = writer;
-        self
-    }
 }
 
 /// How changes fared by netlink of late.
@@ -53,6 +42,11 @@ pub(crate) enum Tried {
 const MOST_DOUBLED: u32 = 6;
 
 impl Wire {
+    /// Has rules of the flavour `nft` written by this. Without it they are written by netlink.
+    pub(super) const fn set_writer(&mut self, writer: NftWriter) {
+        self.by = writer;
+    }
+
     /// Tries to write all of these in one transaction.
     pub(crate) fn write(&mut self, batches: &[(Family, &str)]) -> Tried {
         if batches.is_empty() {

@@ -3,13 +3,14 @@
 
 use egret_kernel::Family;
 use egret_kernel::ipset::IpSets;
+use egret_kernel::iptables::legacy;
 use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, Table, TableListing};
 use egret_shared::switch::{Switch, is_off};
 
-use super::family_table;
-use super::hooks::{self, Jump, jumps};
 use crate::backend::BackendError;
 use crate::backend::netfilter::names;
+use crate::backend::netfilter::tables::family_table;
+use crate::backend::netfilter::tables::hooks::{self, Jump, jumps};
 use crate::backend::netfilter::{bridges, pod_netns};
 
 /// Removes what is in one flavour, and the sets; returns what there was, in words.
@@ -53,7 +54,7 @@ pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
     }
     for flavour in Flavour::BOTH {
         for family in Family::BOTH {
-            if flavour == Flavour::Nft || is_legacy_in_use(family) {
+            if flavour == Flavour::Nft || legacy::is_there(family, Table::Filter) {
                 found.extend(remove_rules(IpTables::new(flavour, family), mode)?);
             }
         }
@@ -61,15 +62,6 @@ pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
     found.extend(remove_sets(mode)?);
     found.extend(pod_netns::remove_everywhere(mode == Mode::Remove)?);
     Ok(found)
-}
-
-/// Listing a legacy table makes it, so it is asked first whether it is there.
-pub(crate) fn is_legacy_in_use(family: Family) -> bool {
-    let path = match family {
-        Family::V4 => "/proc/thread-self/net/ip_tables_names",
-        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
-    };
-    std::fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == "filter"))
 }
 
 fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendError> {
