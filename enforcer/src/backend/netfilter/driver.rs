@@ -211,10 +211,10 @@ impl Backend for Netfilter {
         for (family, listing) in Family::BOTH.into_iter().zip(&listings) {
             self.bridges.adopt(family, listing);
         }
-        self.generations.adopt(self.ruleset.programmed());
+        self.generations.adopt(self.ruleset.tables()[0].connmarks());
         let from_other = self.ruleset.adopt_from_other()?;
         if let Some(table) = &from_other {
-            self.generations.adopt(table.programmed());
+            self.generations.adopt(table.connmarks());
         }
         let has_no_sets = self.sets.lock().is_empty();
         let had_state = from_other.is_some() || !has_no_sets || self.ruleset.has_rules();

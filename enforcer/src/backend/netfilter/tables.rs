@@ -6,6 +6,7 @@ pub mod restore;
 pub(crate) mod family_table;
 pub mod foreign_rules;
 pub(crate) mod denial_chains;
+mod connmarks;
 pub(crate) mod ruleset;
 pub mod program;
 pub mod wire;

@@ -2,7 +2,6 @@
 //! that gets another pod never meets a mark of the earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU32;
 
 use egret_kernel::conntrack::{Conntrack, Filter, Flow};
 use egret_kernel::netlink;
@@ -10,12 +9,20 @@ use egret_policies::rules::{Direction, PodRules};
 
 use super::PodMarks;
 use super::{Generation, Marks};
-use crate::backend::netfilter::names::{CHAIN_PREFIX, PodChains};
-use crate::backend::netfilter::tables::restore::Held;
+use crate::backend::netfilter::names::PodChains;
 
 /// So many numbers are taken off flows at once, with the same high bits, by which the kernel finds them: it walks its whole table
 /// for each question, however few flows it answers with. A power of two.
 const AT_ONCE: u16 = 64;
+
+/// A mark with which the entry chain of a pod compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChainMark<'a> {
+    pub(crate) chain: &'a str,
+    pub(crate) direction: Direction,
+    pub(crate) value: u32,
+    pub(crate) mask: u32,
+}
 
 /// The generations in force, by the chain in which they stand.
 #[derive(Debug)]
@@ -35,15 +42,17 @@ impl Generations {
         }
     }
 
-    /// Takes over what stands in the rules of an earlier life, as far as it was written with the same masks.
-    pub(crate) fn adopt(&mut self, chains: &Held) {
-        for (name, rules) in chains {
-            let found = direction_of(name).and_then(|direction| {
-                let (value, mask) = rules.iter().find_map(|rule| mark_of(rule))?;
-                self.marks.generation(direction, value, mask)
-            });
-            if let Some(generation) = found {
-                self.present.insert(name.clone(), generation);
+    /// Takes over the marks that stand in chains of an earlier life, as far as they were written with the same masks.
+    pub(crate) fn adopt<'a>(&mut self, marks: impl Iterator<Item = ChainMark<'a>>) {
+        for ChainMark {
+            chain,
+            direction,
+            value,
+            mask,
+        } in marks
+        {
+            if let Some(generation) = self.marks.generation(direction, value, mask) {
+                self.present.insert(chain.to_owned(), generation);
             }
         }
     }
@@ -146,28 +155,8 @@ impl Generations {
     }
 }
 
-fn direction_of(chain: &str) -> Option<Direction> {
-    match chain.strip_prefix(CHAIN_PREFIX)?.split_once('-')?.0 {
-        "E" => Some(Direction::Egress),
-        "I" => Some(Direction::Ingress),
-        _ => None,
-    }
-}
-
-/// Value and mask of `-m connmark --mark 0x1/0x7ff0000 -j RETURN`.
-fn mark_of(rule: &str) -> Option<(u32, u32)> {
-    let (value, mask) = rule
-        .strip_prefix("-m connmark --mark ")?
-        .strip_suffix(" -j RETURN")?
-        .split_once('/')?;
-    let number = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
-    Some((number(value)?, NonZeroU32::new(number(mask)?)?.get()))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS};
     use egret_shared::pod::PodKey;
@@ -197,25 +186,18 @@ mod tests {
             one.set(pod, direction, Generation::new(77).unwrap());
         }
         let marks = one.marks(pod).unwrap();
-        let line = |mark: egret_kernel::Mark| {
-            Arc::from([format!(
-                "-m connmark --mark {:#x}/{:#x} -j RETURN",
-                mark.value(),
-                mark.mask()
-            )])
-        };
-        let chains = Held::from([
-            (
-                pod.entry(Direction::Egress).as_str().to_owned(),
-                line(marks.egress),
-            ),
-            (
-                pod.entry(Direction::Ingress).as_str().to_owned(),
-                line(marks.ingress),
-            ),
-        ]);
+        let chains = Direction::ALL.map(|direction| pod.entry(direction));
+        let adopted = Direction::ALL.into_iter().zip(&chains).map(|(direction, chain)| {
+            let mark = marks.of(direction);
+            ChainMark {
+                chain: chain.as_str(),
+                direction,
+                value: mark.value(),
+                mask: mark.mask().get(),
+            }
+        });
         let mut other = generations();
-        other.adopt(&chains);
+        other.adopt(adopted);
         assert_eq!(other.marks(pod), Some(marks));
     }
 }

@@ -8,6 +8,7 @@ use egret_kernel::Family;
 use egret_kernel::iptables::legacy;
 use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, TableListing};
 
+use super::connmarks;
 use super::denial_chains::Told;
 use super::foreign_rules;
 use super::hooks::{self, Jump, jumps};
@@ -16,6 +17,7 @@ use super::restore::{Change, Held};
 use crate::apply::delta::Tracker;
 use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::drift::Drift;
+use crate::backend::netfilter::marks::generations::ChainMark;
 use crate::backend::netfilter::model::settings::JumpPlace;
 use crate::backend::netfilter::model::settings::Telling;
 use crate::backend::netfilter::names;
@@ -85,6 +87,11 @@ impl Table {
     /// The chains that the kernel holds.
     pub(crate) const fn programmed(&self) -> &Held {
         self.chains.programmed()
+    }
+
+    /// The connection marks in the chains that the kernel holds.
+    pub(crate) fn connmarks(&self) -> impl Iterator<Item = ChainMark<'_>> {
+        connmarks::of(self.programmed())
     }
 
     pub(crate) fn desires(&self, chain: &str) -> bool {

@@ -12,7 +12,6 @@ use egret_shared::time::Timestamp;
 use super::counters::{self, Counters, Totals};
 use super::family_table::Table;
 use super::program::Written;
-use super::restore::Held;
 use super::wire::{NftWriter, Wire};
 use crate::backend::BackendError;
 use crate::backend::netfilter::drift::Drift;
@@ -139,11 +138,6 @@ impl Ruleset {
 
     pub(crate) fn forget_refused(&mut self, pod: &PodKey) {
         self.refused.remove(pod);
-    }
-
-    /// The chains that the kernel holds for IPv4.
-    pub(crate) const fn programmed(&self) -> &Held {
-        self.tables[0].programmed()
     }
 
     /// Whether the kernel holds no chain of ours.
