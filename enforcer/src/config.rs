@@ -16,8 +16,8 @@ use egret_shared::rt::config::{ConfigError, load};
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
 use crate::backend::netfilter::model::settings::DenyAction;
-use crate::backend::netfilter::model::settings::JumpPlace;
-use crate::backend::netfilter::model::settings::Telling;
+use crate::backend::netfilter::model::settings::JumpPosition;
+use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::backend::netfilter::model::unknown_pods::{Stance, UnknownPods};
 use crate::backend::netfilter::{MOST_MEMBERS, NftWriter};
 
@@ -74,7 +74,7 @@ pub struct Fixed {
     /// Whether rules of others may write these bits.
     pub allow_foreign_marks: bool,
     /// Where our jumps stand among the rules of others.
-    pub jump: JumpPlace,
+    pub jump: JumpPosition,
     /// What a refused sender is told.
     pub deny: DenyAction,
     /// What happens to pods that are not known yet.
@@ -110,7 +110,7 @@ pub struct Events {
     /// Where.
     pub to: EventsTo,
     /// How the kernel tells of them.
-    pub telling: Telling,
+    pub telling: NflogSettings,
 }
 
 /// Why a configuration cannot be taken.
@@ -251,7 +251,7 @@ impl Written {
                 nft_writer: self.nft_writer.unwrap_or_default(),
                 marks: Marks::new(egress, ingress)?,
                 allow_foreign_marks: self.allow_foreign_marks.unwrap_or(false),
-                jump: self.jump.unwrap_or(JumpPlace::Insert),
+                jump: self.jump.unwrap_or(JumpPosition::Insert),
                 deny: self.deny_action.unwrap_or(DenyAction::Drop),
                 events,
                 unknown,
@@ -346,7 +346,7 @@ impl Written {
         }
         Ok(Events {
             to: self.events.clone().unwrap_or(EventsTo::Off),
-            telling: Telling { group, per_second },
+            telling: NflogSettings { group, per_second },
         })
     }
 
@@ -478,9 +478,9 @@ mod tests {
             let fixed = config(&arguments).unwrap().fixed;
             (fixed.jump, fixed.allow_foreign_marks)
         };
-        assert_eq!(beside(&[]), (JumpPlace::Insert, false));
+        assert_eq!(beside(&[]), (JumpPosition::Insert, false));
         let written = ["--jump", "append", "--allow-foreign-marks"];
-        assert_eq!(beside(&written), (JumpPlace::Append, true));
+        assert_eq!(beside(&written), (JumpPosition::Append, true));
         assert!(!beside(&["--allow-foreign-marks=false"]).1);
     }
 

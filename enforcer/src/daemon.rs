@@ -18,11 +18,11 @@ use egret_enforcer::admin::Operators;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
-use egret_enforcer::backend::netfilter::denials::Denials;
-use egret_enforcer::backend::netfilter::monitor::ruleset_events::OthersNews;
+use egret_enforcer::backend::netfilter::denials::DenialRegistry;
+use egret_enforcer::backend::netfilter::monitor::ruleset_events::RulesetEvents;
 use egret_enforcer::backend::netfilter::names::is_own_chain;
 use egret_enforcer::backend::netfilter::tables::foreign_rules::{ForeignMarks, look_for_marks};
-use egret_enforcer::backend::netfilter::{Beside, Netfilter, Settings};
+use egret_enforcer::backend::netfilter::{Coexistence, Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
 use egret_enforcer::config::{Args, BackendKind, Config, EventsTo, Fixed};
 use egret_enforcer::engine::{Engine, Input, Setup};
@@ -65,7 +65,7 @@ impl Daemon {
         let recorder = telemetry::Metrics::install(&BUCKETS, &[])?;
         let metrics = Metrics::register();
         let listener = link::bind(&config.fixed.link)?;
-        let denials = Denials::default();
+        let denials = DenialRegistry::default();
         let backend = open_backend(&config.fixed, &denials, config.rule_metrics > 0)?;
         let (inputs, taken) = mpsc::channel(MOST_WAITING);
         let operators = Arc::new(Operators {
@@ -211,7 +211,11 @@ fn open_objects(fixed: &Fixed) -> anyhow::Result<Objects> {
     }
 }
 
-fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyhow::Result<Box<dyn Backend>> {
+fn open_backend(
+    fixed: &Fixed,
+    denials: &DenialRegistry,
+    is_each_counted: bool,
+) -> anyhow::Result<Box<dyn Backend>> {
     Ok(match fixed.backend {
         BackendKind::Netfilter => {
             let flavour = choose_flavour(fixed.flavour)?;
@@ -228,14 +232,14 @@ fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyh
             let netfilter = Netfilter::open(settings, Box::new(node))?;
             let netfilter = netfilter
                 .with_unknown_pods(unknown)
-                .beside(beside)
+                .with_coexistence(beside)
                 .with_bridges(fixed.bridges)
                 .with_nft_writer(fixed.nft_writer)
                 .with_members_per_set(fixed.members_per_set)
-                .making_room()
+                .with_preallocation()
                 .telling(denials.clone());
             Box::new(match is_each_counted {
-                true => netfilter.with_each_rule_alone(),
+                true => netfilter.without_merged_sets(),
                 false => netfilter,
             })
         }
@@ -255,7 +259,7 @@ fn open_backend(fixed: &Fixed, denials: &Denials, is_each_counted: bool) -> anyh
 }
 
 /// Refuses to start where others write marks that are ours, unless that is allowed.
-fn live_beside(fixed: &Fixed) -> anyhow::Result<Beside> {
+fn live_beside(fixed: &Fixed) -> anyhow::Result<Coexistence> {
     let foreign = look_for_marks(fixed.marks).err();
     if let Some(foreign) = &foreign {
         if !fixed.allow_foreign_marks {
@@ -263,7 +267,7 @@ fn live_beside(fixed: &Fixed) -> anyhow::Result<Beside> {
         }
         tracing::warn!("{foreign}");
     }
-    Ok(Beside {
+    Ok(Coexistence {
         jump: fixed.jump,
         follows_flavour: fixed.flavour.is_none(),
         accepted_marks: foreign.map(ForeignMarks::into_rules).unwrap_or_default(),
@@ -325,7 +329,7 @@ fn start_engine(
 /// Tells what is denied, if that is wanted. What asks for its file to be opened anew.
 fn tell_events(
     fixed: &Fixed,
-    denials: Denials,
+    denials: DenialRegistry,
     engine: mpsc::Sender<Input>,
 ) -> anyhow::Result<Option<Renewal>> {
     let sink = Sink::open(&fixed.events.to).with_context(|| format!("events: {}", fixed.events.to))?;
@@ -396,7 +400,7 @@ fn report_addresses(fixed: &Fixed) -> anyhow::Result<()> {
 
 /// Tells the engine when others change what is ours in the nft flavour, until it ends.
 fn hear_others(engine: mpsc::Sender<Input>) -> anyhow::Result<()> {
-    let mut news = OthersNews::listen().context("changes of the packet filter cannot be heard")?;
+    let mut news = RulesetEvents::listen().context("changes of the packet filter cannot be heard")?;
     let listen = move || loop {
         match news.wait() {
             Ok(by) => {

@@ -23,8 +23,8 @@ use nix::net::if_::if_indextoname;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
-use crate::backend::netfilter::denials::{Denial, Denials};
-use crate::backend::netfilter::model::settings::Telling;
+use crate::backend::netfilter::denials::{Denial, DenialRegistry};
+use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::engine::{Input, Known, Meeting, Meetings};
 use crate::metrics;
 
@@ -55,9 +55,9 @@ pub struct Setup {
     /// The name of this node.
     pub node: String,
     /// How the kernel tells.
-    pub telling: Telling,
+    pub telling: NflogSettings,
     /// Why packets are denied.
-    pub denials: Denials,
+    pub denials: DenialRegistry,
     /// Who knows pods and names.
     pub engine: mpsc::Sender<Input>,
     /// Where the lines go.

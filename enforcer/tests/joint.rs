@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_enforcer::backend::netfilter::sets::merged::{Joints, SEVERAL};
+use egret_enforcer::backend::netfilter::sets::merged::{MergedSets, SEVERAL};
 use egret_policies::memory::{Connection, Decision, Entering, Memory, Protocol, Verdict};
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{
@@ -69,7 +69,7 @@ fn expiry(kind: SetKind) -> Option<Timestamp> {
 
 /// A rule, in small numbers.
 #[derive(Clone, Debug)]
-struct Said {
+struct RuleRef {
     action: Action,
     /// A set, or everything.
     peer: usize,
@@ -78,7 +78,7 @@ struct Said {
     policy: usize,
 }
 
-impl Said {
+impl RuleRef {
     fn rule(&self) -> Rule {
         let range = |first, last| PortMatch::Range(Transport::Tcp, PortRange::new(first, last).unwrap());
         Rule {
@@ -101,16 +101,16 @@ impl Said {
 /// What the policies of a pod come to.
 #[derive(Clone, Debug)]
 struct Pod {
-    admin: Vec<Said>,
-    network_policy: Vec<Said>,
-    audit: Vec<Said>,
+    admin: Vec<RuleRef>,
+    network_policy: Vec<RuleRef>,
+    audit: Vec<RuleRef>,
 }
 
 impl Pod {
     fn rules(&self, key: &PodKey) -> PodRules {
-        let list = |tier, said: &[Said], otherwise| TierRules {
+        let list = |tier, said: &[RuleRef], otherwise| TierRules {
             tier,
-            rules: said.iter().map(Said::rule).collect(),
+            rules: said.iter().map(RuleRef::rule).collect(),
             otherwise,
         };
         let tiers = vec![
@@ -147,12 +147,12 @@ fn place() -> impl Strategy<Value = usize> {
     prop_oneof![2 => 0..3_usize, 1 => 0..KINDS.len()]
 }
 
-fn said(actions: Vec<Action>) -> impl Strategy<Value = Said> {
+fn said(actions: Vec<Action>) -> impl Strategy<Value = RuleRef> {
     let peer = prop_oneof![9 => place(), 1 => Just(KINDS.len())];
     let except = prop::option::weighted(0.1, place());
     let port = prop_oneof![2 => Just(0), 1 => 0..4_usize];
     (prop::sample::select(actions), peer, except, port, 0..3_usize).prop_map(
-        |(action, peer, except, port, policy)| Said {
+        |(action, peer, except, port, policy)| RuleRef {
             action,
             peer,
             except,
@@ -291,7 +291,7 @@ impl World {
 }
 
 fn node_rules(denied: Option<usize>) -> NodeRules {
-    let said = denied.map(|peer| Said {
+    let said = denied.map(|peer| RuleRef {
         action: Action::Deny,
         peer,
         except: None,
@@ -433,7 +433,7 @@ proptest! {
     fn at_every_instant_joint_sets_admit_what_their_parts_admit(story in prop::collection::vec(happening(), 1..6)) {
         let mut world = World::default();
         let (mut apart, mut joint) = (Memory::new(), Memory::new());
-        let mut joints = Joints::default();
+        let mut joints = MergedSets::default();
         for happening in &story {
             let batch = world.follow(happening);
             let joined = joints.join(&batch);
@@ -446,7 +446,7 @@ proptest! {
             }
         }
         let mut fresh = Memory::new();
-        fresh.apply(&Joints::default().join(&world.whole()), NOW).unwrap();
+        fresh.apply(&MergedSets::default().join(&world.whole()), NOW).unwrap();
         prop_assert_eq!(&joint, &fresh, "a restart has other rules or sets");
         let of_pods = joint.pods().flat_map(|rules| rules.egress.sets().chain(rules.audit.sets()));
         let named: BTreeSet<SetId> = of_pods.chain(joint.node().into_iter().flat_map(NodeRules::sets)).collect();
@@ -457,7 +457,7 @@ proptest! {
 
 /// A pod that six policies of a namespace allow to reach somebody each, at one port.
 fn six_policies() -> (World, Batch) {
-    let said = |number: usize| Said {
+    let said = |number: usize| RuleRef {
         action: Action::Allow,
         peer: [0, 1, 2, 3, 8, 9][number],
         except: None,
@@ -481,7 +481,7 @@ fn six_policies() -> (World, Batch) {
 #[test]
 fn what_several_policies_allow_at_a_port_is_one_rule_for_each_kind_of_set() {
     let (_, batch) = six_policies();
-    let joined = Joints::default().join(&batch);
+    let joined = MergedSets::default().join(&batch);
     let rules = &joined.rules_replaced[0].egress.tiers[1].rules;
     let policies: Vec<&str> = rules.iter().map(|rule| &*rule.origin.policy).collect();
     // Three of addresses are one; networks, what was told and wide sets stay alone, and networks are asked last.
@@ -492,7 +492,7 @@ fn what_several_policies_allow_at_a_port_is_one_rule_for_each_kind_of_set() {
 
 #[test]
 fn what_stands_before_a_deny_is_not_joined_with_what_stands_behind_it() {
-    let said = |action, peer| Said {
+    let said = |action, peer| RuleRef {
         action,
         peer,
         except: None,
@@ -514,7 +514,7 @@ fn what_stands_before_a_deny_is_not_joined_with_what_stands_behind_it() {
         pods: vec![(0, Some(pod))],
         node: None,
     });
-    let joined = Joints::default().join(&batch);
+    let joined = MergedSets::default().join(&batch);
     let rules = joined.rules_replaced[0].egress.tiers[0].rules.iter();
     let seen: Vec<_> = rules.map(|rule| (rule.action, &*rule.origin.policy)).collect();
     let alone = ["NetworkPolicy/default/p0", "NetworkPolicy/default/p3"];
@@ -531,7 +531,7 @@ fn what_stands_before_a_deny_is_not_joined_with_what_stands_behind_it() {
 #[test]
 fn a_member_leaves_a_joint_set_with_the_last_part_that_has_it() {
     let (mut world, batch) = six_policies();
-    let mut joints = Joints::default();
+    let mut joints = MergedSets::default();
     let first = joints.join(&batch);
     let PeerMatch::In(all) = first.rules_replaced[0].egress.tiers[1].rules[0].peer else {
         unreachable!("it is a rule over a set");
@@ -559,7 +559,7 @@ fn a_member_leaves_a_joint_set_with_the_last_part_that_has_it() {
 #[test]
 fn what_pods_are_told_goes_as_it_comes() {
     let (mut world, batch) = six_policies();
-    let mut joints = Joints::default();
+    let mut joints = MergedSets::default();
     joints.join(&batch);
     let told = world.follow(&Happening {
         toggled: vec![(8, 1)],

@@ -21,7 +21,7 @@ pub mod monitor;
 mod driver;
 
 pub use driver::Netfilter;
-pub use model::settings::{Beside, Settings};
+pub use model::settings::{Coexistence, Settings};
 pub use sets::MOST_MEMBERS;
-pub use tables::program::Written;
+pub use tables::program::WriteStats;
 pub use tables::wire::NftWriter;

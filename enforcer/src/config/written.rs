@@ -16,7 +16,7 @@ use crate::backend::netfilter::NftWriter;
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::marks::MarkMask;
 use crate::backend::netfilter::model::settings::DenyAction;
-use crate::backend::netfilter::model::settings::JumpPlace;
+use crate::backend::netfilter::model::settings::JumpPosition;
 
 /// Makes the kernel of a node agree with the network policies that concern its pods.
 ///
@@ -133,7 +133,7 @@ pub struct Written {
     pub allow_foreign_marks: Option<bool>,
     /// Where our jumps stand in FORWARD and INPUT: insert, in front of what others have, or append, behind it [default: insert]
     #[arg(long, value_name = "PLACE")]
-    pub jump: Option<JumpPlace>,
+    pub jump: Option<JumpPosition>,
     /// How often the kernel is compared with what it should hold, and repaired; 0s for never, nor out of turn [default: 60s]
     #[arg(long, value_name = "SPAN")]
     pub resync: Option<Span>,

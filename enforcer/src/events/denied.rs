@@ -4,7 +4,7 @@ use egret_kernel::nflog::Logged;
 use egret_policies::rules::Direction;
 
 use super::packet::Packet;
-use crate::backend::netfilter::denials::{Cause, Denial, Denials};
+use crate::backend::netfilter::denials::{Cause, Denial, DenialRegistry};
 use crate::engine::{End, Judged, Meeting};
 
 /// A denied packet.
@@ -23,7 +23,7 @@ impl Denied {
     #[must_use]
     pub fn read(
         logged: &Logged,
-        denials: &Denials,
+        denials: &DenialRegistry,
         name_of: &mut impl FnMut(u32) -> Option<String>,
     ) -> Option<Self> {
         let denial = denials.find(&logged.prefix)?;

@@ -30,26 +30,26 @@ pub enum BridgeNetfilter {
 
 /// What was turned on, by family.
 #[derive(Debug)]
-pub(crate) struct TurnedOn {
-    wish: BridgeNetfilter,
+pub(crate) struct EnabledBridges {
+    mode: BridgeNetfilter,
     bridges: BTreeSet<(Family, InterfaceName)>,
 }
 
-impl TurnedOn {
-    pub(crate) fn as_wished(wish: BridgeNetfilter) -> Self {
+impl EnabledBridges {
+    pub(crate) fn new(mode: BridgeNetfilter) -> Self {
         Self {
-            wish,
+            mode,
             bridges: BTreeSet::new(),
         }
     }
 
-    pub(crate) const fn is_wished(&self) -> bool {
-        matches!(self.wish, BridgeNetfilter::Enable)
+    pub(crate) const fn is_enabled(&self) -> bool {
+        matches!(self.mode, BridgeNetfilter::Enable)
     }
 
     /// Of these bridges, those to turn on, by family.
     pub(crate) fn to_turn_on(&self, bridges: &BTreeSet<InterfaceName>) -> BTreeSet<(Family, InterfaceName)> {
-        if !self.is_wished() || !Bridges::can_call() || is_off(Switch::JudgeBridges) {
+        if !self.is_enabled() || !Bridges::can_call() || is_off(Switch::JudgeBridges) {
             return BTreeSet::new();
         }
         let off = bridges.iter().flat_map(|bridge| {
@@ -88,7 +88,7 @@ impl TurnedOn {
     }
 
     fn gap(&self, bridge: &InterfaceName) -> Gap {
-        let why = match self.wish {
+        let why = match self.mode {
             _ if !Bridges::can_call() => "br_netfilter is not loaded",
             BridgeNetfilter::Off => "bridgeNetfilter is off",
             BridgeNetfilter::Enable => "it cannot be turned on",

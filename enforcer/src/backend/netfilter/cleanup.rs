@@ -131,7 +131,7 @@ fn remove_sets(mode: Mode) -> Result<Vec<String>, BackendError> {
         .names()
         .map_err(failed)?
         .into_iter()
-        .filter(|name| names::is_own_set(name) || names::is_passing(name))
+        .filter(|name| names::is_own_set(name) || names::is_temporary(name))
         .collect();
     for name in names.iter().filter(|_| mode == Mode::Remove) {
         sets.remove(name).map_err(failed)?;

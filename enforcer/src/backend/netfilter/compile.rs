@@ -7,29 +7,29 @@ use egret_kernel::iptables::InterfaceName;
 use egret_policies::rules::Direction;
 use egret_shared::pod::PodKey;
 
-use crate::backend::netfilter::bridges::TurnedOn;
-use crate::backend::netfilter::denials::Denials;
+use crate::backend::netfilter::bridges::EnabledBridges;
+use crate::backend::netfilter::denials::DenialRegistry;
 use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::marks::generations::Generations;
-use crate::backend::netfilter::model::attachment::Attached;
+use crate::backend::netfilter::model::attachment::PodAttachment;
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::model::ipvs::has_ipvs;
 use crate::backend::netfilter::model::pods::LocalPod;
 use crate::backend::netfilter::model::pods::Pods;
 use crate::backend::netfilter::model::pods::names_any;
+use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::backend::netfilter::model::settings::Settings;
-use crate::backend::netfilter::model::settings::Telling;
-use crate::backend::netfilter::model::unknown_pods::Closed;
+use crate::backend::netfilter::model::unknown_pods::ClosedInterfaces;
 use crate::backend::netfilter::names::{self, PodChains};
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::dispatch::{self, Exposed};
 use crate::backend::netfilter::render::encapsulation;
-use crate::backend::netfilter::render::ipvs::{self, Led};
+use crate::backend::netfilter::render::ipvs::{self, IpvsPod};
 use crate::backend::netfilter::render::nflog;
 use crate::backend::netfilter::render::source_check;
-use crate::backend::netfilter::render::{self, Surroundings};
-use crate::backend::netfilter::sets::There;
-use crate::backend::netfilter::tables::family_table::{Part, Table};
+use crate::backend::netfilter::render::{self, RenderContext};
+use crate::backend::netfilter::sets::SetsSnapshot;
+use crate::backend::netfilter::tables::family_table::{ChainOwner, FamilyTable};
 use crate::backend::netfilter::tables::ruleset::Ruleset;
 use egret_policies::rules::SetId;
 use std::collections::BTreeMap;
@@ -55,13 +55,13 @@ struct Stale {
 /// What the chains that all pods share depend on. It changes where a pod comes, goes or moves, and not with what its rules say.
 #[derive(Debug, PartialEq, Eq)]
 struct Shared {
-    attached: Vec<Attached>,
-    closed: Closed,
+    attached: Vec<PodAttachment>,
+    closed: ClosedInterfaces,
     /// UDP ports at which the node takes packets out of datagrams.
     encapsulation_ports: BTreeSet<u16>,
     exposed: Option<Exposed>,
     /// None where there is no IPVS.
-    led: Option<Vec<Led>>,
+    ipvs_pods: Option<Vec<IpvsPod>>,
     /// The chains about bridges, by table.
     bridges: [Chains; 2],
 }
@@ -76,8 +76,8 @@ impl Shared {
             ..
         } = self;
         let mut chains = dispatch::shared(attached, closed, *exposed, settings.marks, settings.deny, family);
-        if let Some(led) = &self.led {
-            ipvs::add(&mut chains, led, family);
+        if let Some(ipvs_pods) = &self.ipvs_pods {
+            ipvs::add(&mut chains, ipvs_pods, family);
         }
         chains.extend(self.bridges[at].clone());
         let encapsulated = encapsulation::chain(encapsulation_ports, family);
@@ -96,8 +96,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) pods: &'a Pods,
     pub(crate) generations: &'a Generations,
-    pub(crate) bridges: &'a TurnedOn,
-    pub(crate) denials: &'a Denials,
+    pub(crate) bridges: &'a EnabledBridges,
+    pub(crate) denials: &'a DenialRegistry,
 }
 
 impl Inputs<'_> {
@@ -124,7 +124,7 @@ impl Compiler {
     pub(crate) fn update(
         &mut self,
         inputs: Inputs<'_>,
-        sets: &There,
+        sets: &SetsSnapshot,
         without: &BTreeSet<PodKey>,
         ruleset: &mut Ruleset,
     ) {
@@ -135,9 +135,9 @@ impl Compiler {
             update_pod(stale, inputs, &sets.sets, ruleset);
         }
         for table in ruleset.tables_mut() {
-            table.retain_parts(|part| match part {
-                Part::Shared | Part::Exposed => true,
-                Part::Pod(pod) => inputs.pods.contains(pod),
+            table.retain_owners(|part| match part {
+                ChainOwner::Shared | ChainOwner::Exposed => true,
+                ChainOwner::Pod(pod) => inputs.pods.contains(pod),
             });
         }
         self.note_rendered(&stale, inputs, sets, ruleset);
@@ -158,14 +158,14 @@ impl Compiler {
                 unmarked: settings.marks.unmarked(Direction::Egress),
                 by_ipvs: has_ipvs,
             }),
-            led: has_ipvs.then(|| led(pods, &attached, ruleset.refused())),
+            ipvs_pods: has_ipvs.then(|| ipvs_pods(pods, &attached, ruleset.refused())),
             attached,
             bridges: Family::BOTH.map(|family| inputs.bridges.chain(family)),
         };
         let is_new = self.shared.as_ref() != Some(&shared);
         for (at, table) in ruleset.tables_mut().iter_mut().enumerate() {
-            if is_new || !table.has(&Part::Shared) {
-                table.want_part(Part::Shared, shared.chains(at, table.family(), settings));
+            if is_new || !table.has(&ChainOwner::Shared) {
+                table.set_desired_for(ChainOwner::Shared, shared.chains(at, table.family(), settings));
             }
         }
         self.shared = Some(shared);
@@ -174,7 +174,7 @@ impl Compiler {
     fn stale_chains(&self, inputs: Inputs<'_>, listing: u64, ruleset: &Ruleset) -> Vec<Stale> {
         let stale = inputs.pods.iter().filter_map(|(pod, local)| {
             let marks = inputs.generations.marks(PodChains::of(pod))?;
-            let part = Part::Pod(pod.clone());
+            let part = ChainOwner::Pod(pod.clone());
             let is_there = ruleset.tables().iter().all(|table| table.has(&part));
             let before = self.rendered.get(pod).filter(|_| is_there);
             let is_same =
@@ -190,7 +190,13 @@ impl Compiler {
     }
 
     /// Takes note of what chains were rendered from. What closes for want of a set is rendered again each time.
-    fn note_rendered(&mut self, stale: &[Stale], inputs: Inputs<'_>, there: &There, ruleset: &mut Ruleset) {
+    fn note_rendered(
+        &mut self,
+        stale: &[Stale],
+        inputs: Inputs<'_>,
+        there: &SetsSnapshot,
+        ruleset: &mut Ruleset,
+    ) {
         let sets = &*there.sets;
         for Stale {
             pod,
@@ -208,7 +214,7 @@ impl Compiler {
             ruleset.count_rendered(1);
             let rules = local.rules();
             for direction in Direction::ALL {
-                if let Some(reason) = render::why_unasked(rules, direction, sets) {
+                if let Some(reason) = render::why_not_audited(rules, direction, sets) {
                     let direction = direction.word();
                     tracing::warn!(%pod, direction, reason, "it is not told what policies in audit would deny");
                 }
@@ -234,49 +240,58 @@ fn update_pod(stale: &Stale, inputs: Inputs<'_>, sets: &AvailableSets, ruleset: 
     };
     let (rules, marks, interfaces) = (local.rules(), stale.marks, local.interfaces());
     for table in ruleset.tables_mut() {
-        let around = Surroundings {
+        let context = RenderContext {
             family: table.family(),
             sets,
             interfaces: &interfaces,
             tells: inputs.tells(),
         };
         if stale.is_generation_alone {
-            table.want_anew(render::generation(rules, marks, around));
+            table.update_desired(render::generation(rules, marks, context));
         } else {
-            table.want_part(Part::Pod(stale.pod.clone()), render::pod(rules, marks, around));
+            table.set_desired_for(
+                ChainOwner::Pod(stale.pod.clone()),
+                render::pod(rules, marks, context),
+            );
         }
     }
 }
 
 fn update_exposed(inputs: Inputs<'_>, sets: &AvailableSets, ruleset: &mut Ruleset) {
     for table in ruleset.tables_mut() {
-        let around = Surroundings {
+        let context = RenderContext {
             family: table.family(),
             sets,
             interfaces: &[],
             tells: inputs.tells(),
         };
         let rules = inputs.pods.node_rules();
-        let chains = rules.map(|rules| render::exposed(rules, around));
-        table.want_part(Part::Exposed, chains.unwrap_or_default());
+        let chains = rules.map(|rules| render::exposed(rules, context));
+        table.set_desired_for(ChainOwner::Exposed, chains.unwrap_or_default());
     }
 }
 
-fn update_telling(telling: Telling, denials: &Denials, ruleset: &mut Ruleset) {
+fn update_telling(telling: NflogSettings, denials: &DenialRegistry, ruleset: &mut Ruleset) {
     let tables = ruleset.tables_mut().iter_mut();
-    let touched = tables.flat_map(|table| table.want_telling(telling)).collect();
+    let touched = tables
+        .flat_map(|table| table.update_denial_chains(telling))
+        .collect();
     let tables = ruleset.tables();
     let why = |chain: &str| tables.iter().find_map(|table| table.denial(chain));
     denials.want(ruleset.programs().into(), touched, why);
 }
 
-fn led(pods: &Pods, attached: &[Attached], refused: &BTreeMap<PodKey, String>) -> Vec<Led> {
+fn ipvs_pods(pods: &Pods, attached: &[PodAttachment], refused: &BTreeMap<PodKey, String>) -> Vec<IpvsPod> {
     let with_chains = |(pod, local): (&PodKey, &LocalPod)| {
         let chains = PodChains::of(pod);
         let attached = attached.iter().find(|attached| attached.chains == chains)?;
-        let led = Led::of(attached, local.rules());
+        let ipvs_pods = IpvsPod::of(attached, local.rules());
         let is_refused = refused.contains_key(pod);
-        Some(if is_refused { led.refused() } else { led })
+        Some(if is_refused {
+            ipvs_pods.refused()
+        } else {
+            ipvs_pods
+        })
     };
     pods.iter().filter_map(with_chains).collect()
 }
@@ -295,7 +310,7 @@ pub(crate) fn close_unknown_pods(settings: &Settings, pods: &Pods, ruleset: &mut
             let Settings { marks, deny, .. } = *settings;
             desired.extend(dispatch::shared(&[], &closed, None, marks, deny, table.family()));
         }
-        table.want(desired);
+        table.set_desired(desired);
     }
     true
 }
@@ -306,7 +321,7 @@ pub(crate) fn stale_directions(
     inputs: Inputs<'_>,
     sets: &AvailableSets,
     shrunk: &BTreeSet<SetId>,
-    was_in_doubt: bool,
+    had_inquiry_marker: bool,
     ruleset: &Ruleset,
 ) -> BTreeSet<(PodKey, Direction)> {
     let mut stale = BTreeSet::new();
@@ -317,15 +332,15 @@ pub(crate) fn stale_directions(
         let interfaces = local.interfaces();
         for direction in Direction::ALL {
             let is_same = ruleset.tables().iter().all(|table| {
-                let around = Surroundings {
+                let context = RenderContext {
                     family: table.family(),
                     sets,
                     interfaces: &interfaces,
                     tells: inputs.tells(),
                 };
-                table.holds(&render::direction(local.rules(), direction, marks, around))
+                table.holds(&render::direction(local.rules(), direction, marks, context))
             });
-            if was_in_doubt || !is_same || names_any(local.rules(), direction, shrunk) {
+            if had_inquiry_marker || !is_same || names_any(local.rules(), direction, shrunk) {
                 stale.insert((pod.clone(), direction));
             }
         }
@@ -336,7 +351,7 @@ pub(crate) fn stale_directions(
 /// Whether IPVS came or went since the chains were compiled.
 pub(crate) fn has_ipvs_changed(ruleset: &Ruleset) -> bool {
     let output = names::output();
-    let is_asked = |table: &Table| table.desires(output.as_str());
+    let is_asked = |table: &FamilyTable| table.desires(output.as_str());
     let mut tables = ruleset.tables().iter();
     tables.any(|table| is_asked(table) != has_ipvs())
 }

@@ -15,9 +15,9 @@ mod revocation;
 mod expired_records;
 mod pod_sockets;
 
-pub(crate) use affected::Suspects;
+pub(crate) use affected::AffectedConnections;
 
-use flow_dump::Seen;
+use flow_dump::FlowDump;
 use inquiry::MemberInquiry;
 
 use crate::backend::netfilter::marks::Marks;
@@ -40,29 +40,29 @@ pub(crate) struct InForce<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     /// Pods whose open flows are to be judged.
-    asked: BTreeSet<(PodKey, Direction)>,
+    reevaluated: BTreeSet<(PodKey, Direction)>,
     /// Those of whose flows only some are.
-    suspects: Suspects,
+    affected: AffectedConnections,
     /// Addresses that a pod had: what it opened ends, whoever has the address now.
-    left: BTreeSet<IpAddr>,
+    vacated: BTreeSet<IpAddr>,
     /// Addresses that have a pod, and had none or another one: what was allowed to that is deleted.
-    taken: BTreeSet<IpAddr>,
+    reassigned: BTreeSet<IpAddr>,
     /// What may allow again what was revoked.
-    moved: Moved,
+    changed_since: Changed,
     /// As of the last look, for there may be many and each change asks for them.
     revoked: Vec<Revoked>,
     /// The list is to be read from the kernel.
-    recall: bool,
+    reload: bool,
     /// The flows as they were when the rules in force had been written. What was opened later was judged by these.
-    seen: Option<Seen>,
+    dump: Option<FlowDump>,
     /// Sockets stay: what is known may not be whole yet.
-    spare_sockets: bool,
-    said: BTreeSet<String>,
+    keep_sockets: bool,
+    warned: BTreeSet<String>,
     inquiry: MemberInquiry,
 }
 
 #[derive(Debug, Default)]
-struct Moved {
+struct Changed {
     pods: BTreeSet<PodKey>,
     sets: BTreeSet<SetId>,
 }
@@ -85,32 +85,32 @@ impl Connections {
         for rules in pods {
             self.reevaluate(Direction::ALL.map(|direction| (rules.pod.clone(), direction)));
             if is_new(rules) {
-                self.taken.extend(&rules.addresses);
+                self.reassigned.extend(&rules.addresses);
             }
         }
-        self.recall = true;
-        self.spare_sockets = true;
+        self.reload = true;
+        self.keep_sockets = true;
     }
 
-    pub(crate) fn reevaluate(&mut self, asked: impl IntoIterator<Item = (PodKey, Direction)>) {
-        self.asked.extend(asked);
+    pub(crate) fn reevaluate(&mut self, reevaluated: impl IntoIterator<Item = (PodKey, Direction)>) {
+        self.reevaluated.extend(reevaluated);
     }
 
     /// What these have open was seen, and what is to be judged again has no mark any more. Whoever is asked about besides has other
     /// flows.
-    fn suspect(&mut self, suspects: Suspects, seen: Seen) {
-        if seen.flows.is_empty() {
+    fn suspect(&mut self, affected: AffectedConnections, dump: FlowDump) {
+        if dump.flows.is_empty() {
             return;
         }
-        self.seen = (!self.has_asked()).then_some(seen);
-        self.suspects.extend(suspects);
+        self.dump = (!self.has_reevaluated()).then_some(dump);
+        self.affected.extend(affected);
     }
 
     /// Takes note of a batch, before the pods are replaced.
     pub(crate) fn note(&mut self, batch: &Batch, pods: &Pods) {
         let had = |pod: &PodKey| pods.get(pod).map_or(&[][..], |local| &local.rules().addresses);
         for pod in &batch.pods_removed {
-            self.left.extend(had(pod));
+            self.vacated.extend(had(pod));
         }
         for rules in &batch.rules_replaced {
             let is_another = pods
@@ -118,44 +118,44 @@ impl Connections {
                 .is_some_and(|local| pods::is_another_run(local.rules(), rules));
             let kept = |address: &&IpAddr| !is_another && rules.addresses.contains(address);
             let (kept, gone): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) = had(&rules.pod).iter().partition(kept);
-            self.left.extend(gone);
-            let taken = rules.addresses.iter().filter(|address| !kept.contains(address));
-            let taken: BTreeSet<IpAddr> = taken.copied().collect();
-            if !taken.is_empty() {
+            self.vacated.extend(gone);
+            let reassigned = rules.addresses.iter().filter(|address| !kept.contains(address));
+            let reassigned: BTreeSet<IpAddr> = reassigned.copied().collect();
+            if !reassigned.is_empty() {
                 self.reevaluate(Direction::ALL.map(|direction| (rules.pod.clone(), direction)));
             }
-            self.taken.extend(taken);
+            self.reassigned.extend(reassigned);
         }
         if !self.revoked.is_empty() {
             let replaced = batch.rules_replaced.iter().map(|rules| rules.pod.clone());
-            self.moved.pods.extend(replaced);
+            self.changed_since.pods.extend(replaced);
             let changed = batch.members_changed.iter().map(|change| change.set);
-            self.moved.sets.extend(changed);
+            self.changed_since.sets.extend(changed);
         }
     }
 
     /// Looks again which flows are revoked: those that ended are forgotten.
-    pub(crate) fn look_again(&mut self) {
-        self.recall |= !self.revoked.is_empty();
+    pub(crate) fn reload_revoked(&mut self) {
+        self.reload |= !self.revoked.is_empty();
     }
 
     /// Rules are about to be written: flows of before may be opened until then.
-    pub(crate) fn forget_seen(&mut self) {
-        self.seen = None;
+    pub(crate) fn forget_dump(&mut self) {
+        self.dump = None;
     }
 
     fn has_work(&self) -> bool {
-        let has_moved = !self.moved.pods.is_empty() || !self.moved.sets.is_empty();
-        has_moved || self.recall || self.has_asked()
+        let has_moved = !self.changed_since.pods.is_empty() || !self.changed_since.sets.is_empty();
+        has_moved || self.reload || self.has_reevaluated()
     }
 
-    fn has_asked(&self) -> bool {
-        let has_left = !self.left.is_empty() || !self.taken.is_empty();
-        has_left || !self.asked.is_empty() || !self.suspects.is_empty()
+    fn has_reevaluated(&self) -> bool {
+        let has_vacated = !self.vacated.is_empty() || !self.reassigned.is_empty();
+        has_vacated || !self.reevaluated.is_empty() || !self.affected.is_empty()
     }
 
-    fn say_once(&mut self, hindered: String) {
-        if self.said.len() < MOST_SAID && self.said.insert(hindered.clone()) {
+    fn warn_once(&mut self, hindered: String) {
+        if self.warned.len() < MOST_WARNED && self.warned.insert(hindered.clone()) {
             tracing::warn!(
                 reason = hindered,
                 "programs whose connections are revoked learn it only by their silence"
@@ -165,4 +165,4 @@ impl Connections {
 }
 
 /// Then it is known.
-const MOST_SAID: usize = 16;
+const MOST_WARNED: usize = 16;

@@ -43,9 +43,9 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
     /// A rule.
-    Rule(Said),
+    Rule(RuleRef),
     /// A rule of a ClusterEgressFirewall, of a client outside whom a Service leads on.
-    Exposure(Said),
+    Exposure(RuleRef),
     /// The pod is isolated in the direction, and no rule allows it.
     Isolation,
     /// The connection was open when a change of policy forbade it.
@@ -62,7 +62,7 @@ pub enum Cause {
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Said {
+pub struct RuleRef {
     /// Its tier.
     pub tier: Tier,
     /// Its object.
@@ -75,7 +75,7 @@ impl Denial {
     /// What a label says that denies; none where it speaks of no denial.
     #[must_use]
     pub fn of_label(label: &Label, is_exposed: bool) -> Option<Self> {
-        let said = |tier| Said {
+        let said = |tier| RuleRef {
             tier,
             policy: Arc::clone(&label.policy),
             rule: label.rule,
@@ -133,8 +133,8 @@ impl Denial {
     #[must_use]
     pub fn chain(&self) -> ChainName {
         match self.outcome {
-            Outcome::Denied => names::told(self.digest()),
-            Outcome::WouldBeDenied => names::told_would(self.digest()),
+            Outcome::Denied => names::denial(self.digest()),
+            Outcome::WouldBeDenied => names::audit_denial(self.digest()),
         }
     }
 
@@ -186,12 +186,12 @@ impl Cause {
 
 /// What the kernel says of a packet that goes through a chain which tells.
 pub(crate) fn prefix_of(chain: &str) -> String {
-    format!("{PREFIX}{}", names::told_reason(chain).unwrap_or_default())
+    format!("{PREFIX}{}", names::denial_reason(chain).unwrap_or_default())
 }
 
 /// Reasons by what the kernel says; shared with who listens.
 #[derive(Clone, Debug, Default)]
-pub struct Denials(Arc<Mutex<Known>>);
+pub struct DenialRegistry(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -202,7 +202,7 @@ struct Known {
     before: BTreeMap<String, Denial>,
 }
 
-impl Denials {
+impl DenialRegistry {
     /// What these tables are to deny, and nothing else: only of these chains it may not be known yet; `why` says why a
     /// table has one of them.
     pub(crate) fn want<'a>(
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn reasons_that_differ_have_chains_that_differ() {
-        let said = |policy: &str, rule| Said {
+        let said = |policy: &str, rule| RuleRef {
             tier: Tier::Admin,
             policy: policy.into(),
             rule,

@@ -32,7 +32,7 @@ impl Drift {
     }
 
     /// Says that this was repaired.
-    pub(crate) fn tell(self, standing: &mut Standing) {
+    pub(crate) fn add_to(self, standing: &mut Standing) {
         add(&mut standing.repaired, self.counts);
         let room = MOST_NAMED.saturating_sub(standing.differences.len());
         standing.differences.extend(self.named.into_iter().take(room));

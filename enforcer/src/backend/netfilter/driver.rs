@@ -10,22 +10,22 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use super::bridges::{BridgeNetfilter, TurnedOn};
+use super::bridges::{BridgeNetfilter, EnabledBridges};
 use super::cleanup;
 use super::compile::{self, Compiler, Inputs};
 use super::connections::{Connections, InForce};
-use super::denials::Denials;
+use super::denials::DenialRegistry;
 use super::drift::Drift;
 use super::marks::generations::Generations;
 use super::model::pods::Pods;
-use super::model::settings::{Beside, JumpPlace, Settings};
+use super::model::settings::{Coexistence, JumpPosition, Settings};
 use super::model::unknown_pods::UnknownPods;
-use super::monitor::{DriftPoll, Lookout};
+use super::monitor::{BypassDetector, DriftPoll};
 use super::names;
 use super::sets::concurrent::SharedSets;
-use super::sets::merged::Joints;
-use super::sets::preallocate::Room;
-use super::tables::program::Written;
+use super::sets::merged::MergedSets;
+use super::sets::preallocate::Preallocation;
+use super::tables::program::WriteStats;
 use super::tables::ruleset::Ruleset;
 use super::tables::wire::NftWriter;
 use crate::backend::outlook::Outlook;
@@ -40,20 +40,20 @@ mod status;
 #[derive(Debug)]
 pub struct Netfilter {
     settings: Settings,
-    coexistence: Beside,
+    coexistence: Coexistence,
     pods: Pods,
-    merged_sets: Joints,
+    merged_sets: MergedSets,
     sets: SharedSets,
-    preallocation: Room,
+    preallocation: Preallocation,
     generations: Generations,
-    bridges: TurnedOn,
+    bridges: EnabledBridges,
     compiler: Compiler,
     ruleset: Ruleset,
-    denials: Denials,
+    denials: DenialRegistry,
     connections: Connections,
     drift_poll: DriftPoll,
     /// From the first batch on.
-    bypass: Option<Lookout>,
+    bypass: Option<BypassDetector>,
     phase: Phase,
     /// What is to follow the first batch when the tables can be written.
     deferred: VecDeque<Batch>,
@@ -82,20 +82,20 @@ impl Netfilter {
         let sets = SharedSets::open().map_err(|error| BackendError::new("cannot use ipset", error))?;
         Ok(Self {
             settings,
-            coexistence: Beside {
-                jump: JumpPlace::Insert,
+            coexistence: Coexistence {
+                jump: JumpPosition::Insert,
                 follows_flavour: false,
                 accepted_marks: Vec::new(),
             },
             pods: Pods::new(locate),
-            merged_sets: Joints::default(),
+            merged_sets: MergedSets::default(),
             sets,
-            preallocation: Room::NotWanted,
+            preallocation: Preallocation::Off,
             generations: Generations::new(settings.marks),
-            bridges: TurnedOn::as_wished(BridgeNetfilter::Off),
+            bridges: EnabledBridges::new(BridgeNetfilter::Off),
             compiler: Compiler::default(),
             ruleset: Ruleset::new(settings.flavour),
-            denials: Denials::default(),
+            denials: DenialRegistry::default(),
             connections: Connections::default(),
             drift_poll: DriftPoll::default(),
             bypass: None,
@@ -114,13 +114,13 @@ impl Netfilter {
 
     /// How it lives with other rules. Without it the jumps are at the head, and the flavour stays.
     #[must_use]
-    pub fn beside(mut self, coexistence: Beside) -> Self {
+    pub fn with_coexistence(mut self, coexistence: Coexistence) -> Self {
         let jump = if is_off(Switch::JumpInFront) {
-            JumpPlace::Append
+            JumpPosition::Append
         } else {
             coexistence.jump
         };
-        let coexistence = Beside { jump, ..coexistence };
+        let coexistence = Coexistence { jump, ..coexistence };
         self.ruleset.set_jump_position(jump);
         self.drift_poll.accept_marks(coexistence.accepted_marks.clone());
         Self { coexistence, ..self }
@@ -128,9 +128,9 @@ impl Netfilter {
 
     /// What is done about bridges that pods are on. Without it they stay as they are.
     #[must_use]
-    pub fn with_bridges(self, wish: BridgeNetfilter) -> Self {
+    pub fn with_bridges(self, mode: BridgeNetfilter) -> Self {
         Self {
-            bridges: TurnedOn::as_wished(wish),
+            bridges: EnabledBridges::new(mode),
             ..self
         }
     }
@@ -144,7 +144,7 @@ impl Netfilter {
 
     /// Has each rule look into its own set and count by itself. Without it, rules that only allow share sets.
     #[must_use]
-    pub const fn with_each_rule_alone(mut self) -> Self {
+    pub const fn without_merged_sets(mut self) -> Self {
         self.merged_sets.leave_each_alone();
         self
     }
@@ -159,22 +159,22 @@ impl Netfilter {
     /// Preallocates places in the kernel's list of sets until the first batch comes. Without it the first sync of a large node
     /// takes longer.
     #[must_use]
-    pub fn making_room(self) -> Self {
+    pub fn with_preallocation(self) -> Self {
         Self {
-            preallocation: Room::Wanted,
+            preallocation: Preallocation::Requested,
             ..self
         }
     }
 
     /// Publishes here what is denied and why, for the reader of NFLOG.
     #[must_use]
-    pub fn telling(self, denials: Denials) -> Self {
+    pub fn telling(self, denials: DenialRegistry) -> Self {
         Self { denials, ..self }
     }
 
     /// What was written so far.
     #[must_use]
-    pub const fn written(&self) -> Written {
+    pub const fn written(&self) -> WriteStats {
         self.ruleset.written()
     }
 
@@ -205,7 +205,7 @@ impl Backend for Netfilter {
             self.remove_everything()?;
         }
         let unlisted = |error| BackendError::new("cannot list the sets", error);
-        self.sets.lock().clear_passing().map_err(unlisted)?;
+        self.sets.lock().remove_temporary().map_err(unlisted)?;
         self.sets.lock().resync(now).map_err(unlisted)?;
         let listings = self.ruleset.adopt(now)?;
         for (family, listing) in Family::BOTH.into_iter().zip(&listings) {
@@ -285,25 +285,25 @@ impl Backend for Netfilter {
         let mut standing = Standing::default();
         self.follow_flavour(now);
         match self.sets.lock().resync(now) {
-            Ok(drift) => drift.tell(&mut standing),
+            Ok(drift) => drift.add_to(&mut standing),
             Err(error) => self.ruleset.set_broken(error.to_string()),
         }
         match self.resync_tables(now) {
-            Ok(drifts) => drifts.into_iter().for_each(|drift| drift.tell(&mut standing)),
+            Ok(drifts) => drifts.into_iter().for_each(|drift| drift.add_to(&mut standing)),
             Err(error) => {
                 self.ruleset.set_broken(error.to_string());
                 return self.standing(standing);
             }
         }
-        let shrunk = self.sets.lock().settle(now);
+        let shrunk = self.sets.lock().sync(now);
         self.withhold_sets();
         let stale = self.pods.directions_naming(&shrunk);
         let before = self.renew_generations(&stale);
         self.connections.reevaluate(stale);
         self.program_and_carry_over(&before);
-        self.clear_doubt();
+        self.clear_inquiry_marker();
         self.leave_other_flavour();
-        self.connections.look_again();
+        self.connections.reload_revoked();
         self.destroy_unused_sets();
         self.detect_bypasses(true);
         let standing = self.standing(standing);
@@ -324,12 +324,12 @@ impl Backend for Netfilter {
         };
         match self.connections.finish_inquiry(in_force) {
             Ok(false) => {}
-            Ok(true) => self.clear_doubt(),
-            Err(suspects) => {
-                let before = self.renew_generations(suspects.pods());
-                self.connections.reevaluate(suspects.pods().iter().cloned());
+            Ok(true) => self.clear_inquiry_marker(),
+            Err(affected) => {
+                let before = self.renew_generations(affected.pods());
+                self.connections.reevaluate(affected.pods().iter().cloned());
                 self.program_and_carry_over(&before);
-                self.clear_doubt();
+                self.clear_inquiry_marker();
             }
         }
         let in_force = InForce {
@@ -351,7 +351,10 @@ impl Backend for Netfilter {
     }
 
     fn outlook(&self) -> Outlook {
-        self.bypass.as_ref().map(Lookout::outlook).unwrap_or_default()
+        self.bypass
+            .as_ref()
+            .map(BypassDetector::outlook)
+            .unwrap_or_default()
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {

@@ -126,7 +126,7 @@ impl Marks {
 
     /// The bits of a direction in a flow of a pod that is gone: it is to end, and no rules give it back. All but the lowest.
     #[must_use]
-    pub fn left(self, direction: Direction) -> Mark {
+    pub fn gone(self, direction: Direction) -> Mark {
         let mask = self.mask(direction);
         Mark::new(without_lowest(mask).get(), mask)
     }
@@ -300,7 +300,7 @@ mod tests {
     fn what_is_to_end_is_no_generation_and_no_generation_is_to_end() {
         for direction in Direction::ALL {
             let ended = marks().ended(direction);
-            for mark in [marks().revoked(direction), marks().left(direction)] {
+            for mark in [marks().revoked(direction), marks().gone(direction)] {
                 let read = marks().generation(direction, mark.value(), mark.mask().get());
                 assert_eq!(read, None);
                 assert!(ended.is_in(mark.value()));

@@ -5,6 +5,6 @@ pub mod ruleset_events;
 mod bypass;
 mod watched_pods;
 
-pub(crate) use bypass::{Lookout, View};
+pub(crate) use bypass::{BypassDetector, PodSnapshot};
 pub(crate) use drift_poll::DriftPoll;
 pub(crate) use watched_pods::concerns_pod_netns;

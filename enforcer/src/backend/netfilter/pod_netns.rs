@@ -16,7 +16,7 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{Entry, IpSets, Kind, Member as Held, SetSpec};
+use egret_kernel::ipset::{Entry, IpSets, Kind, Member as KernelMember, SetSpec};
 use egret_kernel::iptables::{
     ChainName, Flavour, Hook, InterfaceName, IpTables, Match, Protocol, Rule as Line, SetName, Side, Sides,
     Table, TableListing, Target,
@@ -32,7 +32,7 @@ use crate::backend::netfilter::model::kernel_transport;
 use crate::backend::netfilter::model::settings::DenyAction;
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::conn_state::{neighbours, replies};
-use crate::backend::netfilter::render::deny::refusal;
+use crate::backend::netfilter::render::deny::deny_lines;
 use crate::backend::netfilter::sets::Contents;
 use crate::backend::netfilter::sets::members;
 use crate::backend::netfilter::sets::{MOST_MEMBERS, kernel_kind};
@@ -40,7 +40,7 @@ use egret_kernel::iptables::legacy;
 
 /// How rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Writing {
+pub(crate) struct RuleSettings {
     pub(crate) flavour: Flavour,
     pub(crate) deny: DenyAction,
 }
@@ -55,9 +55,9 @@ pub(crate) fn enforce(
     interfaces: &[InterfaceName],
     firewall: &EgressFirewall,
     contents: &Contents,
-    writing: Writing,
+    writing: RuleSettings,
 ) -> Result<usize, String> {
-    let wanted = Wanted::of(interfaces, firewall, contents);
+    let wanted = DesiredState::of(interfaces, firewall, contents);
     let work = || wanted.write(writing);
     namespaces::within(namespace.as_fd(), work).map_err(not_entered)?
 }
@@ -93,20 +93,20 @@ pub(crate) fn remove_everywhere(is_removed: bool) -> Result<Vec<String>, Backend
 }
 
 /// What a namespace is to hold.
-struct Wanted<'a> {
+struct DesiredState<'a> {
     interfaces: &'a [InterfaceName],
     firewall: &'a EgressFirewall,
     /// By name and family.
-    sets: BTreeMap<String, (Family, Kind, BTreeSet<Held>)>,
+    sets: BTreeMap<String, (Family, Kind, BTreeSet<KernelMember>)>,
     kinds: BTreeMap<SetId, SetKind>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> DesiredState<'a> {
     fn of(interfaces: &'a [InterfaceName], firewall: &'a EgressFirewall, contents: &Contents) -> Self {
         let named: BTreeSet<SetId> = firewall.sets().filter(|_| !interfaces.is_empty()).collect();
         let (mut sets, mut kinds) = (BTreeMap::new(), BTreeMap::new());
         for (id, (kind, members)) in contents.iter().filter(|(id, _)| named.contains(id)) {
-            let members: Vec<Held> = members.keys().copied().flat_map(members::whole).collect();
+            let members: Vec<KernelMember> = members.keys().copied().flat_map(members::whole).collect();
             kinds.insert(*id, *kind);
             for family in Family::BOTH {
                 let members = members.iter().copied().filter(|member| member.family() == family);
@@ -122,7 +122,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    fn write(&self, writing: Writing) -> Result<usize, String> {
+    fn write(&self, writing: RuleSettings) -> Result<usize, String> {
         let mut ipsets = IpSets::open().map_err(|error| error.to_string())?;
         let there = self.write_sets(&mut ipsets).map_err(|error| error.to_string())?;
         let mut differed = 0;
@@ -143,7 +143,7 @@ impl<'a> Wanted<'a> {
     /// Returns the names of all sets of ours.
     fn write_sets(&self, ipsets: &mut IpSets) -> Result<BTreeSet<String>, egret_kernel::ipset::Error> {
         let listed = ipsets.list(SET_PREFIX)?;
-        let mut there: BTreeMap<String, BTreeSet<Held>> = BTreeMap::new();
+        let mut there: BTreeMap<String, BTreeSet<KernelMember>> = BTreeMap::new();
         for set in listed {
             there.insert(
                 set.name,
@@ -159,7 +159,8 @@ impl<'a> Wanted<'a> {
                 there.insert(name.clone(), BTreeSet::new());
             }
             let held = &there[name];
-            let lasting = |members: Vec<&Held>| members.into_iter().copied().map(Entry::lasting).collect();
+            let lasting =
+                |members: Vec<&KernelMember>| members.into_iter().copied().map(Entry::lasting).collect();
             let added: Vec<Entry> = lasting(members.difference(held).collect());
             let gone: Vec<Entry> = lasting(held.difference(members).collect());
             ipsets.delete(name, &gone)?;
@@ -180,7 +181,7 @@ impl<'a> Wanted<'a> {
                 entry().as_str().to_owned(),
                 text(self.interfaces.iter().map(asked).collect()),
             ),
-            (denied().as_str().to_owned(), text(refusal(deny, family))),
+            (denied().as_str().to_owned(), text(deny_lines(deny, family))),
         ]);
         for (place, tier) in self.firewall.tiers.iter().enumerate() {
             let next = (place + 1 < self.firewall.tiers.len()).then(|| list(place + 1));

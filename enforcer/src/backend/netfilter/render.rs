@@ -14,8 +14,8 @@ pub mod chains;
 use egret_kernel::iptables::{InterfacePattern, Rule as Line};
 use egret_policies::rules::Direction;
 
-pub(crate) use pod::why_unasked;
-pub use pod::{Surroundings, direction, exposed, generation, pod};
+pub(crate) use pod::why_not_audited;
+pub use pod::{RenderContext, direction, exposed, generation, pod};
 
 /// A line about what comes from an interface, or goes to it.
 pub(crate) fn through(line: Line, direction: Direction, interface: impl Into<InterfacePattern>) -> Line {

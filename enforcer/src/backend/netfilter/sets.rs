@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as Held, Reason, SetHeader};
+use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as KernelMember, Reason, SetHeader};
 use egret_policies::rules::{Lapsed, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
@@ -29,10 +29,10 @@ mod resize;
 
 use create::TOGETHER;
 pub(crate) use programmed::kernel_kind;
-use programmed::{Known, drift};
+use programmed::{ProgrammedSet, drift};
 
 /// Members with the end of their life; none for those that stay.
-pub(crate) type Members = BTreeMap<Held, Option<Timestamp>>;
+pub(crate) type Members = BTreeMap<KernelMember, Option<Timestamp>>;
 
 /// What sets hold; those of names are left out, so that their rules allow nothing here.
 pub(crate) type Contents = BTreeMap<SetId, Content>;
@@ -42,7 +42,7 @@ pub(crate) type Content = (SetKind, Arc<BTreeMap<Member, Option<Timestamp>>>);
 
 /// A set that is wanted.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct DesiredSet {
     kind: SetKind,
     description: String,
     is_fixed: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Failure {
 
 /// Sets that rules may refer to.
 #[derive(Clone, Debug)]
-pub(crate) struct There {
+pub(crate) struct SetsSnapshot {
     pub(crate) sets: Arc<AvailableSets>,
     /// Changes when a set may have gone that was there, though it is wanted.
     pub(crate) listing: u64,
@@ -75,11 +75,11 @@ pub(crate) struct Sets {
     ipsets: IpSets,
     /// How many members a set may have.
     most: u32,
-    wanted: BTreeMap<SetId, Wanted>,
+    desired: BTreeMap<SetId, DesiredSet>,
     /// By name in the kernel; what is told of them is told in order.
-    known: HashMap<String, Known>,
+    programmed: HashMap<String, ProgrammedSet>,
     /// Those of them that nobody wants.
-    unwanted: BTreeSet<String>,
+    undesired: BTreeSet<String>,
     /// Those that rules may refer to: they are there in all families in which they are wanted.
     available: Arc<AvailableSets>,
     /// Changes when a set may have gone that was there.
@@ -87,9 +87,9 @@ pub(crate) struct Sets {
     /// Sets that are not as they should be, and why.
     failed: BTreeMap<SetId, Failure>,
     /// Sets that got members while somebody else was at work.
-    meanwhile: BTreeSet<SetId>,
+    concurrent: BTreeSet<SetId>,
     /// Whether the kernel holds the set that says that members went and nobody has looked yet what they had opened.
-    is_in_doubt: bool,
+    has_inquiry_marker: bool,
 }
 
 /// The most members of a set: as many as one would put in (the kernel allocates by need).
@@ -104,14 +104,14 @@ impl Sets {
         Ok(Self {
             ipsets: IpSets::open()?,
             most: MOST_MEMBERS,
-            wanted: BTreeMap::new(),
-            known: HashMap::new(),
-            unwanted: BTreeSet::new(),
+            desired: BTreeMap::new(),
+            programmed: HashMap::new(),
+            undesired: BTreeSet::new(),
             available: Arc::default(),
             listings: 0,
             failed: BTreeMap::new(),
-            meanwhile: BTreeSet::new(),
-            is_in_doubt: false,
+            concurrent: BTreeSet::new(),
+            has_inquiry_marker: false,
         })
     }
 
@@ -121,25 +121,25 @@ impl Sets {
     }
 
     /// Takes away what a killed life left of sets that were there for a moment only.
-    pub(crate) fn clear_passing(&mut self) -> Result<(), ipset::Error> {
-        preallocate::clear(&mut self.ipsets, names::is_passing)
+    pub(crate) fn remove_temporary(&mut self) -> Result<(), ipset::Error> {
+        preallocate::clear(&mut self.ipsets, names::is_temporary)
     }
 
     /// Believes what the kernel lists. Returns what had changed behind our back.
     pub(crate) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
         let most = self.most;
-        let mut listed: HashMap<String, Known> = self
+        let mut listed: HashMap<String, ProgrammedSet> = self
             .ipsets
             .list_those(names::is_own_set)?
             .into_iter()
-            .map(|listing| (listing.name.clone(), Known::of(listing, most, now)))
+            .map(|listing| (listing.name.clone(), ProgrammedSet::of(listing, most, now)))
             .collect();
-        self.is_in_doubt = listed.remove(names::doubt().as_str()).is_some();
-        let drift = drift(&self.known, &listed, now);
-        self.known = listed;
-        self.find_unwanted();
+        self.has_inquiry_marker = listed.remove(names::inquiry_marker().as_str()).is_some();
+        let drift = drift(&self.programmed, &listed, now);
+        self.programmed = listed;
+        self.find_undesired();
         self.listings += 1;
-        for id in self.wanted.keys().copied().collect::<Vec<_>>() {
+        for id in self.desired.keys().copied().collect::<Vec<_>>() {
             self.look_for(id);
         }
         Ok(drift)
@@ -147,25 +147,25 @@ impl Sets {
 
     /// Sets that are gone, are of another type, or hold another number of members than they should, in words. Reads no
     /// member: whoever takes one out and puts another in is found by `resync` alone.
-    pub(crate) fn oddities(&mut self, now: Timestamp) -> Result<Vec<String>, ipset::Error> {
+    pub(crate) fn mismatches(&mut self, now: Timestamp) -> Result<Vec<String>, ipset::Error> {
         let headers: BTreeMap<String, SetHeader> = self
             .ipsets
             .headers()?
             .into_iter()
             .map(|header| (header.name.clone(), header))
             .collect();
-        let odd = |(name, known): (&String, &Known)| match headers.get(name) {
+        let odd = |(name, known): (&String, &ProgrammedSet)| match headers.get(name) {
             Some(header) if known.looks_like(header, now) => None,
             Some(header) => Some(format!("the set {name} has {} members", header.elements)),
             None => Some(format!("the set {name} is gone")),
         };
-        let mut odd: Vec<String> = self.known.iter().filter_map(odd).collect();
+        let mut odd: Vec<String> = self.programmed.iter().filter_map(odd).collect();
         odd.sort();
         Ok(odd)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.programmed.is_empty()
     }
 
     /// The sets that rules may refer to: those that are there in all families in which they are wanted.
@@ -174,36 +174,36 @@ impl Sets {
     }
 
     /// The same, and as of when.
-    pub(crate) fn there(&self) -> There {
-        There {
+    pub(crate) fn snapshot(&self) -> SetsSnapshot {
+        SetsSnapshot {
             sets: self.available(),
             listing: self.listings,
         }
     }
 
     /// What is there once all that is wanted is. Whoever builds on it has it compared.
-    pub(crate) fn expected(&self) -> There {
+    pub(crate) fn desired_snapshot(&self) -> SetsSnapshot {
         let sets = self
-            .wanted
+            .desired
             .iter()
             .map(|(id, wanted)| (*id, wanted.available()))
             .collect();
-        There {
+        SetsSnapshot {
             sets: Arc::new(sets),
             listing: self.listings,
         }
     }
 
     /// Compares what was expected with what is there: where a set is missing, nothing holds that was built on it.
-    pub(crate) fn compare(&mut self, expected: &There) {
+    pub(crate) fn check_snapshot(&mut self, expected: &SetsSnapshot) {
         self.listings += u64::from(expected.sets != self.available);
     }
 
-    fn find_unwanted(&mut self) {
-        self.unwanted = self.known.keys().cloned().collect();
-        for (id, wanted) in &self.wanted {
+    fn find_undesired(&mut self) {
+        self.undesired = self.programmed.keys().cloned().collect();
+        for (id, wanted) in &self.desired {
             for family in wanted.families().all() {
-                self.unwanted.remove(names::set(*id, family).as_str());
+                self.undesired.remove(names::set(*id, family).as_str());
             }
         }
     }
@@ -218,16 +218,16 @@ impl Sets {
 
     /// A set, if it is there in all families in which it is wanted.
     fn as_wanted(&self, id: SetId) -> Option<Available> {
-        let set = self.wanted.get(&id)?.available();
-        let known = |family| self.known.get(names::set(id, family).as_str());
+        let set = self.desired.get(&id)?.available();
+        let known = |family| self.programmed.get(names::set(id, family).as_str());
         let mut families = set.families.all();
         let is_there = families.all(|family| known(family).is_some_and(|known| known.fits(set.kind)));
         is_there.then_some(set)
     }
 
     /// Whether a set remembers records that are over.
-    pub(crate) fn has_lapsed(&self, id: SetId) -> bool {
-        self.wanted
+    pub(crate) fn has_expired(&self, id: SetId) -> bool {
+        self.desired
             .get(&id)
             .is_some_and(|wanted| wanted.kind == SetKind::Records && !wanted.members.is_empty())
     }
@@ -235,7 +235,7 @@ impl Sets {
     /// What a set is to hold; none for records, which have no place where nobody is told of them.
     pub(crate) fn content(&self, id: SetId) -> Option<Content> {
         let wanted = self
-            .wanted
+            .desired
             .get(&id)
             .filter(|wanted| wanted.kind != SetKind::Records)?;
         Some((wanted.kind, Arc::clone(&wanted.members)))
@@ -243,14 +243,14 @@ impl Sets {
 
     /// Whether `content` says what a set is to hold.
     pub(crate) fn has_content(&self, id: SetId) -> bool {
-        let wanted = self.wanted.get(&id);
+        let wanted = self.desired.get(&id);
         wanted.is_some_and(|wanted| wanted.kind != SetKind::Records)
     }
 
     /// Whether a set of records holds an address, or did.
-    pub(crate) fn was_told(&self, id: SetId, address: IpAddr) -> bool {
+    pub(crate) fn has_record(&self, id: SetId, address: IpAddr) -> bool {
         let records = self
-            .wanted
+            .desired
             .get(&id)
             .filter(|wanted| wanted.kind == SetKind::Records);
         records.is_some_and(|wanted| wanted.members.contains_key(&Member::Address(address)))
@@ -258,7 +258,7 @@ impl Sets {
 
     /// Whether a set holds an address; a set of records also while the record is over.
     pub(crate) fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
-        let Some(wanted) = self.wanted.get(&id) else {
+        let Some(wanted) = self.desired.get(&id) else {
             return false;
         };
         match wanted.kind {
@@ -272,12 +272,12 @@ impl Sets {
 
     /// Whether the kernel holds other members of a set than are wanted.
     pub(crate) fn differs(&self, id: SetId) -> bool {
-        let Some(wanted) = self.wanted.get(&id) else {
+        let Some(wanted) = self.desired.get(&id) else {
             return false;
         };
         let target = members::target(&wanted.members);
         Family::BOTH.into_iter().any(|family| {
-            let known = self.known.get(names::set(id, family).as_str());
+            let known = self.programmed.get(names::set(id, family).as_str());
             let held = known.into_iter().flat_map(|known| known.members.keys());
             let wanted = target.keys().filter(|member| member.family() == family);
             !held.eq(wanted)
@@ -287,7 +287,7 @@ impl Sets {
     /// Whether there is a set of this name, in any family.
     pub(crate) fn is_known(&self, id: SetId) -> bool {
         let mut families = Family::BOTH.into_iter();
-        families.any(|family| self.known.contains_key(names::set(id, family).as_str()))
+        families.any(|family| self.programmed.contains_key(names::set(id, family).as_str()))
     }
 
     /// Has rules do without the sets that are not as they should be, if these say no, or hold too much: as if they were not there.
@@ -313,27 +313,27 @@ impl Sets {
         self.failed.insert(id, failure);
     }
 
-    pub(crate) fn want(&mut self, created: &[SetSpec]) {
+    pub(crate) fn add_desired(&mut self, created: &[SetSpec]) {
         for spec in created {
             let description = spec.description.to_string();
-            self.wanted.entry(spec.id).or_insert_with(|| Wanted {
+            self.desired.entry(spec.id).or_insert_with(|| DesiredSet {
                 kind: spec.kind,
                 description,
                 is_fixed: spec.is_fixed(),
                 members: Arc::default(),
-                room: MOST_LAPSED,
+                room: MOST_EXPIRED,
             });
             for name in both(spec.id) {
-                self.unwanted.remove(&name);
+                self.undesired.remove(&name);
             }
             self.look_for(spec.id);
         }
     }
 
     /// Takes changes of members as wanted.
-    pub(crate) fn note(&mut self, changes: &[MembersChanged]) {
+    pub(crate) fn note_members(&mut self, changes: &[MembersChanged]) {
         for change in changes {
-            let Some(wanted) = self.wanted.get_mut(&change.set) else {
+            let Some(wanted) = self.desired.get_mut(&change.set) else {
                 continue;
             };
             let before = wanted.families();
@@ -364,9 +364,9 @@ impl Sets {
     }
 
     /// Takes records that were over before their set was made.
-    pub(crate) fn note_lapsed(&mut self, all: &[Lapsed]) {
+    pub(crate) fn note_expired(&mut self, all: &[Lapsed]) {
         for lapsed in all {
-            let Some(wanted) = self.wanted.get_mut(&lapsed.set) else {
+            let Some(wanted) = self.desired.get_mut(&lapsed.set) else {
                 continue;
             };
             for (address, ended) in &lapsed.addresses {
@@ -377,20 +377,20 @@ impl Sets {
     }
 
     /// Takes note of sets that got members while somebody else was at work.
-    pub(crate) fn note_meanwhile(&mut self, changes: &[MembersChanged]) {
-        self.meanwhile.extend(changes.iter().map(|change| change.set));
+    pub(crate) fn note_concurrent(&mut self, changes: &[MembersChanged]) {
+        self.concurrent.extend(changes.iter().map(|change| change.set));
     }
 
     /// Those since the last call.
-    pub(crate) fn take_meanwhile(&mut self) -> BTreeSet<SetId> {
-        std::mem::take(&mut self.meanwhile)
+    pub(crate) fn take_concurrent(&mut self) -> BTreeSet<SetId> {
+        std::mem::take(&mut self.concurrent)
     }
 
     /// Writes changes that were noted to the sets that are there.
     pub(crate) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
         let (mut writes, mut full) = (Vec::new(), Vec::new());
         for change in changes {
-            let Some(wanted) = self.wanted.get(&change.set) else {
+            let Some(wanted) = self.desired.get(&change.set) else {
                 continue;
             };
             full.extend(wanted.is_full().then_some(change.set));
@@ -401,7 +401,8 @@ impl Sets {
                 .removed
                 .iter()
                 .chain(change.added.iter().map(|(member, _)| member));
-            let mut touched: Vec<Held> = members.flat_map(|member| members::held_as(*member)).collect();
+            let mut touched: Vec<KernelMember> =
+                members.flat_map(|member| members::held_as(*member)).collect();
             touched.sort_unstable();
             touched.dedup();
             let target = |held| members::wanted_for(&wanted.members, held);
@@ -409,16 +410,16 @@ impl Sets {
         }
         self.carry_out(writes, now);
         for id in full {
-            if let Some(wanted) = self.wanted.get_mut(&id) {
+            if let Some(wanted) = self.desired.get_mut(&id) {
                 wanted.make_room(now);
             }
         }
     }
 
     /// Makes every wanted set hold what it should; returns the sets from which members went.
-    pub(crate) fn settle(&mut self, now: Timestamp) -> BTreeSet<SetId> {
+    pub(crate) fn sync(&mut self, now: Timestamp) -> BTreeSet<SetId> {
         self.failed.clear();
-        let all: Vec<SetId> = self.wanted.keys().copied().collect();
+        let all: Vec<SetId> = self.desired.keys().copied().collect();
         let mut shrunk = BTreeSet::new();
         for some in all.chunks(TOGETHER) {
             let mut writes = Vec::new();
@@ -429,7 +430,7 @@ impl Sets {
     }
 
     /// Makes a wanted set hold what it should, whatever is there under its name.
-    pub(crate) fn settle_one(&mut self, id: SetId, now: Timestamp) {
+    pub(crate) fn sync_one(&mut self, id: SetId, now: Timestamp) {
         let mut writes = Vec::new();
         self.plan_whole(id, now, &mut writes);
         self.carry_out(writes, now);
@@ -437,7 +438,7 @@ impl Sets {
 
     /// Plans to have a wanted set, which is made unless it is there, hold what it should; says whether members go.
     fn plan_whole(&mut self, id: SetId, now: Timestamp, writes: &mut Vec<Write>) -> bool {
-        let Some(wanted) = self.wanted.get_mut(&id) else {
+        let Some(wanted) = self.desired.get_mut(&id) else {
             return false;
         };
         wanted.forget_oldest(now);
@@ -451,33 +452,33 @@ impl Sets {
             }
         }
         self.look_for(id);
-        self.unwant_in_others(id, families);
+        self.remove_from_others(id, families);
         // What the kernel holds of records and we do not know was told before we began.
         let surplus = match kind {
             SetKind::Records => BTreeSet::new(),
             SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts => self.surplus(id, &target),
         };
         if !surplus.is_empty() {
-            self.doubt();
+            self.set_inquiry_marker();
         }
-        let touched: Vec<Held> = target.keys().chain(&surplus).copied().collect();
+        let touched: Vec<KernelMember> = target.keys().chain(&surplus).copied().collect();
         self.plan(id, &touched, |held| target.get(&held).copied(), now, writes);
         !surplus.is_empty()
     }
 
     /// An earlier version made each set in both families.
-    fn unwant_in_others(&mut self, id: SetId, wanted: Families) {
+    fn remove_from_others(&mut self, id: SetId, wanted: Families) {
         let others = Family::BOTH.into_iter().filter(|family| !wanted.has(*family));
         let names = others.map(|family| String::from(names::set(id, family)));
-        self.unwanted
-            .extend(names.filter(|name| self.known.contains_key(name)));
+        self.undesired
+            .extend(names.filter(|name| self.programmed.contains_key(name)));
     }
 
     /// Members that the kernel holds and nobody wants.
-    fn surplus(&self, id: SetId, target: &Members) -> BTreeSet<Held> {
+    fn surplus(&self, id: SetId, target: &Members) -> BTreeSet<KernelMember> {
         Family::BOTH
             .iter()
-            .filter_map(|family| self.known.get(names::set(id, *family).as_str()))
+            .filter_map(|family| self.programmed.get(names::set(id, *family).as_str()))
             .flat_map(|known| known.members.keys())
             .filter(|member| !target.contains_key(member))
             .copied()
@@ -487,7 +488,7 @@ impl Sets {
     /// Makes the set of a family, unless it is there.
     fn create(&mut self, id: SetId, kind: SetKind, family: Family, members: usize) -> Result<(), String> {
         let spec = self.spec(id, kind, family, members);
-        match self.known.get(&spec.name) {
+        match self.programmed.get(&spec.name) {
             Some(known) if known.fits(kind) => return Ok(()),
             // Whoever made it, it holds nothing that rules of ours could ask for. While rules name it, it stays.
             Some(_) => self
@@ -497,7 +498,8 @@ impl Sets {
             None => {}
         }
         self.ipsets.create(&spec).map_err(|error| said(&error))?;
-        self.known.insert(spec.name.clone(), Known::made(&spec));
+        self.programmed
+            .insert(spec.name.clone(), ProgrammedSet::made(&spec));
         Ok(())
     }
 
@@ -505,8 +507,8 @@ impl Sets {
     fn plan(
         &self,
         id: SetId,
-        touched: &[Held],
-        target: impl Fn(Held) -> Option<Option<Timestamp>>,
+        touched: &[KernelMember],
+        target: impl Fn(KernelMember) -> Option<Option<Timestamp>>,
         now: Timestamp,
         writes: &mut Vec<Write>,
     ) {
@@ -515,7 +517,7 @@ impl Sets {
                 continue;
             }
             let name = String::from(names::set(id, family));
-            let known = self.known.get(&name);
+            let known = self.programmed.get(&name);
             let mut write = Write::of(id, name);
             for member in touched.iter().filter(|member| member.family() == family) {
                 let held = known.and_then(|known| known.members.get(member)).copied();
@@ -540,7 +542,7 @@ impl Sets {
                 let reason = said(&error);
                 tracing::warn!(set = change.name, reason, "a set does not hold what it should");
                 self.fail(id, reason, !change.deleted.is_empty());
-            } else if let Some(known) = self.known.get_mut(&change.name) {
+            } else if let Some(known) = self.programmed.get_mut(&change.name) {
                 known.members.extend(held);
                 for deleted in &change.deleted {
                     known.members.remove(&deleted.member);
@@ -549,32 +551,36 @@ impl Sets {
         }
     }
 
-    pub(crate) fn unwant(&mut self, destroyed: &[SetId]) {
+    pub(crate) fn remove_desired(&mut self, destroyed: &[SetId]) {
         for id in destroyed {
-            self.wanted.remove(id);
+            self.desired.remove(id);
             self.failed.remove(id);
             Arc::make_mut(&mut self.available).remove(id);
-            let there = both(*id).into_iter().filter(|name| self.known.contains_key(name));
-            self.unwanted.extend(there);
+            let there = both(*id)
+                .into_iter()
+                .filter(|name| self.programmed.contains_key(name));
+            self.undesired.extend(there);
         }
     }
 
     /// Whether there is anything to destroy.
-    pub(crate) fn has_unwanted(&self) -> bool {
-        !self.unwanted.is_empty()
+    pub(crate) fn has_undesired(&self) -> bool {
+        !self.undesired.is_empty()
     }
 
     /// Destroys what is ours and not wanted; what is still in use is left for the next time.
-    pub(crate) fn sweep(&mut self) -> Vec<String> {
+    pub(crate) fn destroy_undesired(&mut self) -> Vec<String> {
         let mut kept = Vec::new();
         let mut waits = MOST_WAITS;
-        for name in std::mem::take(&mut self.unwanted) {
+        for name in std::mem::take(&mut self.undesired) {
             match self.ipsets.destroy_unnamed(&name, &mut waits) {
-                Ok(()) => drop(self.known.remove(&name)),
-                Err(error) if error.reason() == Some(Reason::NoSuchSet) => drop(self.known.remove(&name)),
+                Ok(()) => drop(self.programmed.remove(&name)),
+                Err(error) if error.reason() == Some(Reason::NoSuchSet) => {
+                    drop(self.programmed.remove(&name))
+                }
                 Err(error) => {
                     kept.push(error.to_string());
-                    self.unwanted.insert(name);
+                    self.undesired.insert(name);
                 }
             }
         }
@@ -583,46 +589,46 @@ impl Sets {
 
     /// Has the kernel hold, as long as it is not known what is open from or to members that go, that it is not known: a life that
     /// ends meanwhile leaves it to the next one.
-    pub(crate) fn doubt(&mut self) {
-        if self.is_in_doubt {
+    pub(crate) fn set_inquiry_marker(&mut self) {
+        if self.has_inquiry_marker {
             return;
         }
-        let spec = ipset::SetSpec::new(names::doubt().as_str(), Kind::HashIp, Family::V4);
+        let spec = ipset::SetSpec::new(names::inquiry_marker().as_str(), Kind::HashIp, Family::V4);
         match self.ipsets.create(&spec) {
-            Ok(()) => self.is_in_doubt = true,
+            Ok(()) => self.has_inquiry_marker = true,
             Err(error) => {
                 tracing::warn!(%error, "an enforcer that ends now leaves forbidden connections open")
             }
         }
     }
 
-    pub(crate) const fn is_in_doubt(&self) -> bool {
-        self.is_in_doubt
+    pub(crate) const fn has_inquiry_marker(&self) -> bool {
+        self.has_inquiry_marker
     }
 
     /// It is known again.
-    pub(crate) fn be_sure(&mut self) {
-        if !self.is_in_doubt {
+    pub(crate) fn clear_inquiry_marker(&mut self) {
+        if !self.has_inquiry_marker {
             return;
         }
-        match self.ipsets.destroy(names::doubt().as_str()) {
-            Ok(()) => self.is_in_doubt = false,
-            Err(error) if error.reason() == Some(Reason::NoSuchSet) => self.is_in_doubt = false,
+        match self.ipsets.destroy(names::inquiry_marker().as_str()) {
+            Ok(()) => self.has_inquiry_marker = false,
+            Err(error) if error.reason() == Some(Reason::NoSuchSet) => self.has_inquiry_marker = false,
             Err(error) => tracing::warn!(%error, "the next life asks all connections again, in vain"),
         }
     }
 
     /// Wants nothing any more.
     pub(crate) fn forget(&mut self) {
-        self.wanted.clear();
+        self.desired.clear();
         self.failed.clear();
         self.available = Arc::default();
-        self.find_unwanted();
+        self.find_undesired();
     }
 
     pub(crate) fn dump(&self) -> String {
         let mut lines = Vec::new();
-        for (id, wanted) in &self.wanted {
+        for (id, wanted) in &self.desired {
             lines.push(format!(
                 "set {} {:?} {}",
                 id.digest(),
@@ -632,7 +638,7 @@ impl Sets {
             for family in wanted.families().all() {
                 let name = names::set(*id, family);
                 let held = self
-                    .known
+                    .programmed
                     .get(name.as_str())
                     .map_or_else(|| "missing".to_owned(), |known| known.members.len().to_string());
                 lines.push(format!("  {}: {held} programmed", name.as_str()));
@@ -649,7 +655,7 @@ struct Write {
     id: SetId,
     change: ipset::Change,
     /// What it holds then, with the ends that the kernel was not told to the millisecond.
-    held: Vec<(Held, Option<Timestamp>)>,
+    held: Vec<(KernelMember, Option<Timestamp>)>,
 }
 
 impl Write {
@@ -662,7 +668,7 @@ impl Write {
         Self { id, change, held }
     }
 
-    fn add(&mut self, member: Held, expires: Option<Timestamp>, now: Timestamp) {
+    fn add(&mut self, member: KernelMember, expires: Option<Timestamp>, now: Timestamp) {
         if let Some(entry) = entry(member, expires, now) {
             self.change.added.push(entry);
         }
@@ -680,9 +686,9 @@ fn both(id: SetId) -> [String; 2] {
 }
 
 /// Records that are over and remembered for the connections that they opened, for each set.
-const MOST_LAPSED: usize = 4096;
+const MOST_EXPIRED: usize = 4096;
 
-impl Wanted {
+impl DesiredSet {
     /// As it is available once it is made.
     fn available(&self) -> Available {
         Available {
@@ -712,7 +718,7 @@ impl Wanted {
     fn make_room(&mut self, now: Timestamp) {
         if self.is_full() {
             self.forget_oldest(now);
-            self.room = MOST_LAPSED.max(self.members.len()) * 2;
+            self.room = MOST_EXPIRED.max(self.members.len()) * 2;
         }
     }
 
@@ -731,7 +737,7 @@ impl Wanted {
             .collect();
         let Some(surplus) = lapsed
             .len()
-            .checked_sub(MOST_LAPSED)
+            .checked_sub(MOST_EXPIRED)
             .filter(|surplus| *surplus > 0)
         else {
             return;
@@ -752,7 +758,7 @@ fn lives_longer(wanted: Option<Timestamp>, held: Option<Option<Timestamp>>, now:
     }
 }
 
-fn entry(member: Held, expires: Option<Timestamp>, now: Timestamp) -> Option<Entry> {
+fn entry(member: KernelMember, expires: Option<Timestamp>, now: Timestamp) -> Option<Entry> {
     match expires {
         None => Some(Entry::lasting(member)),
         Some(at) => at.seconds_left(now).map(|seconds| Entry::living(member, seconds)),

@@ -10,12 +10,12 @@ use egret_policies::rules::{Batch, Direction, Member};
 use egret_shared::net::IpNet;
 use egret_shared::pod::PodKey;
 
-use super::flow_dump::Question;
+use super::flow_dump::FlowQuery;
 use crate::backend::netfilter::model::ipvs::has_ipvs;
 
 /// Pods and directions, and the members for whose sake they are asked again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Suspects {
+pub(crate) struct AffectedConnections {
     pods: BTreeSet<(PodKey, Direction)>,
     peers: Peers,
 }
@@ -27,22 +27,22 @@ struct Peers {
     networks: BTreeSet<IpNet>,
 }
 
-impl Suspects {
+impl AffectedConnections {
     /// Those of a batch. Where a pod has new rules as well, more than these members may be concerned.
     pub(crate) fn of(batch: &Batch) -> Self {
         let replaced: BTreeSet<&PodKey> = batch.rules_replaced.iter().map(|rules| &rules.pod).collect();
         let suspected = batch.by_members.iter().filter(|(pod, _)| !replaced.contains(pod));
-        let mut suspects = Self {
+        let mut affected = Self {
             pods: suspected.cloned().collect(),
             peers: Peers::default(),
         };
-        if !suspects.is_empty() {
+        if !affected.is_empty() {
             let added = batch.members_changed.iter().flat_map(|change| &change.added);
             let removed = batch.members_changed.iter().flat_map(|change| &change.removed);
             let members = added.map(|(member, _)| member).chain(removed);
-            members.for_each(|member| suspects.peers.insert(*member));
+            members.for_each(|member| affected.peers.insert(*member));
         }
-        suspects
+        affected
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -60,8 +60,8 @@ impl Suspects {
         some
     }
 
-    pub(crate) fn has(&self, asked: &(PodKey, Direction)) -> bool {
-        self.pods.contains(asked)
+    pub(crate) fn has(&self, reevaluated: &(PodKey, Direction)) -> bool {
+        self.pods.contains(reevaluated)
     }
 
     /// Whether a changed member is at an end of it, before or behind any translation.
@@ -84,20 +84,20 @@ impl Suspects {
     }
 
     /// Where their flows are. Behind IPVS the address that was asked about is neither whence answers come nor who began.
-    pub(super) fn question(&self) -> Question {
+    pub(super) fn query(&self) -> FlowQuery {
         if self.is_empty() {
-            return Question::default();
+            return FlowQuery::default();
         }
         let ends = |host: &IpAddr| Direction::ALL.map(|direction| (direction, *host));
-        let mut question = Question::about(self.peers.hosts.iter().flat_map(ends).collect());
+        let mut query = FlowQuery::about(self.peers.hosts.iter().flat_map(ends).collect());
         let networks = self.peers.networks.iter();
-        question
+        query
             .families
             .extend(networks.map(|network| Family::of(network.addr())));
         if has_ipvs() {
-            question.families.extend(Family::BOTH);
+            query.families.extend(Family::BOTH);
         }
-        question
+        query
     }
 }
 

@@ -8,8 +8,8 @@ use egret_policies::rules::{Direction, DirectionRules, PeerMatch, PodRules, Rule
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
-use super::flow_dump::Seen;
-use super::verdict::Judge;
+use super::flow_dump::FlowDump;
+use super::verdict::Evaluator;
 use super::{Connections, InForce};
 use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::names::PodChains;
@@ -33,13 +33,13 @@ impl Connections {
         }
         let mut conntrack = Conntrack::open()?;
         let opened = carried.iter().flat_map(|(rules, ..)| &rules.addresses);
-        let mut ends = self.ends_in_question(in_force);
+        let mut ends = self.flow_query(in_force);
         ends.ends
             .extend(opened.map(|address| (Direction::Egress, *address)));
-        let mut seen = Seen::look(&mut conntrack, ends, 0)?;
+        let mut dump = FlowDump::query(&mut conntrack, ends, 0)?;
         for (rules, old, new) in carried {
             let pod = &rules.pod;
-            match carry_over(&mut conntrack, &mut seen.flows, rules, in_force.sets, old, new) {
+            match carry_over(&mut conntrack, &mut dump.flows, rules, in_force.sets, old, new) {
                 Ok(0) => {}
                 Ok(flows) => {
                     tracing::debug!(%pod, flows, "connections of expired records go on under the new rules")
@@ -49,7 +49,7 @@ impl Connections {
                 }
             }
         }
-        self.seen = Some(seen);
+        self.dump = Some(dump);
         Ok(())
     }
 }
@@ -84,15 +84,15 @@ fn carry_over(
 /// Whether a flow that a pod opened goes on although the record is over that it was opened by.
 pub(super) fn outlasts(flow: &Flow, rules: &PodRules, sets: &SharedSets) -> bool {
     let address = flow.reply.source;
-    let was_told = || sets_with(&rules.egress).any(|id| sets.lock().was_told(id, address));
+    let was_told = || sets_with(&rules.egress).any(|id| sets.lock().has_record(id, address));
     // The addresses of names are neither the node's own nor the pod's.
-    let judge = Judge { sets, own_node: None };
-    !is_off(Switch::KeepLapsed) && was_told() && judge.allows(rules, Direction::Egress, flow)
+    let evaluator = Evaluator { sets, own_node: None };
+    !is_off(Switch::KeepLapsed) && was_told() && evaluator.allows(rules, Direction::Egress, flow)
 }
 
 fn has_lapsed(rule: &Rule, sets: &SharedSets) -> bool {
     match &rule.peer {
-        PeerMatch::In(id) => sets.lock().has_lapsed(*id),
+        PeerMatch::In(id) => sets.lock().has_expired(*id),
         PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => false,
     }
 }

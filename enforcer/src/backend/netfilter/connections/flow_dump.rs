@@ -10,18 +10,18 @@ use egret_kernel::{Family, netlink};
 use egret_policies::rules::Direction;
 
 /// Flows that a pod with this address opened, or that were opened to it.
-pub(super) type End = (Direction, IpAddr);
+pub(super) type FlowEnd = (Direction, IpAddr);
 
 /// Which flows are to be seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Question {
-    pub(super) ends: BTreeSet<End>,
+pub(super) struct FlowQuery {
+    pub(super) ends: BTreeSet<FlowEnd>,
     /// All of a family.
     pub(super) families: BTreeSet<Family>,
 }
 
-impl Question {
-    pub(super) const fn about(ends: BTreeSet<End>) -> Self {
+impl FlowQuery {
+    pub(super) const fn about(ends: BTreeSet<FlowEnd>) -> Self {
         Self {
             ends,
             families: BTreeSet::new(),
@@ -35,29 +35,29 @@ impl Question {
     }
 
     fn answers(&self, other: &Self) -> bool {
-        let is_in = |end: &End| self.ends.contains(end) || self.families.contains(&Family::of(end.1));
+        let is_in = |end: &FlowEnd| self.ends.contains(end) || self.families.contains(&Family::of(end.1));
         self.families.is_superset(&other.families) && other.ends.iter().all(is_in)
     }
 }
 
 /// Flows as they were at one moment.
 #[derive(Debug)]
-pub(super) struct Seen {
-    question: Question,
+pub(super) struct FlowDump {
+    query: FlowQuery,
     pub(super) flows: Vec<Flow>,
     /// Whether these are all flows that there were.
     pub(super) is_all: bool,
 }
 
-impl Seen {
+impl FlowDump {
     /// Asks the kernel for all these flows; others may be among them. Who has so many more questions about flows is spared them
     /// where these are all that there are.
-    pub(super) fn look(
+    pub(super) fn query(
         conntrack: &mut Conntrack,
-        question: Question,
+        query: FlowQuery,
         more: usize,
     ) -> Result<Self, netlink::Error> {
-        let mut filters = filters(&question);
+        let mut filters = filters(&query);
         let count = conntrack.count()?;
         let is_all = filters.len() + more > 1 && (is_whole(&filters) || count <= FEW_FLOWS);
         if is_all {
@@ -73,16 +73,12 @@ impl Seen {
             found.extend(flows.map(|flow| ((flow.zone, flow.original), flow)));
         }
         let flows = found.into_values().collect();
-        Ok(Self {
-            question,
-            flows,
-            is_all,
-        })
+        Ok(Self { query, flows, is_all })
     }
 
     /// Whether all these flows are among them.
-    pub(super) fn has(&self, question: &Question) -> bool {
-        self.question.answers(question)
+    pub(super) fn has(&self, query: &FlowQuery) -> bool {
+        self.query.answers(query)
     }
 }
 
@@ -90,13 +86,13 @@ impl Seen {
 const FEW_FLOWS: u32 = 1 << 13;
 
 /// What is to be asked. Of IPv6 the kernel tells all in any case.
-fn filters(question: &Question) -> Vec<Filter> {
+fn filters(query: &FlowQuery) -> Vec<Filter> {
     const FEW: usize = 2;
     let ends = |family| {
-        let ends = question.ends.iter();
+        let ends = query.ends.iter();
         ends.filter(move |(_, address)| Family::of(*address) == family)
     };
-    let is_whole = |family| question.families.contains(&family);
+    let is_whole = |family| query.families.contains(&family);
     let mut filters: Vec<Filter> = match ends(Family::V4).count() {
         0..=FEW if !is_whole(Family::V4) => ends(Family::V4).map(|end| filter(*end)).collect(),
         _ => vec![Filter::family(Family::V4)],
@@ -107,7 +103,7 @@ fn filters(question: &Question) -> Vec<Filter> {
     filters
 }
 
-fn filter((direction, address): End) -> Filter {
+fn filter((direction, address): FlowEnd) -> Filter {
     match direction {
         Direction::Egress => Filter::from_source(address),
         Direction::Ingress => Filter::answered_by(address),
@@ -125,7 +121,7 @@ fn is_whole(filters: &[Filter]) -> bool {
 mod tests {
     use super::*;
 
-    fn ends(number: u8, family: Family) -> BTreeSet<End> {
+    fn ends(number: u8, family: Family) -> BTreeSet<FlowEnd> {
         let address = |last: u8| match family {
             Family::V4 => IpAddr::from([10, 0, 0, last]),
             Family::V6 => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)]),
@@ -139,8 +135,8 @@ mod tests {
     fn the_kernel_is_asked_at_most_three_times_and_once_where_all_are_wanted() {
         let (few, many) = (ends(1, Family::V4), ends(2, Family::V4));
         let six = ends(1, Family::V6);
-        let both = |one: &BTreeSet<End>, other: &BTreeSet<End>| one.union(other).copied().collect();
-        let rows: [(BTreeSet<End>, usize, bool); 6] = [
+        let both = |one: &BTreeSet<FlowEnd>, other: &BTreeSet<FlowEnd>| one.union(other).copied().collect();
+        let rows: [(BTreeSet<FlowEnd>, usize, bool); 6] = [
             (BTreeSet::new(), 0, false),
             (few.clone(), 2, false),
             (many.clone(), 1, false),
@@ -149,12 +145,12 @@ mod tests {
             (both(&many, &six), 2, true),
         ];
         for (ends, number, whole) in rows {
-            let asked = filters(&Question::about(ends.clone()));
+            let asked = filters(&FlowQuery::about(ends.clone()));
             assert_eq!((asked.len(), is_whole(&asked)), (number, whole), "{ends:?}");
         }
-        let networks = Question {
+        let networks = FlowQuery {
             families: Family::BOTH.into(),
-            ..Question::about(few)
+            ..FlowQuery::about(few)
         };
         assert!(is_whole(&filters(&networks)));
     }
@@ -162,21 +158,21 @@ mod tests {
     #[test]
     fn what_was_seen_of_a_family_answers_for_each_of_its_ends() {
         let (few, many) = (ends(1, Family::V4), ends(2, Family::V4));
-        let whole = Question {
+        let whole = FlowQuery {
             families: [Family::V4].into(),
-            ..Question::default()
+            ..FlowQuery::default()
         };
         let rows = [
             (&many, &few, true),
             (&few, &many, false),
             (&few, &ends(1, Family::V6), false),
         ];
-        for (seen, asked, is_enough) in rows {
-            let [seen, asked] = [seen, asked].map(|ends| Question::about(ends.clone()));
-            assert_eq!(seen.answers(&asked), is_enough, "{seen:?} {asked:?}");
+        for (dump, asked, is_enough) in rows {
+            let [dump, asked] = [dump, asked].map(|ends| FlowQuery::about(ends.clone()));
+            assert_eq!(dump.answers(&asked), is_enough, "{dump:?} {asked:?}");
         }
-        assert!(whole.answers(&Question::about(many.clone())));
-        assert!(!Question::about(many).answers(&whole));
-        assert!(!whole.answers(&Question::about(ends(1, Family::V6))));
+        assert!(whole.answers(&FlowQuery::about(many.clone())));
+        assert!(!FlowQuery::about(many).answers(&whole));
+        assert!(!whole.answers(&FlowQuery::about(ends(1, Family::V6))));
     }
 }

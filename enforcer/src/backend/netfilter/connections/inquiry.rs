@@ -9,9 +9,9 @@ use egret_kernel::{Mark, netlink, passing};
 use egret_policies::rules::Direction;
 use egret_shared::switch::{Switch, is_off};
 
-use super::affected::Suspects;
+use super::affected::AffectedConnections;
 use super::expired_records;
-use super::flow_dump::Seen;
+use super::flow_dump::FlowDump;
 use super::{Connections, InForce};
 use crate::backend::netfilter::names::PodChains;
 use crate::backend::{Found, Inquiry};
@@ -20,19 +20,19 @@ use crate::backend::{Found, Inquiry};
 #[derive(Debug, Default)]
 pub(super) struct MemberInquiry {
     /// Those for whom nobody has looked yet.
-    due: Suspects,
+    due: AffectedConnections,
     /// Those for whom somebody looks.
-    away: Option<Away>,
+    running: Option<RunningInquiry>,
 }
 
 #[derive(Debug)]
-struct Away {
-    suspects: Arc<Suspects>,
-    answer: Answer,
+struct RunningInquiry {
+    affected: Arc<AffectedConnections>,
+    answer: InquiryResult,
 }
 
 /// What was found; nothing before somebody looked.
-type Answer = Arc<Mutex<Option<Result<Seen, Unknown>>>>;
+type InquiryResult = Arc<Mutex<Option<Result<FlowDump, Unknown>>>>;
 
 /// Why it is not known what is open.
 #[derive(Debug, thiserror::Error)]
@@ -51,19 +51,19 @@ const MANY: usize = 1 << 12;
 impl MemberInquiry {
     /// An inquiry about those who are due, unless there is one under way.
     fn begin(&mut self) -> Option<Inquiry> {
-        if self.away.is_some() || self.due.is_empty() {
+        if self.running.is_some() || self.due.is_empty() {
             return None;
         }
-        let suspects = Arc::new(std::mem::take(&mut self.due));
-        let away = Away {
-            suspects: Arc::clone(&suspects),
-            answer: Answer::default(),
+        let affected = Arc::new(std::mem::take(&mut self.due));
+        let running = RunningInquiry {
+            affected: Arc::clone(&affected),
+            answer: InquiryResult::default(),
         };
-        let answer = Arc::clone(&away.answer);
-        self.away = Some(away);
+        let answer = Arc::clone(&running.answer);
+        self.running = Some(running);
         Some(Box::new(move || {
-            let found = look(&suspects);
-            let is_nothing = matches!(&found, Ok(seen) if seen.flows.is_empty());
+            let found = look(&affected);
+            let is_nothing = matches!(&found, Ok(dump) if dump.flows.is_empty());
             *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             if is_nothing {
                 Found::Nothing
@@ -74,36 +74,36 @@ impl MemberInquiry {
     }
 
     /// Whom the last inquiry was about, and what it found, once it has.
-    fn end(&mut self) -> Option<(Arc<Suspects>, Result<Seen, Unknown>)> {
-        let away = self.away.as_ref()?;
-        let found = away
+    fn end(&mut self) -> Option<(Arc<AffectedConnections>, Result<FlowDump, Unknown>)> {
+        let running = self.running.as_ref()?;
+        let found = running
             .answer
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take()?;
-        self.away.take().map(|away| (away.suspects, found))
+        self.running.take().map(|running| (running.affected, found))
     }
 }
 
 /// What is open from or to members that came or went. Sets are in the kernel as they are to be.
-fn look(suspects: &Suspects) -> Result<Seen, Unknown> {
+fn look(affected: &AffectedConnections) -> Result<FlowDump, Unknown> {
     passing::wait()?;
-    let mut seen = Seen::look(&mut Conntrack::open()?, suspects.question(), 0)?;
-    seen.flows.retain(|flow| suspects.touch(flow));
-    Ok(seen)
+    let mut dump = FlowDump::query(&mut Conntrack::open()?, affected.query(), 0)?;
+    dump.flows.retain(|flow| affected.touch(flow));
+    Ok(dump)
 }
 
 impl Connections {
     /// Has connections of these judged again that members concern which came or went.
-    pub(crate) fn reevaluate_members(&mut self, suspects: Suspects) {
+    pub(crate) fn reevaluate_members(&mut self, affected: AffectedConnections) {
         if !is_off(Switch::Generation) && !is_off(Switch::AskMembers) {
-            self.inquiry.due.extend(suspects);
+            self.inquiry.due.extend(affected);
         }
     }
 
     /// Whether nobody is to be looked for any more.
     pub(crate) fn has_no_inquiry(&self) -> bool {
-        self.inquiry.due.is_empty() && self.inquiry.away.is_none()
+        self.inquiry.due.is_empty() && self.inquiry.running.is_none()
     }
 
     /// An inquiry about those who are due, unless there is one under way.
@@ -115,16 +115,16 @@ impl Connections {
     ///
     /// # Errors
     /// Pods of which it could not be found out: all their connections are to be judged again.
-    pub(crate) fn finish_inquiry(&mut self, in_force: InForce<'_>) -> Result<bool, Suspects> {
-        let Some((suspects, found)) = self.inquiry.end() else {
+    pub(crate) fn finish_inquiry(&mut self, in_force: InForce<'_>) -> Result<bool, AffectedConnections> {
+        let Some((affected, found)) = self.inquiry.end() else {
             return Ok(false);
         };
-        let suspects = suspects.among(|pod| in_force.pods.contains(pod));
-        match found.and_then(|seen| unmark(in_force, &suspects, seen)) {
-            Ok(seen) => self.suspect(suspects, seen),
+        let affected = affected.among(|pod| in_force.pods.contains(pod));
+        match found.and_then(|dump| unmark(in_force, &affected, dump)) {
+            Ok(dump) => self.suspect(affected, dump),
             Err(why) => {
-                tracing::debug!(%why, pods = suspects.pods().len(), "all that pods have open is asked again");
-                return Err(suspects);
+                tracing::debug!(%why, pods = affected.pods().len(), "all that pods have open is asked again");
+                return Err(affected);
             }
         }
         Ok(true)
@@ -132,30 +132,34 @@ impl Connections {
 }
 
 /// Takes from flows the mark that has them pass without being judged.
-fn unmark(in_force: InForce<'_>, suspects: &Suspects, mut seen: Seen) -> Result<Seen, Unknown> {
-    let concerned = concerned(in_force, suspects, &seen.flows);
+fn unmark(
+    in_force: InForce<'_>,
+    affected: &AffectedConnections,
+    mut dump: FlowDump,
+) -> Result<FlowDump, Unknown> {
+    let concerned = concerned(in_force, affected, &dump.flows);
     if concerned.len() > MANY {
         return Err(Unknown::Many(concerned.len()));
     }
     if concerned.is_empty() {
-        return Ok(seen);
+        return Ok(dump);
     }
     let mut conntrack = Conntrack::open()?;
     for (at, unmarked) in concerned {
-        let flow = &mut seen.flows[at];
+        let flow = &mut dump.flows[at];
         conntrack.set_mark(flow, unmarked)?;
         flow.mark &= !unmarked.mask().get();
     }
-    Ok(seen)
+    Ok(dump)
 }
 
 /// Flows that pass by what was asked before members came or went, and what is to become of their marks. It is by the mark that
 /// they pass, whatever source they pretend to have.
-fn concerned(in_force: InForce<'_>, suspects: &Suspects, flows: &[Flow]) -> Vec<(usize, Mark)> {
+fn concerned(in_force: InForce<'_>, affected: &AffectedConnections, flows: &[Flow]) -> Vec<(usize, Mark)> {
     if flows.is_empty() {
         return Vec::new();
     }
-    let (allowed, owners) = (allowed_marks(in_force, suspects), in_force.pods.by_address());
+    let (allowed, owners) = (allowed_marks(in_force, affected), in_force.pods.by_address());
     let is_allowed = |flow: &Flow, direction: Direction| {
         let mut marks = allowed.get(&direction).into_iter().flatten();
         marks.any(|mark| mark.is_in(flow.mark))
@@ -173,9 +177,9 @@ fn concerned(in_force: InForce<'_>, suspects: &Suspects, flows: &[Flow]) -> Vec<
 }
 
 /// The marks of what the rules of suspects allowed.
-fn allowed_marks(in_force: InForce<'_>, suspects: &Suspects) -> BTreeMap<Direction, Vec<Mark>> {
+fn allowed_marks(in_force: InForce<'_>, affected: &AffectedConnections) -> BTreeMap<Direction, Vec<Mark>> {
     let mut allowed: BTreeMap<Direction, Vec<Mark>> = BTreeMap::new();
-    for (pod, direction) in suspects.pods() {
+    for (pod, direction) in affected.pods() {
         let marks = in_force.generations.marks(PodChains::of(pod));
         let mark = marks.map(|marks| marks.of(*direction));
         let known = allowed.entry(*direction).or_default();

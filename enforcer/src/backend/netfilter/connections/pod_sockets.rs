@@ -16,13 +16,13 @@ use egret_kernel::sockets::Sockets;
 
 /// One end of a connection, as the program that has it sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct SocketTuple {
     transport: Transport,
     local: SocketAddr,
     remote: SocketAddr,
 }
 
-impl Held {
+impl SocketTuple {
     /// The socket that sends packets like this; none for protocols without ports.
     pub(super) fn sending(tuple: &Tuple) -> Option<Self> {
         let Detail::Ports { source, destination } = tuple.detail else {
@@ -45,7 +45,7 @@ pub(super) struct Outcome {
 }
 
 /// Ends sockets of the pods behind these interfaces.
-pub(super) fn end(wanted: &BTreeMap<InterfaceName, Vec<Held>>) -> Outcome {
+pub(super) fn end(wanted: &BTreeMap<InterfaceName, Vec<SocketTuple>>) -> Outcome {
     let mut outcome = Outcome::default();
     if wanted.is_empty() {
         return outcome;
@@ -60,7 +60,7 @@ pub(super) fn end(wanted: &BTreeMap<InterfaceName, Vec<Held>>) -> Outcome {
 /// The number of the namespace behind each interface.
 fn numbered<'a>(
     links: &mut Links,
-    wanted: &'a BTreeMap<InterfaceName, Vec<Held>>,
+    wanted: &'a BTreeMap<InterfaceName, Vec<SocketTuple>>,
 ) -> Result<BTreeMap<&'a InterfaceName, u32>, netlink::Error> {
     let mut found = BTreeMap::new();
     for name in wanted.keys() {
@@ -73,7 +73,7 @@ fn numbered<'a>(
 fn end_numbered(
     links: &mut Links,
     numbered: BTreeMap<&InterfaceName, u32>,
-    wanted: &BTreeMap<InterfaceName, Vec<Held>>,
+    wanted: &BTreeMap<InterfaceName, Vec<SocketTuple>>,
     outcome: &mut Outcome,
 ) {
     let namespaces = namespaces::find(links, numbered.values().copied().collect());
@@ -96,7 +96,7 @@ fn end_numbered(
     }
 }
 
-fn end_within(namespace: &File, held: &[Held]) -> Result<u64, netlink::Error> {
+fn end_within(namespace: &File, held: &[SocketTuple]) -> Result<u64, netlink::Error> {
     let mut sockets = Sockets::open_in(namespace.as_fd())?;
     let mut ended = 0;
     for one in held {

@@ -12,18 +12,18 @@ use crate::backend::netfilter::sets::concurrent::SharedSets;
 
 /// What is known besides the rules.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Judge<'a> {
+pub(super) struct Evaluator<'a> {
     pub(super) sets: &'a SharedSets,
     /// The node's own addresses. With none, no peer is the node or the pod itself.
     pub(super) own_node: Option<&'a BTreeSet<IpAddr>>,
 }
 
-impl Judge<'_> {
+impl Evaluator<'_> {
     /// Whether a pod's rules allow a flow that it opened, or that was opened to it.
     pub(super) fn allows(&self, rules: &PodRules, direction: Direction, flow: &Flow) -> bool {
-        let meeting = Meeting::of(rules, direction, flow);
+        let peer = FlowPeer::of(rules, direction, flow);
         for tier in &rules.direction(direction).tiers {
-            let first = tier.rules.iter().find(|rule| self.matches(rule, &meeting));
+            let first = tier.rules.iter().find(|rule| self.matches(rule, &peer));
             match first.map(|rule| rule.action) {
                 Some(Action::Allow) => return true,
                 Some(Action::Deny) => return false,
@@ -41,25 +41,25 @@ impl Judge<'_> {
         self.own_node.is_some_and(|own| own.contains(&address))
     }
 
-    fn matches(&self, rule: &Rule, meeting: &Meeting) -> bool {
+    fn matches(&self, rule: &Rule, peer: &FlowPeer) -> bool {
         let holds = |id: SetId| {
             self.sets
                 .lock()
-                .holds(id, meeting.peer, meeting.transport.zip(meeting.port))
+                .holds(id, peer.peer, peer.transport.zip(peer.port))
         };
-        let peer = || match rule.peer {
+        let is_peer = || match rule.peer {
             PeerMatch::Any => true,
             PeerMatch::In(id) => holds(id),
-            PeerMatch::OwnNode => self.is_of_own_node(meeting.peer),
-            PeerMatch::Itself => self.own_node.is_some() && meeting.is_own,
+            PeerMatch::OwnNode => self.is_of_own_node(peer.peer),
+            PeerMatch::Itself => self.own_node.is_some() && peer.is_own,
         };
-        meeting.is_at(rule.port) && !rule.except.is_some_and(holds) && peer()
+        peer.is_at(rule.port) && !rule.except.is_some_and(holds) && is_peer()
     }
 }
 
 /// A flow as a chain of a pod sees its first packet: the destination is rewritten, the source is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Meeting {
+struct FlowPeer {
     peer: IpAddr,
     /// The peer has the pod's own address.
     is_own: bool,
@@ -69,7 +69,7 @@ struct Meeting {
     is_icmp: bool,
 }
 
-impl Meeting {
+impl FlowPeer {
     fn of(rules: &PodRules, direction: Direction, flow: &Flow) -> Self {
         let peer = match direction {
             Direction::Egress => flow.reply.source,

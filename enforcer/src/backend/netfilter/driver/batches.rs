@@ -14,7 +14,7 @@ use egret_shared::time::Timestamp;
 use super::{Netfilter, Phase};
 use crate::backend::Standing;
 use crate::backend::netfilter::compile;
-use crate::backend::netfilter::connections::Suspects;
+use crate::backend::netfilter::connections::AffectedConnections;
 use crate::backend::netfilter::monitor::concerns_pod_netns;
 use crate::backend::netfilter::names::PodChains;
 use crate::backend::netfilter::sets::creation_order;
@@ -67,10 +67,10 @@ impl Netfilter {
     /// The first batch: everything is desired at once and compared with what an earlier life left.
     fn begin(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> Standing {
         let mut standing = Standing::default();
-        self.sets.lock().want(&batch.sets_created);
-        self.sets.lock().note(&batch.members_changed);
-        self.sets.lock().note_lapsed(&batch.lapsed);
-        let was_in_doubt = self.sets.lock().is_in_doubt();
+        self.sets.lock().add_desired(&batch.sets_created);
+        self.sets.lock().note_members(&batch.members_changed);
+        self.sets.lock().note_expired(&batch.lapsed);
+        let had_inquiry_marker = self.sets.lock().has_inquiry_marker();
         self.replace(&batch.rules_replaced);
         self.pods.replace_node_rules(batch.node_rules.as_ref());
         self.pods
@@ -83,7 +83,7 @@ impl Netfilter {
         self.withhold_sets();
         self.phase = Phase::InForce;
         let stale = if had_marks {
-            self.stale_directions(&shrunk, was_in_doubt)
+            self.stale_directions(&shrunk, had_inquiry_marker)
         } else {
             BTreeSet::new()
         };
@@ -99,7 +99,7 @@ impl Netfilter {
         self.connections
             .start(self.pods.rules(), |rules| new_pods.contains(&rules.pod));
         self.program_and_carry_over(&before);
-        self.clear_doubt();
+        self.clear_inquiry_marker();
         self.leave_other_flavour();
         self.destroy_unused_sets();
         self.detect_bypasses(false);
@@ -121,11 +121,11 @@ impl Netfilter {
     fn step(&mut self, batch: &Batch, now: Timestamp) -> Standing {
         self.change_sets(batch, now);
         self.connections.note(batch, &self.pods);
-        let suspects = Suspects::of(batch);
+        let affected = AffectedConnections::of(batch);
         let by_rules: Vec<_> = batch
             .reevaluate
             .iter()
-            .filter(|asked| !suspects.has(asked))
+            .filter(|asked| !affected.has(asked))
             .cloned()
             .collect();
         let touches_rules = !(batch.rules_replaced.is_empty()
@@ -139,25 +139,25 @@ impl Netfilter {
         } else if concerns_pod_netns(batch, &self.pods, &self.sets) {
             self.detect_bypasses(false);
         }
-        self.connections.reevaluate_members(suspects);
-        self.clear_doubt();
+        self.connections.reevaluate_members(affected);
+        self.clear_inquiry_marker();
         if !batch.sets_destroyed.is_empty() {
-            self.sets.lock().unwant(&batch.sets_destroyed);
+            self.sets.lock().remove_desired(&batch.sets_destroyed);
             self.destroy_unused_sets();
         }
         self.standing(Standing::default())
     }
 
     fn change_sets(&mut self, batch: &Batch, now: Timestamp) {
-        self.sets.lock().want(&batch.sets_created);
-        self.sets.lock().note(&batch.members_changed);
-        self.sets.lock().note_lapsed(&batch.lapsed);
+        self.sets.lock().add_desired(&batch.sets_created);
+        self.sets.lock().note_members(&batch.members_changed);
+        self.sets.lock().note_expired(&batch.lapsed);
         for spec in &batch.sets_created {
-            self.sets.lock().settle_one(spec.id, now);
+            self.sets.lock().sync_one(spec.id, now);
         }
         // Before members go: until their connections were looked for, the kernel holds that they were not.
         if !batch.by_members.is_empty() {
-            self.sets.lock().doubt();
+            self.sets.lock().set_inquiry_marker();
         }
         self.sets.lock().write_noted(&batch.members_changed, now);
     }
@@ -201,10 +201,10 @@ impl Netfilter {
     fn stale_directions(
         &self,
         shrunk: &BTreeSet<SetId>,
-        was_in_doubt: bool,
+        had_inquiry_marker: bool,
     ) -> BTreeSet<(PodKey, Direction)> {
         let sets = self.sets.lock().available();
-        compile::stale_directions(self.inputs(), &sets, shrunk, was_in_doubt, &self.ruleset)
+        compile::stale_directions(self.inputs(), &sets, shrunk, had_inquiry_marker, &self.ruleset)
     }
 
     /// Before sets change: closes the pods whose rules of before would see it, and whose desired rules would not. Says whether
@@ -250,8 +250,8 @@ impl Netfilter {
     /// The sets that must not be changed where they are, with the names of what is to stand for them.
     fn sets_to_stage(&mut self, batch: &Batch) -> BTreeMap<SetId, SetId> {
         let named = self.ruleset.sets_named();
-        self.sets.lock().want(&batch.sets_created);
-        self.sets.lock().note(&batch.members_changed);
+        self.sets.lock().add_desired(&batch.sets_created);
+        self.sets.lock().note_members(&batch.members_changed);
         // What the kernel holds of records is kept as it is, and more.
         let specs = batch
             .sets_created
@@ -263,8 +263,11 @@ impl Netfilter {
             .collect();
         let is_alone = differing.len() < 2 && {
             self.replace(&batch.rules_replaced);
-            let was_in_doubt = self.sets.lock().is_in_doubt();
-            differing.is_empty() || self.stale_directions(&BTreeSet::new(), was_in_doubt).is_empty()
+            let had_inquiry_marker = self.sets.lock().has_inquiry_marker();
+            differing.is_empty()
+                || self
+                    .stale_directions(&BTreeSet::new(), had_inquiry_marker)
+                    .is_empty()
         };
         self.sets.lock().forget();
         self.pods.clear();

@@ -15,17 +15,17 @@ use crate::backend::netfilter::cleanup;
 use crate::backend::netfilter::compile;
 use crate::backend::netfilter::connections::InForce;
 use crate::backend::netfilter::marks::{Generation, PodMarks};
-use crate::backend::netfilter::monitor::{Lookout, View};
+use crate::backend::netfilter::monitor::{BypassDetector, PodSnapshot};
 use crate::backend::netfilter::names::{self, PodChains};
-use crate::backend::netfilter::pod_netns::Writing;
-use crate::backend::netfilter::sets::There;
+use crate::backend::netfilter::pod_netns::RuleSettings;
+use crate::backend::netfilter::sets::SetsSnapshot;
 use crate::backend::netfilter::tables::program::Applied;
 use crate::backend::outlook::Gap;
 
 impl Netfilter {
     /// Makes the tables hold what is desired.
     pub(super) fn program(&mut self) {
-        self.connections.forget_seen();
+        self.connections.forget_dump();
         self.compile(&BTreeSet::new());
         if self.ruleset.apply(self.pods.keys()) == Applied::PodsAlone {
             self.program_shared(&BTreeSet::new());
@@ -57,12 +57,12 @@ impl Netfilter {
     }
 
     pub(super) fn compile(&mut self, without: &BTreeSet<PodKey>) {
-        let sets = self.sets.lock().there();
+        let sets = self.sets.lock().snapshot();
         self.compile_over(&sets, without);
     }
 
     /// Compiles over these sets. Asks for no other, so the sets may be locked meanwhile.
-    fn compile_over(&mut self, sets: &There, without: &BTreeSet<PodKey>) {
+    fn compile_over(&mut self, sets: &SetsSnapshot, without: &BTreeSet<PodKey>) {
         let inputs = compile::Inputs {
             settings: &self.settings,
             pods: &self.pods,
@@ -83,14 +83,14 @@ impl Netfilter {
         let (sets, preallocation) = (self.sets.clone(), self.preallocation.end());
         let create = || {
             drop(preallocation);
-            sets.lock().make_in_order(&order);
-            sets.lock().settle(now)
+            sets.lock().create_in_order(&order);
+            sets.lock().sync(now)
         };
         // What an earlier life left is compared with what would be rendered: that decides which marks are rendered.
         if !self.generations.is_empty() {
             return create();
         }
-        let expected = self.sets.lock().expected();
+        let expected = self.sets.lock().desired_snapshot();
         let shrunk = std::thread::scope(|scope| {
             let creating = scope.spawn(create);
             self.renew_generations(&BTreeSet::new());
@@ -99,7 +99,7 @@ impl Netfilter {
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        self.sets.lock().compare(&expected);
+        self.sets.lock().check_snapshot(&expected);
         shrunk
     }
 
@@ -120,7 +120,10 @@ impl Netfilter {
             }
             for direction in Direction::ALL {
                 if is_asked(direction) || !self.generations.has(rules, direction) {
-                    let draw = || self.generations.draw(&mut self.ruleset.counters().lock().serial);
+                    let draw = || {
+                        self.generations
+                            .allocate(&mut self.ruleset.counters().lock().serial)
+                    };
                     let generation = *drawn.get_or_insert_with(draw);
                     self.generations.set(chains, direction, generation);
                 }
@@ -137,18 +140,18 @@ impl Netfilter {
     }
 
     pub(super) fn destroy_unused_sets(&mut self) {
-        if self.sets.lock().has_unwanted() {
+        if self.sets.lock().has_undesired() {
             self.ruleset.release_sets();
         }
-        for reason in self.sets.lock().sweep() {
+        for reason in self.sets.lock().destroy_undesired() {
             tracing::warn!(reason, "a set that no rule needs stays for now");
         }
     }
 
     /// Takes it back that connections are to be looked for, once they were.
-    pub(super) fn clear_doubt(&self) {
+    pub(super) fn clear_inquiry_marker(&self) {
         if self.connections.has_no_inquiry() && self.ruleset.is_whole() {
-            self.sets.lock().be_sure();
+            self.sets.lock().clear_inquiry_marker();
         }
     }
 
@@ -226,16 +229,16 @@ impl Netfilter {
     /// Looks, in the background, for what leads packets past the rules; `is_whole` reads again what was written into pods.
     pub(super) fn detect_bypasses(&mut self, is_whole: bool) {
         let bridges = self.update_bridges();
-        let view = View::of(&self.pods, &self.sets, bridges, is_whole);
+        let view = PodSnapshot::of(&self.pods, &self.sets, bridges, is_whole);
         if let Some(bypass) = &self.bypass {
             bypass.look(view);
             return;
         }
-        let writing = Writing {
+        let writing = RuleSettings {
             flavour: self.ruleset.flavour(),
             deny: self.settings.deny,
         };
-        match Lookout::start(writing) {
+        match BypassDetector::start(writing) {
             Ok(bypass) => {
                 bypass.look(view);
                 self.bypass = Some(bypass);
@@ -259,7 +262,7 @@ impl Netfilter {
 
     /// Says whether any was set.
     fn set_bridges(&mut self) -> Result<bool, String> {
-        if !self.bridges.is_wished() {
+        if !self.bridges.is_enabled() {
             return self.bridges.turn_off();
         }
         let off = self.bridges.to_turn_on(&self.pods.bridges());

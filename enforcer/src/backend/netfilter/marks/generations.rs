@@ -28,17 +28,17 @@ pub(crate) struct ChainMark<'a> {
 #[derive(Debug)]
 pub(crate) struct Generations {
     marks: Marks,
-    present: BTreeMap<String, Generation>,
+    current: BTreeMap<String, Generation>,
     /// Numbers that were used before and that no flow bears now: they were taken off when no pod had them, and not drawn since.
-    unborne: BTreeSet<Generation>,
+    unused: BTreeSet<Generation>,
 }
 
 impl Generations {
     pub(crate) const fn new(marks: Marks) -> Self {
         Self {
             marks,
-            present: BTreeMap::new(),
-            unborne: BTreeSet::new(),
+            current: BTreeMap::new(),
+            unused: BTreeSet::new(),
         }
     }
 
@@ -52,29 +52,29 @@ impl Generations {
         } in marks
         {
             if let Some(generation) = self.marks.generation(direction, value, mask) {
-                self.present.insert(chain.to_owned(), generation);
+                self.current.insert(chain.to_owned(), generation);
             }
         }
     }
 
     /// Whether no pod has any: there was no earlier life, or it left no rules.
     pub(crate) fn is_empty(&self) -> bool {
-        self.present.is_empty()
+        self.current.is_empty()
     }
 
     pub(crate) fn has(&self, rules: &PodRules, direction: Direction) -> bool {
-        self.present
+        self.current
             .contains_key(PodChains::of(&rules.pod).entry(direction).as_str())
     }
 
     pub(crate) fn set(&mut self, pod: PodChains, direction: Direction, generation: Generation) {
-        self.present
+        self.current
             .insert(pod.entry(direction).as_str().to_owned(), generation);
     }
 
     pub(crate) fn forget(&mut self, pod: PodChains) {
         for direction in Direction::ALL {
-            self.present.remove(pod.entry(direction).as_str());
+            self.current.remove(pod.entry(direction).as_str());
         }
     }
 
@@ -83,13 +83,13 @@ impl Generations {
         let kept: BTreeSet<String> = pods
             .flat_map(|pod| Direction::ALL.map(|direction| pod.entry(direction).as_str().to_owned()))
             .collect();
-        self.present.retain(|name, _| kept.contains(name));
+        self.current.retain(|name, _| kept.contains(name));
     }
 
     /// The marks of a pod's allowed flows; none while it has no generation.
     pub(crate) fn marks(&self, pod: PodChains) -> Option<PodMarks> {
         let mark = |direction| {
-            let generation = self.present.get(pod.entry(direction).as_str())?;
+            let generation = self.current.get(pod.entry(direction).as_str())?;
             Some(self.marks.mark(direction, *generation))
         };
         Some(PodMarks {
@@ -99,9 +99,9 @@ impl Generations {
     }
 
     /// A number that no pod has and no flow bears. `serial` is that of the last one, and is moved on.
-    pub(crate) fn draw(&mut self, serial: &mut u64) -> Generation {
+    pub(crate) fn allocate(&mut self, serial: &mut u64) -> Generation {
         let most = u64::from(self.marks.generations());
-        let used: BTreeSet<Generation> = self.present.values().copied().collect();
+        let used: BTreeSet<Generation> = self.current.values().copied().collect();
         let drawn = (0..most).find_map(|_| {
             *serial += 1;
             let number = u16::try_from((*serial - 1) % most + 1).ok()?;
@@ -110,22 +110,22 @@ impl Generations {
         // All numbers in use at once: then the next one is shared, which costs a flow its re-evaluation at worst
         // when its address goes from one pod to the other.
         let generation = drawn.unwrap_or_else(|| Generation::new(1).expect("1 is not 0"));
-        if *serial > most && !self.unborne.remove(&generation) {
-            self.take_off(generation, &used);
+        if *serial > most && !self.unused.remove(&generation) {
+            self.clear_from_flows(generation, &used);
         }
         generation
     }
 
     /// Takes a number that is used again off the flows that still bear it, and those like it that no pod has: their next packet
     /// is judged anew.
-    fn take_off(&mut self, generation: Generation, used: &BTreeSet<Generation>) {
+    fn clear_from_flows(&mut self, generation: Generation, used: &BTreeSet<Generation>) {
         let first = generation.number() / AT_ONCE * AT_ONCE;
         let alike = (first..=first.saturating_add(AT_ONCE - 1)).filter_map(Generation::new);
         let unused = alike.filter(|like| !used.contains(like));
         let mut numbers: BTreeSet<Generation> = unused.chain([generation]).collect();
         let cleared = self.unmark(generation, &numbers);
         numbers.remove(&generation);
-        self.unborne = match cleared {
+        self.unused = match cleared {
             Ok(()) => numbers,
             Err(error) => {
                 let generation = generation.number();
@@ -174,7 +174,9 @@ mod tests {
             Direction::Egress,
             Generation::new(2).unwrap(),
         );
-        let drawn: Vec<u16> = (0..3).map(|_| generations.draw(&mut serial).number()).collect();
+        let drawn: Vec<u16> = (0..3)
+            .map(|_| generations.allocate(&mut serial).number())
+            .collect();
         assert_eq!((drawn, serial), (vec![1, 3, 4], 4));
     }
 

@@ -10,16 +10,16 @@ use crate::backend::netfilter::names::PodChains;
 
 /// Where a pod is attached to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attached {
+pub struct PodAttachment {
     /// Its chains.
     pub chains: PodChains,
     /// Its interfaces on the node's side.
-    pub interfaces: Vec<Port>,
+    pub interfaces: Vec<PodInterface>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }
 
-impl Attached {
+impl PodAttachment {
     /// Its addresses of a family.
     pub(crate) fn hosts(&self, family: Family) -> impl Iterator<Item = IpNet> {
         let of_family = self
@@ -32,14 +32,14 @@ impl Attached {
 
 /// An interface of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Port {
+pub enum PodInterface {
     /// Everything that passes it is this pod's.
     Own(InterfaceName),
     /// It is shared with other pods.
     Shared(InterfaceName),
     /// A bridge, and the port of it behind which the pod is alone. By which port a packet will leave is not known when it
     /// is routed to the bridge, so what goes to the pod is known by its address.
-    Of {
+    BridgePort {
         /// The bridge.
         bridge: InterfaceName,
         /// Its port.

@@ -10,10 +10,10 @@ use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use super::attachment::{Attached, Port};
+use super::attachment::{PodAttachment, PodInterface};
 use super::egress_firewall::EgressFirewall;
 use super::moved_address::MovedAddress;
-use super::unknown_pods::{Closed, UnknownInterfaces, UnknownPods};
+use super::unknown_pods::{ClosedInterfaces, UnknownInterfaces, UnknownPods};
 use crate::backend::netfilter::names::PodChains;
 use crate::node::{Locate, Location};
 
@@ -218,7 +218,7 @@ impl Pods {
     }
 
     /// Pods with an interface, and whether it is theirs alone.
-    pub(crate) fn attached(&self, which: impl Fn(&PodKey) -> bool) -> Vec<Attached> {
+    pub(crate) fn attached(&self, which: impl Fn(&PodKey) -> bool) -> Vec<PodAttachment> {
         let mut users: BTreeMap<&InterfaceName, usize> = BTreeMap::new();
         for location in self.all_locations() {
             *users.entry(&location.interface).or_default() += 1;
@@ -228,17 +228,17 @@ impl Pods {
                 location.is_bridge || users.get(&location.interface).is_some_and(|users| *users > 1);
             let name = location.interface.clone();
             match &location.port {
-                Some(port) => Port::Of {
+                Some(port) => PodInterface::BridgePort {
                     bridge: name,
                     port: port.clone(),
                 },
-                None if is_shared => Port::Shared(name),
-                None => Port::Own(name),
+                None if is_shared => PodInterface::Shared(name),
+                None => PodInterface::Own(name),
             }
         };
         let chosen = self.pods.iter().filter(|(pod, _)| which(pod));
         let attached = chosen.filter_map(|(pod, local)| {
-            Some(Attached {
+            Some(PodAttachment {
                 chains: PodChains::of(pod),
                 interfaces: local.locations.as_ref().ok()?.iter().map(port).collect(),
                 addresses: local.rules.addresses.clone(),
@@ -248,9 +248,9 @@ impl Pods {
     }
 
     /// What is closed in the dispatch; `refused` are pods whose chains are not to be used.
-    pub(crate) fn closed(&self, refused: &BTreeSet<PodKey>) -> Closed {
+    pub(crate) fn closed(&self, refused: &BTreeSet<PodKey>) -> ClosedInterfaces {
         let interfaces = self.unknown.closed_interfaces(self.bridges());
-        Closed {
+        ClosedInterfaces {
             pods: self.attached(|pod| refused.contains(pod)),
             excluded: self.unknown.excluded(&interfaces),
             interfaces,

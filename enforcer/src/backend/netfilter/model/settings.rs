@@ -15,14 +15,14 @@ pub struct Settings {
     /// What a sender is told.
     pub deny: DenyAction,
     /// How the kernel tells of what is denied; none where it does not.
-    pub telling: Option<Telling>,
+    pub telling: Option<NflogSettings>,
 }
 
 /// How it lives with others in the packet filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beside {
+pub struct Coexistence {
     /// Where our jumps stand among the rules of others.
-    pub jump: JumpPlace,
+    pub jump: JumpPosition,
     /// Whether the rules go to the other flavour of iptables when the kubelet does.
     pub follows_flavour: bool,
     /// Rules of others that write our bits of the connection mark, and are known and accepted.
@@ -41,7 +41,7 @@ pub enum DenyAction {
 
 /// How the kernel tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Telling {
+pub struct NflogSettings {
     /// The NFLOG group.
     pub group: u16,
     /// How many packets a second for each reason.
@@ -51,7 +51,7 @@ pub struct Telling {
 /// Where a jump is put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum JumpPlace {
+pub enum JumpPosition {
     /// At the head: what others accept was judged before.
     Insert,
     /// Behind what others have: what they accept there is never judged.

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use egret_kernel::iptables::{InterfaceName, InterfacePattern};
 use egret_shared::switch::{Switch, is_off};
 
-use crate::backend::netfilter::model::attachment::Attached;
+use crate::backend::netfilter::model::attachment::PodAttachment;
 use crate::node::{self, ENCAPSULATION_PORTS, Locate};
 
 /// What happens to pods that are not known.
@@ -139,16 +139,16 @@ impl UnknownInterfaces {
 
 /// What is closed in the dispatch, behind the lines of the pods that have chains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Closed {
+pub struct ClosedInterfaces {
     /// Pods that are known, and whose chains the kernel refuses.
-    pub pods: Vec<Attached>,
+    pub pods: Vec<PodAttachment>,
     /// Interfaces whose names match those of pods, and that are uplinks of the node.
     pub excluded: Vec<InterfaceName>,
     /// Where unknown pods are; none where they are not closed.
     pub interfaces: Vec<InterfacePattern>,
 }
 
-impl Closed {
+impl ClosedInterfaces {
     /// Whether anything at all is.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -19,15 +19,15 @@ use egret_shared::switch::{Switch, is_off};
 
 use crate::backend::netfilter::model::egress_firewall::EgressFirewall;
 use crate::backend::netfilter::model::ipvs;
-use crate::backend::netfilter::pod_netns::{self, Writing};
+use crate::backend::netfilter::pod_netns::{self, RuleSettings};
 use crate::backend::netfilter::sets::Contents;
 use crate::backend::outlook::{Gap, GapKind, Outlook};
 use crate::node::cables::Cables;
 
 /// What is looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct View {
-    pub(crate) pods: BTreeMap<PodKey, Watched>,
+pub(crate) struct PodSnapshot {
+    pub(crate) pods: BTreeMap<PodKey, WatchedPod>,
     /// What the sets of all firewalls hold.
     pub(crate) contents: Contents,
     /// Whether what is in the pods' own namespaces is read again even if nothing is known to have changed.
@@ -38,7 +38,7 @@ pub(crate) struct View {
 
 /// A pod that has its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedPod {
     pub(crate) addresses: Vec<IpAddr>,
     /// On the node's side.
     pub(crate) interfaces: Vec<InterfaceName>,
@@ -47,17 +47,17 @@ pub(crate) struct Watched {
 
 /// The one who looks.
 #[derive(Debug)]
-pub(crate) struct Lookout {
-    views: mpsc::Sender<View>,
+pub(crate) struct BypassDetector {
+    views: mpsc::Sender<PodSnapshot>,
     seen: Arc<Mutex<Outlook>>,
 }
 
-impl Lookout {
+impl BypassDetector {
     /// Starts to look in the calling thread's namespace.
-    pub(crate) fn start(writing: Writing) -> std::io::Result<Self> {
+    pub(crate) fn start(writing: RuleSettings) -> std::io::Result<Self> {
         let (views, told) = mpsc::channel();
         let seen = Arc::new(Mutex::new(Outlook::default()));
-        let sight = Sight {
+        let sight = DetectorThread {
             writing,
             seen: Arc::clone(&seen),
             done: BTreeMap::new(),
@@ -69,7 +69,7 @@ impl Lookout {
     }
 
     /// Looks again, soon.
-    pub(crate) fn look(&self, view: View) {
+    pub(crate) fn look(&self, view: PodSnapshot) {
         if self.views.send(view).is_err() {
             tracing::error!("what looks for ways past the rules has died");
         }
@@ -101,29 +101,29 @@ fn tunnels(links: &mut Links) -> Result<Vec<Gap>, String> {
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The thread's.
-struct Sight {
-    writing: Writing,
+struct DetectorThread {
+    writing: RuleSettings,
     seen: Arc<Mutex<Outlook>>,
     /// What was written into the namespaces of pods, and what the sets there hold.
-    done: BTreeMap<PodKey, Done>,
+    done: BTreeMap<PodKey, Enforced>,
     contents: Contents,
 }
 
 /// What a namespace was made to enforce.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Done {
+struct Enforced {
     number: u32,
     interfaces: Vec<InterfaceName>,
     firewall: Arc<EgressFirewall>,
 }
 
-impl Sight {
-    fn keep(mut self, told: &mpsc::Receiver<View>) {
+impl DetectorThread {
+    fn keep(mut self, told: &mpsc::Receiver<PodSnapshot>) {
         while let Ok(mut view) = told.recv() {
             // Only where pods are now counts.
             while let Ok(newer) = told.try_recv() {
                 let is_whole = newer.is_whole || view.is_whole;
-                view = View { is_whole, ..newer };
+                view = PodSnapshot { is_whole, ..newer };
             }
             let outlook = self.look(&view).unwrap_or_else(|reason| {
                 let what = format!("ways past the rules cannot be looked for: {reason}");
@@ -149,7 +149,7 @@ impl Sight {
         *seen = outlook;
     }
 
-    fn look(&mut self, view: &View) -> Result<Outlook, String> {
+    fn look(&mut self, view: &PodSnapshot) -> Result<Outlook, String> {
         let mut links = Links::open().map_err(|error| error.to_string())?;
         let mut cables = Cables::look(&mut links).map_err(|error| error.to_string())?;
         let mut outlook = Outlook {
@@ -164,8 +164,8 @@ impl Sight {
         outlook.gaps.extend(ipvs_gap());
         outlook.gaps.extend(tunnels(&mut links)?);
         outlook.gaps.extend(unjudged_cables(&cables, view, &numbers));
-        let elsewhere = elsewhere(&mut cables, &numbers, &mut outlook);
-        self.guard(&mut links, view, &elsewhere, &mut outlook);
+        let bypassing = bypassing(&mut cables, &numbers, &mut outlook);
+        self.guard(&mut links, view, &bypassing, &mut outlook);
         Ok(outlook)
     }
 
@@ -173,14 +173,14 @@ impl Sight {
     fn guard(
         &mut self,
         links: &mut Links,
-        view: &View,
-        elsewhere: &BTreeMap<PodKey, Elsewhere>,
+        view: &PodSnapshot,
+        bypassing: &BTreeMap<PodKey, BypassingInterfaces>,
         outlook: &mut Outlook,
     ) {
-        let files = namespaces::find(links, elsewhere.values().map(|there| there.number).collect());
+        let files = namespaces::find(links, bypassing.values().map(|there| there.number).collect());
         let is_new = view.is_whole || self.contents != view.contents;
         let mut done = BTreeMap::new();
-        for (pod, there) in elsewhere {
+        for (pod, there) in bypassing {
             let Some(watched) = view.pods.get(pod) else {
                 continue;
             };
@@ -214,9 +214,9 @@ impl Sight {
         &self,
         pod: &PodKey,
         file: Option<&File>,
-        wanted: Done,
+        wanted: Enforced,
         contents: &Contents,
-    ) -> Result<Done, String> {
+    ) -> Result<Enforced, String> {
         if is_off(Switch::GuardInside) {
             return Ok(wanted);
         }
@@ -235,25 +235,25 @@ impl Sight {
 
 /// Interfaces of a pod that lead past the node.
 #[derive(Debug)]
-struct Elsewhere {
+struct BypassingInterfaces {
     number: u32,
     interfaces: Vec<Interface>,
 }
 
-impl Elsewhere {
+impl BypassingInterfaces {
     /// # Errors
     /// An interface whose name cannot stand in a rule.
-    fn wanted(&self, watched: &Watched) -> Result<Done, String> {
+    fn wanted(&self, watched: &WatchedPod) -> Result<Enforced, String> {
         let named = |interface: &Interface| InterfaceName::new(interface.name.clone());
         let interfaces: Result<Vec<_>, _> = self.interfaces.iter().map(named).collect();
-        Ok(Done {
+        Ok(Enforced {
             number: self.number,
             interfaces: interfaces.map_err(|error| error.to_string())?,
             firewall: Arc::clone(&watched.firewall),
         })
     }
 
-    fn gaps(&self, pod: &PodKey, watched: &Watched, hindered: Option<&String>) -> Vec<Gap> {
+    fn gaps(&self, pod: &PodKey, watched: &WatchedPod, hindered: Option<&String>) -> Vec<Gap> {
         let enforced = match hindered {
             _ if watched.firewall.is_empty() => "and no policy is enforced there".to_owned(),
             None => "and ClusterEgressFirewall alone is enforced there, inside the pod".to_owned(),
@@ -271,7 +271,7 @@ impl Elsewhere {
 }
 
 /// The numbers of the pods' namespaces, as far as they are known.
-fn numbers(cables: &mut Cables, view: &View, outlook: &mut Outlook) -> BTreeMap<PodKey, u32> {
+fn numbers(cables: &mut Cables, view: &PodSnapshot, outlook: &mut Outlook) -> BTreeMap<PodKey, u32> {
     let mut numbers = BTreeMap::new();
     for (pod, watched) in &view.pods {
         for interface in &watched.interfaces {
@@ -285,17 +285,17 @@ fn numbers(cables: &mut Cables, view: &View, outlook: &mut Outlook) -> BTreeMap<
 }
 
 /// Pods with the interfaces that lead past the node, of which there may be none.
-fn elsewhere(
+fn bypassing(
     cables: &mut Cables,
     numbers: &BTreeMap<PodKey, u32>,
     outlook: &mut Outlook,
-) -> BTreeMap<PodKey, Elsewhere> {
+) -> BTreeMap<PodKey, BypassingInterfaces> {
     let mut found = BTreeMap::new();
     for (pod, number) in numbers {
         match cables.leading_elsewhere(*number) {
             Ok(interfaces) => {
                 let number = *number;
-                found.insert(pod.clone(), Elsewhere { number, interfaces });
+                found.insert(pod.clone(), BypassingInterfaces { number, interfaces });
             }
             Err(reason) => drop(outlook.gaps.insert(unseen(pod, &reason))),
         }
@@ -305,7 +305,7 @@ fn elsewhere(
 
 /// Cables of pods that are ports of something by which no address of the pod is reached: what comes by them has the
 /// interface of that.
-fn unjudged_cables(cables: &Cables, view: &View, numbers: &BTreeMap<PodKey, u32>) -> Vec<Gap> {
+fn unjudged_cables(cables: &Cables, view: &PodSnapshot, numbers: &BTreeMap<PodKey, u32>) -> Vec<Gap> {
     let mut gaps = Vec::new();
     for (pod, number) in numbers {
         let interfaces = view
@@ -345,7 +345,11 @@ fn unseen(pod: &PodKey, reason: &str) -> Gap {
 
 /// What is on the links by which pods are reached, the ports of bridges among them, and all flowtables: which packets they
 /// take is decided by rules that name no pod.
-fn fast_paths(cables: &Cables, view: &View, numbers: &BTreeMap<PodKey, u32>) -> Result<Vec<Gap>, String> {
+fn fast_paths(
+    cables: &Cables,
+    view: &PodSnapshot,
+    numbers: &BTreeMap<PodKey, u32>,
+) -> Result<Vec<Gap>, String> {
     let said = |error: egret_kernel::netlink::Error| error.to_string();
     let mut paths = FastPaths::open().map_err(said)?;
     let mut found = paths.flowtables().map_err(said)?;

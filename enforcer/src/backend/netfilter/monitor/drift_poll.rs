@@ -75,7 +75,7 @@ impl DriftPoll {
     fn changed_sets(&mut self, sets: &SharedSets, now: Timestamp) -> Option<String> {
         let odd = sets
             .lock()
-            .oddities(now)
+            .mismatches(now)
             .unwrap_or_else(|error| vec![error.to_string()]);
         let is_news = !odd.is_empty() && odd != self.odd_sets;
         self.odd_sets = odd;

@@ -15,7 +15,7 @@ use crate::backend::netfilter::tables::hooks::{self, jumps};
 
 /// Waits for changes that others make in the nft flavour. The legacy one tells of none.
 #[derive(Debug)]
-pub struct OthersNews {
+pub struct RulesetEvents {
     monitor: Monitor,
     hooks: Vec<Hook>,
 }
@@ -23,7 +23,7 @@ pub struct OthersNews {
 /// A program often makes several changes in a row.
 const BURST: Duration = Duration::from_millis(20);
 
-impl OthersNews {
+impl RulesetEvents {
     /// Starts to listen.
     ///
     /// # Errors

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use egret_policies::rules::{Batch, SetId};
 
-use super::bypass::{View, Watched};
+use super::bypass::{PodSnapshot, WatchedPod};
 use crate::backend::netfilter::model::pods::Pods;
 use crate::backend::netfilter::sets::Contents;
 use crate::backend::netfilter::sets::concurrent::SharedSets;
 use crate::backend::outlook::Gap;
 
-impl View {
+impl PodSnapshot {
     /// The pods that have their place, and what the sets of their egress firewalls hold.
     pub(crate) fn of(pods: &Pods, sets: &SharedSets, bridges: Vec<Gap>, is_whole: bool) -> Self {
         let named: BTreeSet<SetId> = pods.firewall_sets().collect();
@@ -23,7 +23,7 @@ impl View {
             .iter()
             .filter(|(_, local)| local.locations().is_ok() && !local.has_moved());
         let watched = watched.map(|(pod, local)| {
-            let watched = Watched {
+            let watched = WatchedPod {
                 addresses: local.rules().addresses.clone(),
                 interfaces: local.interfaces(),
                 firewall: Arc::clone(local.firewall()),
@@ -108,21 +108,21 @@ mod tests {
         let sets = SharedSets::open().unwrap();
         let kind = SetKind::Addresses;
         let breadth = Breadth::Narrow;
-        sets.lock().want(&[SetSpec {
+        sets.lock().add_desired(&[SetSpec {
             id: set,
             kind,
             breadth,
             description: "denied".into(),
         }]);
-        sets.lock().note(&[added(set, 1)]);
+        sets.lock().note_members(&[added(set, 1)]);
         let mut pods = Pods::new(Box::new(ByAddress));
         let rules = [("a", "10.0.0.1"), ("b", "10.0.0.2")];
         pods.replace(&rules.map(|(name, address)| firewalled(name, address, set)));
         (pods, sets)
     }
 
-    fn view(pods: &Pods, sets: &SharedSets) -> View {
-        View::of(pods, sets, Vec::new(), false)
+    fn view(pods: &Pods, sets: &SharedSets) -> PodSnapshot {
+        PodSnapshot::of(pods, sets, Vec::new(), false)
     }
 
     fn added(set: SetId, last: u8) -> MembersChanged {
@@ -167,11 +167,11 @@ mod tests {
         let place = |sets: &SharedSets| Arc::as_ptr(&sets.lock().content(set).unwrap().1);
         let before = place(&sets);
         for last in 2..100 {
-            sets.lock().note(&[added(set, last)]);
+            sets.lock().note_members(&[added(set, last)]);
             assert_eq!(place(&sets), before, "nobody was told");
         }
         let told = view(&pods, &sets);
-        sets.lock().note(&[added(set, 100)]);
+        sets.lock().note_members(&[added(set, 100)]);
         assert_ne!(place(&sets), before);
         let (_, members) = &told.contents[&set];
         assert_eq!(
@@ -181,7 +181,7 @@ mod tests {
         );
         // Once for all changes, not once for each.
         let copied = place(&sets);
-        sets.lock().note(&[added(set, 101)]);
+        sets.lock().note_members(&[added(set, 101)]);
         assert_eq!(place(&sets), copied);
     }
 

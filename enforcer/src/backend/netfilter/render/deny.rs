@@ -7,7 +7,7 @@ use egret_kernel::iptables::{Protocol, RejectWith, Rule as Line, Target};
 use egret_shared::switch::{Switch, is_off};
 
 /// The lines that end it.
-pub(crate) fn refusal(deny: DenyAction, family: Family) -> Vec<Line> {
+pub(crate) fn deny_lines(deny: DenyAction, family: Family) -> Vec<Line> {
     let prohibited = match family {
         Family::V4 => RejectWith::IcmpProhibited,
         Family::V6 => RejectWith::IcmpV6Prohibited,

@@ -17,14 +17,14 @@ use ipnet::IpNet;
 
 use super::chains::Chains;
 use super::conn_state::{self, neighbours};
-use super::deny::refusal;
+use super::deny::deny_lines;
 use super::ipvs;
 use super::through;
 use super::unknown_pods;
 use crate::backend::netfilter::marks::Marks;
-use crate::backend::netfilter::model::attachment::{Attached, Port};
+use crate::backend::netfilter::model::attachment::{PodAttachment, PodInterface};
 use crate::backend::netfilter::model::settings::DenyAction;
-use crate::backend::netfilter::model::unknown_pods::Closed;
+use crate::backend::netfilter::model::unknown_pods::ClosedInterfaces;
 use crate::backend::netfilter::names::{self, PodChains};
 
 pub(crate) mod by_address;
@@ -66,8 +66,8 @@ impl Exposed {
 /// The chains that all pods share.
 #[must_use]
 pub fn shared(
-    pods: &[Attached],
-    closed: &Closed,
+    pods: &[PodAttachment],
+    closed: &ClosedInterfaces,
     exposed: Option<Exposed>,
     marks: Marks,
     deny: DenyAction,
@@ -99,7 +99,7 @@ pub fn shared(
         ),
         (
             names::deny().as_str().to_owned(),
-            texts(refusal(deny, family).into_iter()),
+            texts(deny_lines(deny, family).into_iter()),
         ),
     ]);
     let asking = from.chains.into_iter().chain(to.chains);
@@ -119,7 +119,7 @@ fn texts(lines: impl Iterator<Item = Line>) -> Vec<String> {
 }
 
 /// Which pod it is.
-struct Whose {
+struct PodLookup {
     /// The lines that ask.
     question: Vec<Line>,
     chains: BTreeMap<ChainName, Vec<Line>>,
@@ -127,7 +127,12 @@ struct Whose {
 
 /// Each line ends the question which pod it is: by `goto`, so that what a pod's rules let pass returns behind the
 /// question, and not to the lines of other pods and of none.
-fn by_pod(pods: &[Attached], closed: &Closed, direction: Direction, family: Family) -> Whose {
+fn by_pod(
+    pods: &[PodAttachment],
+    closed: &ClosedInterfaces,
+    direction: Direction,
+    family: Family,
+) -> PodLookup {
     let judged = pods.iter().map(|pod| (pod, pod.chains.entry(direction)));
     let refused = closed.pods.iter().map(|pod| (pod, names::unknown(direction)));
     let (mut own, mut shared, mut hints) = (Vec::new(), Vec::new(), Vec::new());
@@ -151,10 +156,10 @@ fn by_pod(pods: &[Attached], closed: &Closed, direction: Direction, family: Fami
         Some(hints) => {
             let question = hints.question(direction);
             chains.extend(hints.chains);
-            Whose { question, chains }
+            PodLookup { question, chains }
         }
-        None => Whose {
-            question: vec![Line::to(Target::Jump(names::which(direction)))],
+        None => PodLookup {
+            question: vec![Line::to(Target::Jump(names::pod_lookup(direction)))],
             chains,
         },
     }
@@ -162,7 +167,7 @@ fn by_pod(pods: &[Attached], closed: &Closed, direction: Direction, family: Fami
 
 /// The lines that lead to a pod's chain, each with the interface that is all that it asks for, if it is.
 fn lines(
-    pod: &Attached,
+    pod: &PodAttachment,
     chain: ChainName,
     direction: Direction,
     family: Family,
@@ -182,24 +187,24 @@ fn lines(
         let lines = hosts.iter().map(|host| (None, addressed(line(), host)));
         lines.collect()
     };
-    let each = |port: &Port| match (port, direction) {
-        (Port::Own(name), _) => vec![(Some(name.clone()), through(jump(), direction, name.clone()))],
-        (Port::Shared(name), _) => by_address(name),
-        (Port::Of { bridge, port }, Direction::Egress) => {
+    let each = |port: &PodInterface| match (port, direction) {
+        (PodInterface::Own(name), _) => vec![(Some(name.clone()), through(jump(), direction, name.clone()))],
+        (PodInterface::Shared(name), _) => by_address(name),
+        (PodInterface::BridgePort { bridge, port }, Direction::Egress) => {
             let line = through(jump(), direction, bridge.clone()).when(Match::BridgePortIn(port.clone()));
             vec![(None, line)]
         }
-        (Port::Of { bridge, .. }, Direction::Ingress) => by_address(bridge),
+        (PodInterface::BridgePort { bridge, .. }, Direction::Ingress) => by_address(bridge),
     };
     pod.interfaces.iter().flat_map(each).collect()
 }
 
 /// Where iptables sees what goes from port to port, it sees pods of one bridge look for each other.
-fn neighbours_over_bridges(pods: &[Attached], family: Family) -> impl Iterator<Item = String> {
+fn neighbours_over_bridges(pods: &[PodAttachment], family: Family) -> impl Iterator<Item = String> {
     let mut ports = pods.iter().flat_map(|pod| &pod.interfaces);
     let is_seen = ports.any(|port| match port {
-        Port::Of { .. } => true,
-        Port::Own(_) | Port::Shared(_) => false,
+        PodInterface::BridgePort { .. } => true,
+        PodInterface::Own(_) | PodInterface::Shared(_) => false,
     });
     neighbours(family).filter(move |_| is_seen)
 }

@@ -18,23 +18,23 @@ use egret_policies::rules::{Direction, PodRules, Tier};
 use super::chains::Chains;
 use super::conn_state::{neighbours, replies};
 use super::through;
-use crate::backend::netfilter::model::attachment::{Attached, Port};
+use crate::backend::netfilter::model::attachment::{PodAttachment, PodInterface};
 use crate::backend::netfilter::names;
 
 /// A pod whose packets IPVS may lead on, or lead others to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Led {
-    attached: Attached,
+pub struct IpvsPod {
+    attached: PodAttachment,
     /// Where its egress is asked without regard to marks; none where nothing is to be asked.
     egress: Option<ChainName>,
     /// Whether it may meet itself whatever its rules say.
     meets_itself: bool,
 }
 
-impl Led {
+impl IpvsPod {
     /// A pod with its rules.
     #[must_use]
-    pub fn of(attached: &Attached, rules: &PodRules) -> Self {
+    pub fn of(attached: &PodAttachment, rules: &PodRules) -> Self {
         let first = rules.egress.tiers.first();
         let may_isolate_alone = |tier: &Tier| match tier {
             Tier::NetworkPolicy => true,
@@ -71,7 +71,9 @@ impl Led {
     /// What a Service leads back to the pod; the rule that lets it through elsewhere asks where it came in.
     fn itself(&self, family: Family) -> Vec<Line> {
         let interfaces = self.attached.interfaces.iter().map(|port| match port {
-            Port::Own(name) | Port::Shared(name) | Port::Of { bridge: name, .. } => name,
+            PodInterface::Own(name)
+            | PodInterface::Shared(name)
+            | PodInterface::BridgePort { bridge: name, .. } => name,
         });
         let back = |name: &InterfaceName| {
             let line = |host| Line::to(Target::Return).source(host).destination(host);
@@ -84,15 +86,15 @@ impl Led {
 }
 
 /// Puts what is to be asked about what IPVS leads on among the chains that all pods share.
-pub fn add(chains: &mut Chains, pods: &[Led], family: Family) {
-    let each = |lines: fn(&Led, Family) -> Vec<Line>| {
+pub fn add(chains: &mut Chains, pods: &[IpvsPod], family: Family) {
+    let each = |lines: fn(&IpvsPod, Family) -> Vec<Line>| {
         let lines = pods.iter().flat_map(|pod| lines(pod, family));
         lines.map(|line| line.to_string()).collect::<Vec<String>>()
     };
     let mut put = |name: ChainName, lines| chains.insert(name.as_str().to_owned(), lines);
-    put(names::behind(), each(Led::behind));
+    put(names::ipvs_egress(), each(IpvsPod::behind));
     let to = Line::to(Target::Goto(names::to())).to_string();
-    put(names::led(), [each(Led::itself), vec![to]].concat());
+    put(names::ipvs_ingress(), [each(IpvsPod::itself), vec![to]].concat());
     let output = names::output();
     let of_node = chains.remove(output.as_str());
     let replies: Vec<String> = replies(family).iter().map(Line::to_string).collect();
@@ -103,9 +105,9 @@ pub fn add(chains: &mut Chains, pods: &[Led], family: Family) {
     let asked = |chain| passing(Line::to(Target::Jump(chain))).to_string();
     let lines = neighbours(family)
         .chain(replies.clone())
-        .chain([asked(names::behind())])
+        .chain([asked(names::ipvs_egress())])
         .chain(of_node)
-        .chain([asked(names::led())]);
+        .chain([asked(names::ipvs_ingress())]);
     chains.insert(output.as_str().to_owned(), lines.collect());
 }
 

@@ -20,7 +20,7 @@ use super::conn_state;
 use crate::backend::netfilter::denials::label::Label;
 use crate::backend::netfilter::denials::{Cause, Denial, Outcome, prefix_of};
 use crate::backend::netfilter::marks::Marks;
-use crate::backend::netfilter::model::settings::Telling;
+use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::backend::netfilter::names;
 
 /// Where a rule sends what it denies.
@@ -68,7 +68,7 @@ pub(crate) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
 }
 
 /// The line that has the kernel say so of a packet, at most so often.
-pub(crate) fn tell(prefix: String, telling: Telling) -> Line {
+pub(crate) fn tell(prefix: String, telling: NflogSettings) -> Line {
     let group = telling.group;
     let line = Line::to(Target::Nflog { prefix, group });
     if is_off(Switch::LimitTelling) {
@@ -79,9 +79,9 @@ pub(crate) fn tell(prefix: String, telling: Telling) -> Line {
 }
 
 /// What stands in a chain that tells.
-pub(crate) fn lines(chain: &str, telling: Telling) -> Vec<String> {
+pub(crate) fn lines(chain: &str, telling: NflogSettings) -> Vec<String> {
     let tell = tell(prefix_of(chain), telling);
-    let end = match names::is_told_would(chain) {
+    let end = match names::is_audit_denial(chain) {
         true => Target::Return,
         false => Target::Goto(names::deny()),
     };
@@ -92,7 +92,7 @@ pub(crate) fn lines(chain: &str, telling: Telling) -> Vec<String> {
 pub(crate) fn told_by(rule: &str) -> Option<&str> {
     const LENGTH: usize = "EGRET-D-".len() + 16;
     let (condition, chain) = rule.split_at_checked(rule.len().checked_sub(LENGTH)?)?;
-    (condition.ends_with("-g ") && names::is_told(chain)).then_some(chain)
+    (condition.ends_with("-g ") && names::is_denial(chain)).then_some(chain)
 }
 
 #[cfg(test)]
@@ -101,14 +101,14 @@ mod tests {
 
     use super::*;
 
-    const TELLING: Telling = Telling {
+    const TELLING: NflogSettings = NflogSettings {
         group: 9254,
         per_second: 10,
     };
 
     #[test]
     fn a_rule_goes_to_a_chain_that_tells_or_it_does_not() {
-        let chain = names::told(Digest::of("why"));
+        let chain = names::denial(Digest::of("why"));
         let rows = [
             (
                 format!("-p tcp -m comment --comment \"x\" -g {}", chain.as_str()),

@@ -46,17 +46,17 @@ mod shadowed_rules;
 mod shared_denials;
 mod tiers;
 
-pub(crate) use audit::why_unasked;
+pub(crate) use audit::why_not_audited;
 pub use external_clients::exposed;
 
 use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::model::kernel_transport;
-use port_groups::{Ports, Split};
-use tiers::Part;
+use port_groups::{PortGroup, PortSplit};
+use tiers::TierGroup;
 
 /// What rendering a pod needs besides its rules.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
+pub struct RenderContext<'a> {
     /// The family of the table.
     pub family: Family,
     /// The sets that are there. A rule over a set that is not there closes: it allows nothing, and where it
@@ -70,18 +70,18 @@ pub struct Surroundings<'a> {
 
 /// All chains of a pod.
 #[must_use]
-pub fn pod(rules: &PodRules, marks: PodMarks, around: Surroundings<'_>) -> Chains {
-    let each = |which| direction(rules, which, marks, around);
+pub fn pod(rules: &PodRules, marks: PodMarks, context: RenderContext<'_>) -> Chains {
+    let each = |which| direction(rules, which, marks, context);
     Direction::ALL.into_iter().flat_map(each).collect()
 }
 
 /// Those of a pod's chains that bear its generation; the others are the same with any.
 #[must_use]
-pub fn generation(rules: &PodRules, marks: PodMarks, around: Surroundings<'_>) -> Chains {
+pub fn generation(rules: &PodRules, marks: PodMarks, context: RenderContext<'_>) -> Chains {
     let each = |which| {
-        let mut pod = PodDirection::of(rules, which, around);
+        let mut pod = PodDirection::of(rules, which, context);
         pod.render_generation(&in_order(rules.direction(which)), marks.of(which));
-        if audit::is_asked(rules, which, around.sets) {
+        if audit::is_asked(rules, which, context.sets) {
             pod.ask_audit();
         }
         pod.out
@@ -95,11 +95,11 @@ pub fn direction(
     rules: &PodRules,
     direction: Direction,
     marks: PodMarks,
-    around: Surroundings<'_>,
+    context: RenderContext<'_>,
 ) -> Chains {
-    let mut pod = PodDirection::of(rules, direction, around);
+    let mut pod = PodDirection::of(rules, direction, context);
     pod.render(rules.direction(direction), marks.of(direction));
-    if audit::is_asked(rules, direction, around.sets) {
+    if audit::is_asked(rules, direction, context.sets) {
         pod.ask_audit();
         pod.render_audit(rules.audit.direction(direction));
     }
@@ -112,10 +112,10 @@ struct PodDirection<'a> {
     direction: Direction,
     /// The pod's own addresses in the family.
     own: Vec<IpNet>,
-    around: Surroundings<'a>,
-    asks: Asks,
+    context: RenderContext<'a>,
+    mode: RuleMode,
     /// What all have that comes to the chain which is written.
-    ports: Option<Ports>,
+    ports: Option<PortGroup>,
     /// By how many chains more a packet may still be led.
     spare: usize,
     out: Chains,
@@ -123,21 +123,21 @@ struct PodDirection<'a> {
 
 /// What the chains that are written are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asks {
+enum RuleMode {
     /// What becomes of a packet.
-    WhatIs,
+    Enforced,
     /// What would become of it if policies in audit were in force.
-    WhatWouldBe,
+    Audit,
 }
 
 impl<'a> PodDirection<'a> {
-    fn of(rules: &PodRules, direction: Direction, around: Surroundings<'a>) -> Self {
+    fn of(rules: &PodRules, direction: Direction, context: RenderContext<'a>) -> Self {
         Self {
             chains: PodChains::of(&rules.pod),
             direction,
-            own: own_addresses(rules, around.family),
-            around,
-            asks: Asks::WhatIs,
+            own: own_addresses(rules, context.family),
+            context,
+            mode: RuleMode::Enforced,
             ports: None,
             spare: audit::spare(rules, direction),
             out: Chains::new(),
@@ -148,11 +148,11 @@ impl<'a> PodDirection<'a> {
         let tiers = in_order(rules);
         let (name, lines) = self.render_generation(&tiers, mark);
         self.render_unsolicited(&tiers);
-        let (name, mut lines) = self.parts(&Part::of(&tiers), name, lines);
+        let (name, mut lines) = self.parts(&TierGroup::of(&tiers), name, lines);
         let allow = Target::Goto(self.chains.allow(self.direction));
         let default = Label::of_no_policy(Decider::Default, backend::Action::Allow, self.direction);
         if self.direction == Direction::Egress {
-            lines.extend(encapsulation::ask(self.around.family));
+            lines.extend(encapsulation::ask(self.context.family));
         }
         lines.push(self.labelled(Line::to(allow), &default));
         self.put(&name, lines);
@@ -177,7 +177,7 @@ impl<'a> PodDirection<'a> {
             // net/netfilter/nf_conntrack_proto_icmp.c).
             Direction::Ingress => None,
         };
-        let lines = conn_state::judge_unsolicited(self.around.family, own, Target::Goto(self.first(tiers)));
+        let lines = conn_state::judge_unsolicited(self.context.family, own, Target::Goto(self.first(tiers)));
         self.put(&self.chains.related(self.direction), lines);
     }
 
@@ -208,11 +208,11 @@ impl<'a> PodDirection<'a> {
     }
 
     fn tier(&mut self, tier: &TierRules, next: &Target) -> Vec<Line> {
-        let rules = shadowed_rules::without(&tier.rules, self.around.sets, self.around.family);
+        let rules = shadowed_rules::without(&tier.rules, self.context.sets, self.context.family);
         if self.spare == 0 {
             return self.all_of(tier, &rules, next);
         }
-        let split = Split::of(&rules, |rule| rule.port);
+        let split = PortSplit::of(&rules, |rule| rule.port);
         let mut lines = Vec::new();
         for (ports, rules) in &split.alike {
             let chain = self.next_of_ports();
@@ -247,7 +247,7 @@ impl<'a> PodDirection<'a> {
     }
 
     fn rules(&self, tier: &TierRules, next: &Target) -> Vec<Line> {
-        let rules = shadowed_rules::without(&tier.rules, self.around.sets, self.around.family).into_iter();
+        let rules = shadowed_rules::without(&tier.rules, self.context.sets, self.context.family).into_iter();
         rules.flat_map(|rule| self.lines(tier, rule, next)).collect()
     }
 
@@ -263,7 +263,7 @@ impl<'a> PodDirection<'a> {
     fn lines(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Vec<Line> {
         match rule.peer {
             PeerMatch::Itself => self.meeting_itself(tier, rule, next),
-            PeerMatch::OwnNode if is_exemption(rule) && self.asks == Asks::WhatIs => {
+            PeerMatch::OwnNode if is_exemption(rule) && self.mode == RuleMode::Enforced => {
                 let guard = Line::to(Target::Jump(names::encapsulation())).when(Match::ToThisHost);
                 std::iter::once(guard)
                     .chain(self.rule(tier, rule, next))
@@ -286,7 +286,7 @@ impl<'a> PodDirection<'a> {
                     let line = Line::to(self.target(tier, rule, next)).source(*own);
                     line.input(interface.clone())
                 };
-                self.around.interfaces.iter().map(through).collect()
+                self.context.interfaces.iter().map(through).collect()
             }
         };
         let lines = self.own.iter().flat_map(back);
@@ -297,7 +297,7 @@ impl<'a> PodDirection<'a> {
 
     /// The line of a rule; none for an Allow one of whose sets is not there.
     fn rule(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Option<Line> {
-        let is_whole = rule.except.is_none_or(|id| self.around.sets.contains_key(&id));
+        let is_whole = rule.except.is_none_or(|id| self.context.sets.contains_key(&id));
         let peer = if is_whole {
             self.peer(&rule.peer)
         } else {
@@ -338,9 +338,9 @@ impl<'a> PodDirection<'a> {
     fn key(&self, tier: &TierRules, action: Action) -> VerdictKey {
         VerdictKey {
             decider: Decider::Tier(tier.tier),
-            action: match (self.asks, action) {
-                (Asks::WhatWouldBe, Action::Deny) => backend::Action::WouldDeny,
-                (Asks::WhatIs | Asks::WhatWouldBe, action) => action.into(),
+            action: match (self.mode, action) {
+                (RuleMode::Audit, Action::Deny) => backend::Action::WouldDeny,
+                (RuleMode::Enforced | RuleMode::Audit, action) => action.into(),
             },
             direction: self.direction,
         }
@@ -348,13 +348,11 @@ impl<'a> PodDirection<'a> {
 
     /// Of what is only asked, what would be denied is counted, and nothing else.
     fn labelled(&self, line: Line, label: &Label) -> Line {
-        match (self.asks, label.key.action) {
-            (Asks::WhatIs, _) | (Asks::WhatWouldBe, backend::Action::WouldDeny) => {
+        match (self.mode, label.key.action) {
+            (RuleMode::Enforced, _) | (RuleMode::Audit, backend::Action::WouldDeny) => {
                 line.comment(&label.to_string())
             }
-            (Asks::WhatWouldBe, backend::Action::Allow | backend::Action::Deny | backend::Action::Pass) => {
-                line
-            }
+            (RuleMode::Audit, backend::Action::Allow | backend::Action::Deny | backend::Action::Pass) => line,
         }
     }
 
@@ -365,7 +363,7 @@ impl<'a> PodDirection<'a> {
                 line.protocol(Protocol::any_port(kernel_transport(transport)))
             }
             PortMatch::Any => line,
-            PortMatch::Icmp => line.protocol(conn_state::icmp(self.around.family)),
+            PortMatch::Icmp => line.protocol(conn_state::icmp(self.context.family)),
             PortMatch::Range(transport, range) if range == PortRange::ALL => {
                 line.protocol(Protocol::any_port(kernel_transport(transport)))
             }
@@ -379,7 +377,7 @@ impl<'a> PodDirection<'a> {
     /// Leaves out the addresses for which the rule does not count.
     fn excepting(&self, rule: &Rule, line: Line) -> Line {
         match rule.except.filter(|id| self.is_there(*id)) {
-            Some(id) => line.unless(Match::Set(names::set(id, self.around.family), self.sides(id))),
+            Some(id) => line.unless(Match::Set(names::set(id, self.context.family), self.sides(id))),
             None => line,
         }
     }
@@ -393,12 +391,12 @@ impl<'a> PodDirection<'a> {
 
     /// Whether a set is in the family of the table. If it is in the other one alone, it holds nobody here.
     fn is_there(&self, id: SetId) -> bool {
-        let set = self.around.sets.get(&id);
-        set.is_some_and(|set| set.families.has(self.around.family))
+        let set = self.context.sets.get(&id);
+        set.is_some_and(|set| set.families.has(self.context.family))
     }
 
     fn sides(&self, id: SetId) -> Sides {
-        match self.around.sets.get(&id).map(|set| set.kind) {
+        match self.context.sets.get(&id).map(|set| set.kind) {
             Some(SetKind::AddressPorts) => Sides::Two(self.side(), Side::Destination),
             Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => Sides::One(self.side()),
         }
@@ -410,16 +408,16 @@ impl<'a> PodDirection<'a> {
             PeerMatch::Any => Peer::Any,
             PeerMatch::OwnNode => Peer::Matching(Match::ToThisHost),
             PeerMatch::In(id) if self.is_there(*id) => {
-                Peer::Matching(Match::Set(names::set(*id, self.around.family), self.sides(*id)))
+                Peer::Matching(Match::Set(names::set(*id, self.context.family), self.sides(*id)))
             }
             PeerMatch::In(_) | PeerMatch::Itself => Peer::Missing,
         }
     }
 
     fn target(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Target {
-        match (rule.action, self.asks) {
-            (Action::Allow, Asks::WhatIs) => Target::Goto(self.chains.allow(self.direction)),
-            (Action::Allow, Asks::WhatWouldBe) => Target::Return,
+        match (rule.action, self.mode) {
+            (Action::Allow, RuleMode::Enforced) => Target::Goto(self.chains.allow(self.direction)),
+            (Action::Allow, RuleMode::Audit) => Target::Return,
             (Action::Deny, _) => self.denial(&self.label(tier, rule, rule.action)),
             (Action::Pass, _) => next.clone(),
         }
@@ -429,9 +427,9 @@ impl<'a> PodDirection<'a> {
     fn denial(&self, label: &Label) -> Target {
         let is_exposed = self.chains == PodChains::of_node();
         let denial = Denial::of_label(label, is_exposed);
-        match self.asks {
-            Asks::WhatIs => nflog::target(denial, self.around.tells),
-            Asks::WhatWouldBe => nflog::would_target(denial, self.around.tells),
+        match self.mode {
+            RuleMode::Enforced => nflog::target(denial, self.context.tells),
+            RuleMode::Audit => nflog::would_target(denial, self.context.tells),
         }
     }
 

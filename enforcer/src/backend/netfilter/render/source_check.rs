@@ -26,12 +26,12 @@ use egret_shared::switch::{Switch, is_off};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::chains::Chains;
-use super::dispatch::by_address::{Hint, Names, grouped};
+use super::dispatch::by_address::{AddressRule, ChainNames, grouped};
 use crate::backend::netfilter::denials::label::Label;
 use crate::backend::netfilter::denials::{Cause, Denial, Outcome};
-use crate::backend::netfilter::model::attachment::{Attached, Port};
-use crate::backend::netfilter::model::settings::Telling;
-use crate::backend::netfilter::model::unknown_pods::Closed;
+use crate::backend::netfilter::model::attachment::{PodAttachment, PodInterface};
+use crate::backend::netfilter::model::settings::NflogSettings;
+use crate::backend::netfilter::model::unknown_pods::ClosedInterfaces;
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::render::nflog;
 use crate::backend::{Action, Decider};
@@ -41,9 +41,14 @@ const FEW: usize = 16;
 
 /// The chains of the table `raw`; none where no pod has an interface and nobody unknown is closed.
 #[must_use]
-pub fn chains(pods: &[Attached], closed: &Closed, telling: Option<Telling>, family: Family) -> Chains {
+pub fn chains(
+    pods: &[PodAttachment],
+    closed: &ClosedInterfaces,
+    telling: Option<NflogSettings>,
+    family: Family,
+) -> Chains {
     let mut chains = BTreeMap::new();
-    let pods: Vec<&Attached> = pods.iter().chain(&closed.pods).collect();
+    let pods: Vec<&PodAttachment> = pods.iter().chain(&closed.pods).collect();
     let interfaces = interfaces(&pods, closed);
     if interfaces.is_empty() || is_off(Switch::DispatchByInterface) {
         return Chains::new();
@@ -73,10 +78,10 @@ fn ask() -> Line {
 }
 
 /// Each address of a pod with the line that lets it pass where the pod is.
-fn own(pods: &[&Attached], family: Family) -> Vec<Hint> {
-    let of_pod = |pod: &&Attached| {
+fn own(pods: &[&PodAttachment], family: Family) -> Vec<AddressRule> {
+    let of_pod = |pod: &&PodAttachment| {
         let lines = |host: IpNet| {
-            let line = move |port: &Port| {
+            let line = move |port: &PodInterface| {
                 let line = Line::to(Target::Return).source(host);
                 (host, through(line, port))
             };
@@ -87,40 +92,42 @@ fn own(pods: &[&Attached], family: Family) -> Vec<Hint> {
     pods.iter().flat_map(of_pod).collect()
 }
 
-fn through(line: Line, port: &Port) -> Line {
+fn through(line: Line, port: &PodInterface) -> Line {
     match port {
-        Port::Own(name) | Port::Shared(name) => line.input(name.clone()),
-        Port::Of { bridge, port } => line.input(bridge.clone()).when(Match::BridgePortIn(port.clone())),
+        PodInterface::Own(name) | PodInterface::Shared(name) => line.input(name.clone()),
+        PodInterface::BridgePort { bridge, port } => {
+            line.input(bridge.clone()).when(Match::BridgePortIn(port.clone()))
+        }
     }
 }
 
-fn by_network(own: Vec<Hint>) -> Option<(Line, BTreeMap<ChainName, Vec<Line>>)> {
-    let names = Names {
-        root: names::source_hints(),
-        of_network: names::source_hinted,
+fn by_network(own: Vec<AddressRule>) -> Option<(Line, BTreeMap<ChainName, Vec<Line>>)> {
+    let names = ChainNames {
+        root: names::source_lookup(),
+        of_network: names::source_lookup_of,
     };
     let (all, chains) = grouped(Direction::Egress, own, &names, &ask())?;
-    let lead = Line::to(Target::Goto(names::source_hints())).source(all);
+    let lead = Line::to(Target::Goto(names::source_lookup())).source(all);
     Some((lead, chains))
 }
 
 /// What has no address of the pods' status, by where it comes in. The node's routes lead to further addresses of a pod: those of an
 /// interface that no status tells, and those of a pod that nobody knows yet. On a bridge they lead to every port, so there the port
 /// decides where it is seen.
-fn by_interface(pods: &[&Attached], closed: &Closed, family: Family) -> Vec<Line> {
+fn by_interface(pods: &[&PodAttachment], closed: &ClosedInterfaces, family: Family) -> Vec<Line> {
     let spoofed = || Line::to(Target::Goto(names::spoofed()));
     let ports = || {
         pods.iter()
             .flat_map(|pod| pod.interfaces.iter().map(move |port| (pod, port)))
     };
     let on_bridges = ports().flat_map(|(pod, port)| match port {
-        Port::Of { bridge, .. } => {
+        PodInterface::BridgePort { bridge, .. } => {
             let others = pod
                 .hosts(family)
                 .map(|host| spoofed().source(host).input(bridge.clone()));
             others.chain([through(spoofed(), port)]).collect()
         }
-        Port::Own(_) | Port::Shared(_) => Vec::new(),
+        PodInterface::Own(_) | PodInterface::Shared(_) => Vec::new(),
     });
     let routed = Line::to(Target::Return).when(Match::FromItsRoute);
     let routed = match family {
@@ -128,9 +135,9 @@ fn by_interface(pods: &[&Attached], closed: &Closed, family: Family) -> Vec<Line
         Family::V6 => routed.source_other_than(LINK_LOCAL.into()),
     };
     let alone = ports().filter_map(|(_, port)| match port {
-        Port::Own(_) => Some(through(spoofed(), port)),
+        PodInterface::Own(_) => Some(through(spoofed(), port)),
         // Whose packet it is on a bridge is said by its address alone.
-        Port::Of { .. } | Port::Shared(_) => None,
+        PodInterface::BridgePort { .. } | PodInterface::Shared(_) => None,
     });
     let excluded = closed.excluded.iter();
     let excluded = excluded.map(|name| Line::to(Target::Return).input(name.clone()));
@@ -148,7 +155,7 @@ const LINK_LOCAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0
 
 /// The end of a packet in another's name. A pod speaks for itself on its link before it has an address (RFC 4862, section 5.4: from
 /// the unspecified address; RFC 2131, section 4.1: from 0.0.0.0) and from its link-local one; it is no router.
-fn spoofed(telling: Option<Telling>, family: Family) -> Vec<Line> {
+fn spoofed(telling: Option<NflogSettings>, family: Family) -> Vec<Line> {
     let own = || Line::to(Target::Return);
     let exceptions = match family {
         Family::V4 => vec![
@@ -190,10 +197,12 @@ fn end() -> Line {
 }
 
 /// All interfaces that are asked about, as few patterns that hold them all: one comparison spares everybody else the rest.
-fn interfaces(pods: &[&Attached], closed: &Closed) -> Vec<InterfacePattern> {
+fn interfaces(pods: &[&PodAttachment], closed: &ClosedInterfaces) -> Vec<InterfacePattern> {
     let ports = pods.iter().flat_map(|pod| &pod.interfaces);
     let names = ports.map(|port| match port {
-        Port::Own(name) | Port::Shared(name) | Port::Of { bridge: name, .. } => name.as_str(),
+        PodInterface::Own(name)
+        | PodInterface::Shared(name)
+        | PodInterface::BridgePort { bridge: name, .. } => name.as_str(),
     });
     let mut names: Vec<&str> = names
         .chain(closed.interfaces.iter().map(InterfacePattern::as_str))

@@ -7,11 +7,11 @@ use egret_policies::rules::Direction;
 use super::conn_state::{neighbours, related};
 use super::through;
 use crate::backend::netfilter::denials::label::Label;
-use crate::backend::netfilter::model::unknown_pods::Closed;
+use crate::backend::netfilter::model::unknown_pods::ClosedInterfaces;
 use crate::backend::netfilter::names;
 use crate::backend::{Action, Decider};
 
-impl Closed {
+impl ClosedInterfaces {
     /// The last lines of the dispatch.
     pub(crate) fn lines(&self, direction: Direction) -> impl Iterator<Item = Line> {
         let excluded = self

@@ -28,8 +28,8 @@ impl SharedSets {
 impl Meanwhile for SharedSets {
     fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError> {
         let mut sets = self.lock();
-        sets.note(changes);
-        sets.note_meanwhile(changes);
+        sets.note_members(changes);
+        sets.note_concurrent(changes);
         sets.write_noted(changes, now);
         let failed = changes.iter().find_map(|change| sets.failed().get(&change.set));
         failed.map_or(Ok(()), |failure| {

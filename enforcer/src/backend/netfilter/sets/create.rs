@@ -4,7 +4,7 @@ use egret_kernel::Family;
 use egret_kernel::ipset::SetSpec;
 use egret_policies::rules::{SetId, SetKind};
 
-use super::{Known, MOST_BUCKETS, MOST_MEMBERS, Sets, kernel_kind};
+use super::{MOST_BUCKETS, MOST_MEMBERS, ProgrammedSet, Sets, kernel_kind};
 use crate::backend::netfilter::names;
 
 /// Sets that are made or filled together. More would only be more memory.
@@ -12,7 +12,7 @@ pub(super) const TOGETHER: usize = 256;
 
 impl Sets {
     /// Makes wanted sets in this order.
-    pub(crate) fn make_in_order(&mut self, order: &[SetId]) {
+    pub(crate) fn create_in_order(&mut self, order: &[SetId]) {
         for some in order.chunks(TOGETHER) {
             let specs: Vec<SetSpec> = some.iter().flat_map(|id| self.missing(*id)).collect();
             let outcomes = self.ipsets.create_all(&specs);
@@ -21,20 +21,20 @@ impl Sets {
                 .into_iter()
                 .zip(outcomes)
                 .filter(|(_, outcome)| outcome.is_ok());
-            self.known
-                .extend(made.map(|(spec, _)| (spec.name.clone(), Known::made(&spec))));
+            self.programmed
+                .extend(made.map(|(spec, _)| (spec.name.clone(), ProgrammedSet::made(&spec))));
         }
     }
 
     /// What is to be made for a wanted set, where there is nothing of its name.
     fn missing(&self, id: SetId) -> Vec<SetSpec> {
-        let Some(wanted) = self.wanted.get(&id) else {
+        let Some(wanted) = self.desired.get(&id) else {
             return Vec::new();
         };
         let families = wanted.families().all();
         let specs = families.map(|family| self.spec(id, wanted.kind, family, wanted.members.len()));
         specs
-            .filter(|spec| !self.known.contains_key(&spec.name))
+            .filter(|spec| !self.programmed.contains_key(&spec.name))
             .collect()
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use egret_kernel::ipset::Member as Held;
+use egret_kernel::ipset::Member as KernelMember;
 use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
 
@@ -12,14 +12,14 @@ use egret_shared::net::Transport;
 use std::net::IpAddr;
 
 /// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
-pub(crate) fn held_as(member: Member) -> impl Iterator<Item = Held> {
+pub(crate) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
     let held = match member {
-        Member::Address(address) if is_holdable(address) => [Some(Held::Address(address)), None],
+        Member::Address(address) if is_holdable(address) => [Some(KernelMember::Address(address)), None],
         Member::AddressPort(address, transport, port) if is_holdable(address) => {
             let protocol = kernel_transport(transport);
             let port = port.get();
             [
-                Some(Held::AddressPort {
+                Some(KernelMember::AddressPort {
                     address,
                     protocol,
                     port,
@@ -28,31 +28,33 @@ pub(crate) fn held_as(member: Member) -> impl Iterator<Item = Held> {
             ]
         }
         Member::Address(_) | Member::AddressPort(..) => [None, None],
-        Member::Network(network) => parts(Held::Net(network.trunc())),
+        Member::Network(network) => parts(KernelMember::Net(network.trunc())),
     };
     held.into_iter().flatten()
 }
 
 /// The same, with a network of length 0 in one.
-pub(crate) fn whole(member: Member) -> Vec<Held> {
+pub(crate) fn whole(member: Member) -> Vec<KernelMember> {
     match member {
-        Member::Network(network) => vec![Held::Net(network.trunc())],
+        Member::Network(network) => vec![KernelMember::Net(network.trunc())],
         Member::Address(_) | Member::AddressPort(..) => held_as(member).collect(),
     }
 }
 
 /// A network of length 0 as its halves (a `hash:net` cannot hold it), everything else as it is.
-pub(crate) fn halves(member: Held) -> impl Iterator<Item = Held> {
+pub(crate) fn halves(member: KernelMember) -> impl Iterator<Item = KernelMember> {
     parts(member).into_iter().flatten()
 }
 
-fn parts(member: Held) -> [Option<Held>; 2] {
+fn parts(member: KernelMember) -> [Option<KernelMember>; 2] {
     match member {
-        Held::Net(network) if network.prefix_len() == 0 => network.subnets(1).map_or_else(
+        KernelMember::Net(network) if network.prefix_len() == 0 => network.subnets(1).map_or_else(
             |_| [Some(member), None],
-            |mut halves| [halves.next(), halves.next()].map(|half| half.map(Held::Net)),
+            |mut halves| [halves.next(), halves.next()].map(|half| half.map(KernelMember::Net)),
         ),
-        Held::Net(_) | Held::Address(_) | Held::AddressPort { .. } => [Some(member), None],
+        KernelMember::Net(_) | KernelMember::Address(_) | KernelMember::AddressPort { .. } => {
+            [Some(member), None]
+        }
     }
 }
 
@@ -68,20 +70,20 @@ pub(crate) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
 /// The life of the wanted member that a held one stands for.
 pub(crate) fn wanted_for(
     wanted: &BTreeMap<Member, Option<Timestamp>>,
-    held: Held,
+    held: KernelMember,
 ) -> Option<Option<Timestamp>> {
     match held {
-        Held::Address(address) => wanted.get(&Member::Address(address)).copied(),
-        Held::Net(_) | Held::AddressPort { .. } => stands_for(held)
+        KernelMember::Address(address) => wanted.get(&Member::Address(address)).copied(),
+        KernelMember::Net(_) | KernelMember::AddressPort { .. } => stands_for(held)
             .into_iter()
             .find_map(|member| wanted.get(&member).copied()),
     }
 }
 
-fn stands_for(held: Held) -> Vec<Member> {
+fn stands_for(held: KernelMember) -> Vec<Member> {
     match held {
-        Held::Address(address) => vec![Member::Address(address)],
-        Held::AddressPort {
+        KernelMember::Address(address) => vec![Member::Address(address)],
+        KernelMember::AddressPort {
             address,
             protocol,
             port,
@@ -90,7 +92,7 @@ fn stands_for(held: Held) -> Vec<Member> {
             .filter(|transport| kernel_transport(*transport) == protocol)
             .filter_map(|transport| Some(Member::AddressPort(address, transport, port.try_into().ok()?)))
             .collect(),
-        Held::Net(network) if network.prefix_len() == 1 => {
+        KernelMember::Net(network) if network.prefix_len() == 1 => {
             let whole = network.supernet();
             [Some(network), whole]
                 .into_iter()
@@ -98,7 +100,7 @@ fn stands_for(held: Held) -> Vec<Member> {
                 .map(Member::Network)
                 .collect()
         }
-        Held::Net(network) => vec![Member::Network(network)],
+        KernelMember::Net(network) => vec![Member::Network(network)],
     }
 }
 
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_half_stays_while_the_half_or_the_whole_is_wanted() {
-        let half = Held::Net("0.0.0.0/1".parse().unwrap());
+        let half = KernelMember::Net("0.0.0.0/1".parse().unwrap());
         for (wanted, stays) in [
             (vec![net("0.0.0.0/0")], true),
             (vec![net("0.0.0.0/1")], true),

@@ -33,7 +33,7 @@ use rules::{Joined, Parts};
 
 /// The sets that policies speak of, and the joint ones that stand for them.
 #[derive(Debug, Default)]
-pub struct Joints {
+pub struct MergedSets {
     parts: BTreeMap<SetId, Part>,
     joints: BTreeMap<SetId, Joint>,
     named: BTreeMap<Owner, Named>,
@@ -74,7 +74,7 @@ type Named = BTreeSet<SetId>;
 /// Whether a set was in the kernel before a batch, for sets about which that may change.
 type Before = BTreeMap<SetId, bool>;
 
-impl Joints {
+impl MergedSets {
     /// Has each rule look into its own set and count by itself. Without it, rules that only allow share sets.
     pub(crate) const fn leave_each_alone(&mut self) {
         self.is_each_alone = true;

@@ -20,44 +20,44 @@ const STEP: usize = 64;
 
 /// How far that has come.
 #[derive(Debug)]
-pub(crate) enum Room {
+pub(crate) enum Preallocation {
     /// Nobody asked for it, or the first batch came.
-    NotWanted,
+    Off,
     /// Until the kernel was read.
-    Wanted,
+    Requested,
     /// Sets are made.
-    Making(Making),
+    Running(Preallocator),
 }
 
 /// A thread that makes sets. Dropped, they are gone, and their places stay.
 #[derive(Debug)]
-pub(crate) struct Making {
+pub(crate) struct Preallocator {
     is_enough: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Room {
+impl Preallocation {
     /// Begins to make room where it is wanted, for the network namespace of this thread. Sets of an earlier life have their places.
     pub(crate) fn begin_if(&mut self, is_none_there: bool) {
-        if !is_none_there || !matches!(self, Self::Wanted) {
+        if !is_none_there || !matches!(self, Self::Requested) {
             return;
         }
-        match Making::begin() {
-            Ok(making) => *self = Self::Making(making),
+        match Preallocator::begin() {
+            Ok(making) => *self = Self::Running(making),
             Err(error) => tracing::warn!(%error, "no room is made for sets"),
         }
     }
 
     /// Ends it; whoever drops what this returns waits until nothing is left but the places.
-    pub(crate) fn end(&mut self) -> Option<Making> {
-        match std::mem::replace(self, Self::NotWanted) {
-            Self::Making(making) => Some(making),
-            Self::NotWanted | Self::Wanted => None,
+    pub(crate) fn end(&mut self) -> Option<Preallocator> {
+        match std::mem::replace(self, Self::Off) {
+            Self::Running(making) => Some(making),
+            Self::Off | Self::Requested => None,
         }
     }
 }
 
-impl Making {
+impl Preallocator {
     fn begin() -> io::Result<Self> {
         let is_enough = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&is_enough);
@@ -74,7 +74,7 @@ impl Making {
     }
 }
 
-impl Drop for Making {
+impl Drop for Preallocator {
     fn drop(&mut self) {
         self.is_enough.store(true, Ordering::Relaxed);
         if let Some(Err(_panic)) = self.thread.take().map(JoinHandle::join) {
@@ -92,13 +92,13 @@ pub(crate) fn clear(sets: &mut IpSets, is_such: fn(&str) -> bool) -> Result<(), 
 
 fn make(is_enough: &AtomicBool) -> Result<(), Error> {
     let mut sets = IpSets::open()?;
-    let names: Vec<String> = (0..MOST).map(names::room).collect();
+    let names: Vec<String> = (0..MOST).map(names::preallocated).collect();
     let mut steps = names.chunks(STEP);
     let made = steps.try_for_each(|some| match is_enough.load(Ordering::Relaxed) {
         true => Ok(()),
         false => create(&mut sets, some),
     });
-    let cleared = clear(&mut sets, names::is_room);
+    let cleared = clear(&mut sets, names::is_preallocated);
     made.and(cleared)
 }
 

@@ -13,30 +13,30 @@ use crate::backend::netfilter::names;
 
 /// What the kernel holds of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct ProgrammedSet {
     pub(super) kind: Option<Kind>,
     pub(super) has_timeouts: bool,
     /// Whether it is of the family that its name says, and has room.
-    pub(super) is_as_made: bool,
+    pub(super) has_expected_type: bool,
     pub(super) members: Members,
     /// Places of its table, as far as it was not the kernel that made more of them.
     pub(super) places: u32,
     /// Up to how many members need not be looked at for those that live.
-    pub(super) looked_at: usize,
+    pub(super) checked_at: usize,
 }
 
 /// How far the kernel's seconds and ours may lie apart.
 const COARSE: std::time::Duration = std::time::Duration::from_secs(2);
 
-impl Known {
+impl ProgrammedSet {
     pub(super) fn made(spec: &SetSpec) -> Self {
         Self {
             kind: Some(spec.kind),
             has_timeouts: spec.timeout.is_some(),
-            is_as_made: true,
+            has_expected_type: true,
             members: Members::new(),
             places: spec.hashsize,
-            looked_at: 0,
+            checked_at: 0,
         }
     }
 
@@ -44,7 +44,7 @@ impl Known {
     pub(super) fn fits(&self, kind: SetKind) -> bool {
         let is_of_kind =
             self.kind == Some(kernel_kind(kind)) && self.has_timeouts == (kind == SetKind::Records);
-        is_of_kind && self.is_as_made
+        is_of_kind && self.has_expected_type
     }
 
     pub(super) fn looks_like(&self, header: &SetHeader, now: Timestamp) -> bool {
@@ -72,22 +72,23 @@ impl Known {
         Self {
             kind: listing.kind,
             has_timeouts: listing.timeout.is_some(),
-            is_as_made: listing.maxelem >= most && names::family_of_set(&listing.name) == listing.family,
+            has_expected_type: listing.maxelem >= most
+                && names::family_of_set(&listing.name) == listing.family,
             members,
             places: listing.hashsize,
-            looked_at: 0,
+            checked_at: 0,
         }
     }
 }
 
 /// What somebody else changed. Members that timed out did not change.
 pub(super) fn drift(
-    believed: &HashMap<String, Known>,
-    listed: &HashMap<String, Known>,
+    believed: &HashMap<String, ProgrammedSet>,
+    listed: &HashMap<String, ProgrammedSet>,
     now: Timestamp,
 ) -> Drift {
     let mut drift = Drift::default();
-    let in_order = |sets: &HashMap<String, Known>| sets.keys().cloned().collect::<BTreeSet<String>>();
+    let in_order = |sets: &HashMap<String, ProgrammedSet>| sets.keys().cloned().collect::<BTreeSet<String>>();
     let (before, after) = (in_order(believed), in_order(listed));
     for name in before.difference(&after) {
         drift.note("set_missing", name);

@@ -5,7 +5,7 @@
 use egret_kernel::ipset::{Entry, Error, SetSpec};
 use egret_shared::time::Timestamp;
 
-use super::programmed::Known;
+use super::programmed::ProgrammedSet;
 use super::{MOST_BUCKETS, Sets, Write, entry};
 use crate::backend::netfilter::names;
 
@@ -22,7 +22,7 @@ impl Sets {
     pub(super) fn widen(&mut self, writes: &[Write], now: Timestamp) {
         for Write { change, held, .. } in writes {
             let most = self.most;
-            let Some(known) = self.known.get_mut(&change.name) else {
+            let Some(known) = self.programmed.get_mut(&change.name) else {
                 continue;
             };
             if !known.may_outgrow(held.len()) {
@@ -38,7 +38,7 @@ impl Sets {
     fn exchange(&mut self, name: &str, spec: &SetSpec, members: &[Entry]) {
         match self.put_into(name, spec, members) {
             Ok(()) => {
-                if let Some(known) = self.known.get_mut(name) {
+                if let Some(known) = self.programmed.get_mut(name) {
                     known.places = spec.hashsize;
                 }
             }
@@ -60,10 +60,10 @@ impl Sets {
     }
 }
 
-impl Known {
+impl ProgrammedSet {
     /// Whether it may have more members than its table is for. Those that are over count until they are looked at.
     fn may_outgrow(&self, coming: usize) -> bool {
-        self.members.len() + coming > self.looked_at.max(self.room())
+        self.members.len() + coming > self.checked_at.max(self.room())
     }
 
     fn living(&self, now: Timestamp) -> Vec<Entry> {
@@ -75,7 +75,7 @@ impl Known {
 
     /// What it is to be with so many members; none as long as it is large enough, which is looked at when some more have come.
     fn wider(&mut self, name: &str, members: usize, most: u32) -> Option<SetSpec> {
-        self.looked_at = self.members.len() + self.room();
+        self.checked_at = self.members.len() + self.room();
         let places = self.places.saturating_mul(TIMES).min(MOST_BUCKETS);
         if members <= self.room() || places <= self.places {
             return None;
@@ -84,7 +84,7 @@ impl Known {
             timeout: self.has_timeouts.then_some(0),
             hashsize: places,
             maxelem: most,
-            ..SetSpec::new(names::wider(name), self.kind?, names::family_of_set(name)?)
+            ..SetSpec::new(names::resized(name), self.kind?, names::family_of_set(name)?)
         })
     }
 

@@ -4,12 +4,12 @@ use std::num::NonZeroU32;
 
 use egret_policies::rules::Direction;
 
-use super::restore::Held;
+use super::restore::ProgrammedChains;
 use crate::backend::netfilter::marks::generations::ChainMark;
 use crate::backend::netfilter::names::CHAIN_PREFIX;
 
 /// The marks with which entry chains of pods compare.
-pub(super) fn of(chains: &Held) -> impl Iterator<Item = ChainMark<'_>> {
+pub(super) fn of(chains: &ProgrammedChains) -> impl Iterator<Item = ChainMark<'_>> {
     chains.iter().filter_map(|(chain, rules)| {
         let (value, mask) = rules.iter().find_map(|rule| mark_of(rule))?;
         Some(ChainMark {
@@ -49,7 +49,7 @@ mod tests {
     fn only_entry_chains_of_pods_have_marks() {
         let rules: Arc<[String]> = Arc::from(["-m connmark --mark 0x1/0x7ff0000 -j RETURN".to_owned()]);
         let names = ["EGRET-E-x", "EGRET-I-x", "EGRET-EA-x", "EGRET-DENY"];
-        let chains = Held::from(names.map(|name| (name.to_owned(), Arc::clone(&rules))));
+        let chains = ProgrammedChains::from(names.map(|name| (name.to_owned(), Arc::clone(&rules))));
         let found: Vec<_> = of(&chains)
             .map(|mark| (mark.chain, mark.direction, mark.value, mark.mask))
             .collect();

@@ -176,7 +176,7 @@ impl Counters {
     fn read_with(&self, totals: &Totals) -> Result<Vec<VerdictCount>, BackendError> {
         let mut counts: Vec<VerdictCount> = totals.counts().collect();
         let tables = *self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        for listing in both(tables)? {
+        for listing in list_both(tables)? {
             counts.extend(
                 family_table::ours(&listing)
                     .filter(|chain| chain.name != names::totals().as_str())
@@ -200,7 +200,7 @@ impl VerdictCounters for Counters {
 }
 
 /// Lists both families side by side.
-pub(crate) fn both(tables: [IpTables; 2]) -> Result<[TableListing; 2], BackendError> {
+pub(crate) fn list_both(tables: [IpTables; 2]) -> Result<[TableListing; 2], BackendError> {
     let listed = std::thread::scope(|scope| {
         let [first, second] = tables;
         let other = scope.spawn(move || family_table::list(second));

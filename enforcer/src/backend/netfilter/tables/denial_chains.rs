@@ -10,10 +10,10 @@ use crate::backend::netfilter::render::nflog::told_by;
 
 /// The chains that tell why, to which rules go.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct DenialChains {
     uses: BTreeMap<String, Use>,
     /// They may have come or gone since it was asked.
-    touched: BTreeSet<String>,
+    changed: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -23,9 +23,9 @@ struct Use {
     why: Option<Denial>,
 }
 
-impl Told {
+impl DenialChains {
     /// Counts the rules of a chain that comes.
-    pub(crate) fn came(&mut self, chain: &str, rules: &[String]) {
+    pub(crate) fn add_rules(&mut self, chain: &str, rules: &[String]) {
         for rule in rules {
             let Some(told) = told_by(rule) else { continue };
             if let Some(known) = self.uses.get_mut(told) {
@@ -35,12 +35,12 @@ impl Told {
             let is_exposed = PodChains::of_node().contain(chain);
             let why = Label::of_rule(rule).and_then(|label| Denial::of_label(&label, is_exposed));
             self.uses.insert(told.to_owned(), Use { rules: 1, why });
-            self.touched.insert(told.to_owned());
+            self.changed.insert(told.to_owned());
         }
     }
 
     /// … and of one that goes.
-    pub(crate) fn went(&mut self, rules: &[String]) {
+    pub(crate) fn remove_rules(&mut self, rules: &[String]) {
         for told in rules.iter().filter_map(|rule| told_by(rule)) {
             let Some(known) = self.uses.get_mut(told) else {
                 continue;
@@ -48,7 +48,7 @@ impl Told {
             known.rules -= 1;
             if known.rules == 0 {
                 self.uses.remove(told);
-                self.touched.insert(told.to_owned());
+                self.changed.insert(told.to_owned());
             }
         }
     }
@@ -59,13 +59,13 @@ impl Told {
     }
 
     /// Why they do.
-    pub(crate) fn why(&self, told: &str) -> Option<&Denial> {
+    pub(crate) fn denial(&self, told: &str) -> Option<&Denial> {
         self.uses.get(told)?.why.as_ref()
     }
 
     /// Chains that tell to which the first rule came, or from which the last one went, since this was asked.
-    pub(crate) fn take_touched(&mut self) -> BTreeSet<String> {
-        std::mem::take(&mut self.touched)
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.changed)
     }
 }
 
@@ -78,22 +78,22 @@ mod tests {
 
     #[test]
     fn a_reason_stays_as_long_as_any_rule_gives_it() {
-        let chain = names::told(Digest::of("why"));
+        let chain = names::denial(Digest::of("why"));
         let rule = format!(
             "-m comment --comment \"np deny egress 0 isolation\" -g {}",
             chain.as_str()
         );
         let (twice, once) = ([rule.clone(), rule.clone()], [rule, "-j RETURN".to_owned()]);
-        let mut told = Told::default();
-        told.came("EGRET-E-x", &twice);
-        told.came("EGRET-E-y", &once);
+        let mut told = DenialChains::default();
+        told.add_rules("EGRET-E-x", &twice);
+        told.add_rules("EGRET-E-y", &once);
         let name = BTreeSet::from([chain.as_str().to_owned()]);
-        assert_eq!(told.take_touched(), name);
-        assert!(told.why(chain.as_str()).is_some());
-        told.went(&twice);
-        assert!(told.is_used(chain.as_str()) && told.take_touched().is_empty());
-        told.went(&once);
+        assert_eq!(told.take_changed(), name);
+        assert!(told.denial(chain.as_str()).is_some());
+        told.remove_rules(&twice);
+        assert!(told.is_used(chain.as_str()) && told.take_changed().is_empty());
+        told.remove_rules(&once);
         assert!(!told.is_used(chain.as_str()));
-        assert_eq!(told.take_touched(), name);
+        assert_eq!(told.take_changed(), name);
     }
 }

@@ -9,17 +9,17 @@ use egret_kernel::iptables::legacy;
 use egret_kernel::iptables::{self, Flavour, Hook, IpTables, Table as Which, TableListing};
 
 use super::connmarks;
-use super::denial_chains::Told;
+use super::denial_chains::DenialChains;
 use super::foreign_rules;
 use super::hooks::{self, Jump, jumps};
-use super::jump_position::{Contest, Put};
-use super::restore::{Change, Held};
+use super::jump_position::{JumpPlacement, PositionContest};
+use super::restore::{Change, ProgrammedChains};
 use crate::apply::delta::Tracker;
 use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::marks::generations::ChainMark;
-use crate::backend::netfilter::model::settings::JumpPlace;
-use crate::backend::netfilter::model::settings::Telling;
+use crate::backend::netfilter::model::settings::JumpPosition;
+use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::nflog;
@@ -29,7 +29,7 @@ use egret_shared::time::Timestamp;
 
 /// Whose chains are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Part {
+pub(crate) enum ChainOwner {
     /// All pods'.
     Shared,
     /// The node's own, about clients outside.
@@ -40,39 +40,39 @@ pub(crate) enum Part {
 
 /// The tables of a family.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct FamilyTable {
     tables: IpTables,
     chains: Tracker<String, Arc<[String]>>,
     /// Which of the desired chains are whose; none where all of them were wanted at once.
-    parts: Option<BTreeMap<Part, BTreeSet<String>>>,
+    owners: Option<BTreeMap<ChainOwner, BTreeSet<String>>>,
     /// Why the desired ones deny.
-    told: Told,
+    denial_chains: DenialChains,
     /// Where our jumps stand among the rules of their hooks; a hook without one is left out.
     places: BTreeMap<Hook, Vec<usize>>,
     /// Where they should.
-    place: JumpPlace,
-    contest: Contest,
+    place: JumpPosition,
+    contest: PositionContest,
     /// Hooks whose jump an earlier life left in front of rules behind which it belongs.
-    too_early: BTreeSet<Hook>,
+    ahead_of_others: BTreeSet<Hook>,
     /// Hooks whose head is left to others.
     left_to_others: BTreeSet<Hook>,
     /// Rules of others in front of our jumps by which a packet may pass us.
-    in_front: Vec<String>,
+    bypassing: Vec<String>,
 }
 
-impl Table {
+impl FamilyTable {
     pub(crate) fn new(flavour: Flavour, family: Family) -> Self {
         Self {
             tables: IpTables::new(flavour, family),
             chains: Tracker::default(),
-            parts: None,
-            told: Told::default(),
+            owners: None,
+            denial_chains: DenialChains::default(),
             places: BTreeMap::new(),
-            place: JumpPlace::Insert,
-            contest: Contest::default(),
-            too_early: BTreeSet::new(),
+            place: JumpPosition::Insert,
+            contest: PositionContest::default(),
+            ahead_of_others: BTreeSet::new(),
             left_to_others: BTreeSet::new(),
-            in_front: Vec::new(),
+            bypassing: Vec::new(),
         }
     }
 
@@ -80,12 +80,12 @@ impl Table {
         self.tables.family()
     }
 
-    pub(crate) const fn set_jump_position(&mut self, position: JumpPlace) {
+    pub(crate) const fn set_jump_position(&mut self, position: JumpPosition) {
         self.place = position;
     }
 
     /// The chains that the kernel holds.
-    pub(crate) const fn programmed(&self) -> &Held {
+    pub(crate) const fn programmed(&self) -> &ProgrammedChains {
         self.chains.programmed()
     }
 
@@ -100,12 +100,12 @@ impl Table {
 
     /// Why desired rules lead to a chain that logs denials.
     pub(crate) fn denial(&self, chain: &str) -> Option<&Denial> {
-        self.told.why(chain)
+        self.denial_chains.denial(chain)
     }
 
     /// Rules of others in front of our jumps that accept packets.
     pub(super) fn bypassing_rules(&self) -> &[String] {
-        &self.in_front
+        &self.bypassing
     }
 
     pub(crate) const fn programs(&self) -> IpTables {
@@ -114,7 +114,7 @@ impl Table {
 
     /// Believes a listing; returns what had changed behind our back.
     pub(crate) fn resync(&mut self, listing: &TableListing, now: Timestamp) -> Drift {
-        let listed: Held = ours(listing)
+        let listed: ProgrammedChains = ours(listing)
             .filter(|chain| chain.name != names::totals().as_str())
             .map(|chain| (chain.name.clone(), self.held(chain)))
             .collect();
@@ -134,55 +134,59 @@ impl Table {
     }
 
     /// Whether chains are wanted for it.
-    pub(crate) fn has(&self, part: &Part) -> bool {
-        self.parts.as_ref().is_some_and(|parts| parts.contains_key(part))
+    pub(crate) fn has(&self, owner: &ChainOwner) -> bool {
+        self.owners
+            .as_ref()
+            .is_some_and(|owners| owners.contains_key(owner))
     }
 
     /// Wants these chains for a part, and no others for it. What was wanted at once goes.
-    pub(crate) fn want_part(&mut self, part: Part, wanted: Chains) {
-        if self.parts.is_none() {
-            self.want(Chains::new());
+    pub(crate) fn set_desired_for(&mut self, owner: ChainOwner, wanted: Chains) {
+        if self.owners.is_none() {
+            self.set_desired(Chains::new());
         }
-        let parts = self.parts.get_or_insert_default();
+        let owners = self.owners.get_or_insert_default();
         let names = wanted.keys().cloned().collect();
-        let before = parts.insert(part, names).unwrap_or_default();
+        let before = owners.insert(owner, names).unwrap_or_default();
         let gone = before.into_iter().filter(|name| !wanted.contains_key(name));
-        self.unwant_all(gone.collect());
+        self.drop_chains(gone.collect());
         for (name, rules) in wanted {
-            self.want_chain(name, rules);
+            self.desire_chain(name, rules);
         }
     }
 
     /// Wants other rules in some chains of a part that has them.
-    pub(crate) fn want_anew(&mut self, wanted: Chains) {
+    pub(crate) fn update_desired(&mut self, wanted: Chains) {
         for (name, rules) in wanted {
-            self.want_chain(name, rules);
+            self.desire_chain(name, rules);
         }
     }
 
-    fn want_chain(&mut self, name: String, rules: Vec<String>) {
+    fn desire_chain(&mut self, name: String, rules: Vec<String>) {
         let before = self.chains.desired().get(&name);
         if before.is_some_and(|before| **before == *rules) {
             return;
         }
-        self.told.came(&name, &rules);
-        self.told.went(before.map_or(&[], |before| &**before));
+        self.denial_chains.add_rules(&name, &rules);
+        self.denial_chains
+            .remove_rules(before.map_or(&[], |before| &**before));
         let there = self.chains.programmed().get(&name);
         let there = there.filter(|there| ***there == *rules).cloned();
         self.chains.want(name, there.unwrap_or_else(|| rules.into()));
     }
 
-    fn unwant_chain(&mut self, name: &String) {
+    fn drop_chain(&mut self, name: &String) {
         let before = self.chains.desired().get(name);
-        self.told.went(before.map_or(&[], |before| &**before));
+        self.denial_chains
+            .remove_rules(before.map_or(&[], |before| &**before));
         self.chains.unwant(name);
     }
 
     /// Wants the chains that tell why packets are denied, for the rules that are wanted. Returns those that came or went.
-    pub(crate) fn want_telling(&mut self, telling: Telling) -> BTreeSet<String> {
-        let touched = self.told.take_touched();
+    pub(crate) fn update_denial_chains(&mut self, telling: NflogSettings) -> BTreeSet<String> {
+        let touched = self.denial_chains.take_changed();
         for name in &touched {
-            if self.told.is_used(name) {
+            if self.denial_chains.is_used(name) {
                 let lines = nflog::lines(name, telling);
                 self.chains.want(name.clone(), lines.into());
             } else {
@@ -193,34 +197,34 @@ impl Table {
     }
 
     /// Wants nothing for parts other than these.
-    pub(crate) fn retain_parts(&mut self, is_kept: impl Fn(&Part) -> bool) {
-        let parts = self
-            .parts
+    pub(crate) fn retain_owners(&mut self, is_kept: impl Fn(&ChainOwner) -> bool) {
+        let owners = self
+            .owners
             .iter_mut()
-            .flat_map(|parts| parts.extract_if(.., |part, _| !is_kept(part)));
-        let gone = parts.flat_map(|(_, names)| names).collect();
-        self.unwant_all(gone);
+            .flat_map(|owners| owners.extract_if(.., |owner, _| !is_kept(owner)));
+        let gone = owners.flat_map(|(_, names)| names).collect();
+        self.drop_chains(gone);
     }
 
     /// Wants these chains no more, but for those that other parts have as well.
-    fn unwant_all(&mut self, gone: Vec<String>) {
+    fn drop_chains(&mut self, gone: Vec<String>) {
         for name in gone {
-            let mut parts = self.parts.iter().flat_map(BTreeMap::values);
-            if !names::is_alike(&name) || !parts.any(|names| names.contains(&name)) {
-                self.unwant_chain(&name);
+            let mut owners = self.owners.iter().flat_map(BTreeMap::values);
+            if !names::is_shared_denials(&name) || !owners.any(|names| names.contains(&name)) {
+                self.drop_chain(&name);
             }
         }
     }
 
     /// Whether a chain is one that parts may have in common, and is wanted for this one.
-    pub(crate) fn is_alike_of(&self, name: &str, part: &Part) -> bool {
-        let names = self.parts.as_ref().and_then(|parts| parts.get(part));
-        names::is_alike(name) && names.is_some_and(|names| names.contains(name))
+    pub(crate) fn is_shared_denials_of(&self, name: &str, owner: &ChainOwner) -> bool {
+        let names = self.owners.as_ref().and_then(|owners| owners.get(owner));
+        names::is_shared_denials(name) && names.is_some_and(|names| names.contains(name))
     }
 
     /// Wants these chains, and no others.
-    pub(crate) fn want(&mut self, wanted: Chains) {
-        self.parts = None;
+    pub(crate) fn set_desired(&mut self, wanted: Chains) {
+        self.owners = None;
         let gone: Vec<String> = self
             .chains
             .desired()
@@ -229,16 +233,16 @@ impl Table {
             .cloned()
             .collect();
         for name in &gone {
-            self.unwant_chain(name);
+            self.drop_chain(name);
         }
         for (name, rules) in wanted {
-            self.want_chain(name, rules);
+            self.desire_chain(name, rules);
         }
     }
 
     /// Whether the kernel holds these chains as they are.
     pub(crate) fn holds(&self, chains: &Chains) -> bool {
-        !is_spoken(self.family())
+        !has_family(self.family())
             || chains.iter().all(|(name, rules)| {
                 self.chains
                     .programmed()
@@ -249,7 +253,7 @@ impl Table {
 
     /// What is still to be done.
     pub(crate) fn pending(&self) -> Change {
-        if !is_spoken(self.family()) {
+        if !has_family(self.family()) {
             return Change::default();
         }
         Change {
@@ -259,7 +263,7 @@ impl Table {
                 .map(|(name, rules)| (name.clone(), Arc::clone(rules)))
                 .collect(),
             remove: self.chains.to_remove().cloned().collect(),
-            jumps: self.astray(),
+            jumps: self.misplaced_jumps(),
             jumps_removed: self.surplus(),
             totals: None,
         }
@@ -274,7 +278,7 @@ impl Table {
             self.chains.was_removed(chain);
         }
         for hook in change.jumps.keys() {
-            self.too_early.remove(hook);
+            self.ahead_of_others.remove(hook);
             self.places.insert(*hook, vec![0]);
         }
         for hook in change.jumps_removed.keys() {
@@ -283,32 +287,32 @@ impl Table {
     }
 
     /// At start, behind others means behind all of them. Who comes later may stand behind us.
-    pub(crate) fn insist_on_place(&mut self, listing: &TableListing) {
+    pub(crate) fn note_jumps_ahead(&mut self, listing: &TableListing) {
         let rules = |hook: Hook| listing.chain(hook.name()).map_or(0, |chain| chain.rules.len());
         let early = self.places.iter().filter(|(hook, places)| {
-            self.place == JumpPlace::Append && places.last().is_some_and(|place| place + 1 < rules(**hook))
+            self.place == JumpPosition::Append && places.last().is_some_and(|place| place + 1 < rules(**hook))
         });
         // What is checked in front of everything is checked in front of everybody: it judges nothing that others have a say in.
         let early = early.filter(|(hook, _)| hooks::table(**hook) == Which::Filter);
-        self.too_early = early.map(|(hook, _)| *hook).collect();
+        self.ahead_of_others = early.map(|(hook, _)| *hook).collect();
     }
 
     fn look_in_front(&mut self, listing: &TableListing) {
         let mut places = self.places.clone();
-        if self.place == JumpPlace::Append {
+        if self.place == JumpPosition::Append {
             // What is there now is what ours will stand behind.
             for hook in [Hook::Forward, Hook::Input] {
                 places.entry(hook).or_insert_with(|| vec![usize::MAX]);
             }
         }
-        let found = foreign_rules::in_front(listing, self.family(), &places);
-        for rule in found.iter().filter(|rule| !self.in_front.contains(rule)) {
+        let found = foreign_rules::bypassing(listing, self.family(), &places);
+        for rule in found.iter().filter(|rule| !self.bypassing.contains(rule)) {
             tracing::warn!(
                 rule,
                 "a rule of others in front of ours accepts packets that are then never judged"
             );
         }
-        self.in_front = found;
+        self.bypassing = found;
     }
 
     /// Decides which of the places that others took are taken back.
@@ -321,7 +325,7 @@ impl Table {
             .collect();
         self.left_to_others.retain(|hook| pushed.contains(hook));
         for hook in pushed {
-            if self.place_at(hook) == JumpPlace::Append {
+            if self.place_at(hook) == JumpPosition::Append {
                 continue;
             }
             if self.contest.may_move(hook, now) {
@@ -338,39 +342,39 @@ impl Table {
     }
 
     /// Hooks whose jump is not where it should be, and how it is put there.
-    fn astray(&self) -> BTreeMap<Hook, Put> {
+    fn misplaced_jumps(&self) -> BTreeMap<Hook, JumpPlacement> {
         let wanted = jumps().into_iter().filter(|jump| self.is_wanted(jump));
         wanted
             .filter(|jump| !self.is_in_place(jump.hook))
             .map(|jump| {
                 let copies = self.places.get(&jump.hook).map_or(0, Vec::len);
                 let place = self.place_at(jump.hook);
-                (jump.hook, Put { copies, place })
+                (jump.hook, JumpPlacement { copies, place })
             })
             .collect()
     }
 
     /// Where the jump of a hook should stand. Sources are checked before anybody lets a packet pass.
-    fn place_at(&self, hook: Hook) -> JumpPlace {
+    fn place_at(&self, hook: Hook) -> JumpPosition {
         match hooks::table(hook) {
-            Which::Raw => JumpPlace::Insert,
+            Which::Raw => JumpPosition::Insert,
             Which::Mangle | Which::Nat | Which::Filter => self.place,
         }
     }
 
     fn is_in_place(&self, hook: Hook) -> bool {
         match self.places.get(&hook).map(Vec::as_slice) {
-            Some(_) if self.too_early.contains(&hook) => false,
+            Some(_) if self.ahead_of_others.contains(&hook) => false,
             Some([0]) => true,
-            Some([_]) => self.place_at(hook) == JumpPlace::Append || self.left_to_others.contains(&hook),
+            Some([_]) => self.place_at(hook) == JumpPosition::Append || self.left_to_others.contains(&hook),
             Some(_) | None => false,
         }
     }
 
-    fn drift(&self, listed: &Held, before: &BTreeMap<Hook, Vec<usize>>) -> Drift {
+    fn drift(&self, listed: &ProgrammedChains, before: &BTreeMap<Hook, Vec<usize>>) -> Drift {
         let mut drift = drift(self.family(), self.chains.programmed(), listed);
-        let (astray, surplus) = (self.astray(), self.surplus());
-        let moved = astray.keys().filter(|hook| before.contains_key(hook));
+        let (misplaced_jumps, surplus) = (self.misplaced_jumps(), self.surplus());
+        let moved = misplaced_jumps.keys().filter(|hook| before.contains_key(hook));
         let came = surplus.keys().filter(|hook| !before.contains_key(hook));
         for hook in moved.chain(came) {
             drift.note("jump", &format!("{:?} {}", self.family(), hook.name()));
@@ -417,7 +421,7 @@ impl Table {
 /// and what cannot be written says so.
 pub(crate) fn list(tables: IpTables) -> Result<TableListing, iptables::Error> {
     let nothing = || Ok(TableListing::empty(Which::Filter.name()));
-    if !is_spoken(tables.family()) {
+    if !has_family(tables.family()) {
         return nothing();
     }
     match list_both(tables) {
@@ -448,7 +452,7 @@ fn list_both(tables: IpTables) -> Result<TableListing, iptables::Error> {
 }
 
 /// Whether this kernel speaks a family at all. With `ipv6.disable=1` it does not, and `ip6tables-legacy` cannot be used.
-fn is_spoken(family: Family) -> bool {
+fn has_family(family: Family) -> bool {
     match family {
         Family::V4 => true,
         Family::V6 => Path::new("/proc/sys/net/ipv6/conf").exists(),
@@ -482,7 +486,7 @@ fn places(listing: &TableListing) -> BTreeMap<Hook, Vec<usize>> {
         .collect()
 }
 
-fn drift(family: Family, believed: &Held, listed: &Held) -> Drift {
+fn drift(family: Family, believed: &ProgrammedChains, listed: &ProgrammedChains) -> Drift {
     let names: BTreeSet<&String> = believed.keys().chain(listed.keys()).collect();
     let mut drift = Drift::default();
     for name in names {

@@ -9,16 +9,16 @@ use egret_kernel::nftables;
 use egret_shared::time::Timestamp;
 
 use super::counters::{self, Totals};
-use super::family_table::{self, Table};
+use super::family_table::{self, FamilyTable};
 use crate::backend::BackendError;
-use crate::backend::netfilter::model::settings::JumpPlace;
+use crate::backend::netfilter::model::settings::JumpPosition;
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::tables::ruleset::Ruleset;
 
 /// The tables before a switch to another flavour.
 #[derive(Debug)]
 pub(crate) struct Previous {
-    tables: [Table; 2],
+    tables: [FamilyTable; 2],
     programmed_totals: Option<Vec<(u64, String)>>,
 }
 
@@ -33,11 +33,11 @@ impl Ruleset {
     pub(crate) fn switch_to(
         &mut self,
         flavour: Flavour,
-        position: JumpPlace,
+        position: JumpPosition,
         now: Timestamp,
     ) -> Result<Previous, BackendError> {
-        let mut tables = Family::BOTH.map(|family| Table::new(flavour, family));
-        let listings = counters::both(programs(flavour))?;
+        let mut tables = Family::BOTH.map(|family| FamilyTable::new(flavour, family));
+        let listings = counters::list_both(programs(flavour))?;
         for (table, listing) in tables.iter_mut().zip(&listings) {
             table.set_jump_position(position);
             table.resync(listing, now);
@@ -64,13 +64,13 @@ impl Ruleset {
     }
 
     /// Adopts from the other flavour, where nothing of ours is in this one: the counts. Returns the chains of IPv4 there.
-    pub(crate) fn adopt_from_other(&self) -> Result<Option<Table>, BackendError> {
+    pub(crate) fn adopt_from_other(&self) -> Result<Option<FamilyTable>, BackendError> {
         let other = other_than(self.flavour());
         if !self.is_empty() || !has_ours(other) {
             return Ok(None);
         }
-        let listings = counters::both(programs(other))?;
-        let mut elsewhere = Table::new(other, Family::V4);
+        let listings = counters::list_both(programs(other))?;
+        let mut elsewhere = FamilyTable::new(other, Family::V4);
         elsewhere.resync(&listings[0], Timestamp::from_millis(0));
         *self.counters.lock() = Totals::of_listing(&listings[0]);
         tracing::info!(
@@ -89,7 +89,7 @@ impl Ruleset {
     /// Keeps what rules counted that are about to go.
     pub(crate) fn keep_counts_of(&self, flavour: Flavour) -> Result<(), BackendError> {
         let mut totals = self.counters.lock();
-        for listing in counters::both(programs(flavour))? {
+        for listing in counters::list_both(programs(flavour))? {
             let counting =
                 family_table::ours(&listing).filter(|chain| chain.name != names::totals().as_str());
             counting.for_each(|chain| totals.add_chain(chain));

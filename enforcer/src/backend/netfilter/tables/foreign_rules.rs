@@ -65,7 +65,7 @@ pub fn look_for_marks(marks: Marks) -> Result<(), ForeignMarks> {
 
 /// Rules of others in front of our jumps by which a packet may pass us: those that accept, and those that lead to a chain
 /// where something is accepted.
-pub(crate) fn in_front(
+pub(crate) fn bypassing(
     listing: &TableListing,
     family: Family,
     places: &BTreeMap<Hook, Vec<usize>>,
@@ -198,7 +198,7 @@ mod tests {
              -A FORWARD -j OURS\n-A FORWARD -j ACCEPT\n\
              -A A -m comment --comment \"a b\" -j B\n-A B -j A\n-A B -p tcp -j ACCEPT\n-A C -j C\n-A C -j RETURN\nCOMMIT\n",
         );
-        let found = in_front(
+        let found = bypassing(
             &listing[0],
             Family::V4,
             &BTreeMap::from([(Hook::Forward, vec![5])]),

@@ -7,17 +7,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::backend::netfilter::model::settings::JumpPlace;
+use crate::backend::netfilter::model::settings::JumpPosition;
 use egret_kernel::iptables::Hook;
 use egret_shared::time::Timestamp;
 
 /// A jump that is to be put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Put {
+pub struct JumpPlacement {
     /// So many copies are taken out before.
     pub copies: usize,
     /// Where it comes.
-    pub place: JumpPlace,
+    pub place: JumpPosition,
 }
 
 /// How often a place is taken back at once …
@@ -27,7 +27,7 @@ const REGAINED_IN: Duration = Duration::from_secs(600);
 
 /// The moves that were made lately.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Contest(BTreeMap<Hook, Moves>);
+pub(crate) struct PositionContest(BTreeMap<Hook, Moves>);
 
 #[derive(Clone, Copy, Debug)]
 struct Moves {
@@ -36,7 +36,7 @@ struct Moves {
     since: Timestamp,
 }
 
-impl Contest {
+impl PositionContest {
     /// Whether a jump that somebody pushed down is to be put back; if so, that counts.
     pub(crate) fn may_move(&mut self, hook: Hook, now: Timestamp) -> bool {
         let moves = self.0.entry(hook).or_insert(Moves {
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_place_is_taken_back_three_times_and_then_once_in_ten_minutes() {
-        let mut contest = Contest::default();
+        let mut contest = PositionContest::default();
         let mut moved = Vec::new();
         for second in 0..1_300 {
             let now = Timestamp::from_millis(second * 1_000);

@@ -8,8 +8,8 @@ use egret_kernel::iptables::legacy::Entries;
 use egret_kernel::iptables::{Chain, ChainCounters, CountedRule, Flavour, Table as Which, TableListing};
 
 use super::counters::{self, Totals};
-use super::family_table::{self, Table};
-use super::program::Written;
+use super::family_table::{self, FamilyTable};
+use super::program::WriteStats;
 use super::restore::Change;
 use crate::backend::BackendError;
 use crate::backend::netfilter::denials::label::comment_of;
@@ -17,32 +17,32 @@ use crate::backend::netfilter::names;
 
 /// What is lost by these changes, by table.
 pub(crate) fn lost_by(
-    tables: &[Table; 2],
+    tables: &[FamilyTable; 2],
     changes: &[Change; 2],
-    written: &mut Written,
+    written: &mut WriteStats,
 ) -> Result<[Totals; 2], BackendError> {
     let going = [0, 1].map(|at| going(&tables[at], &changes[at]));
     if let [Some(one), Some(other)] = [0, 1].map(|at| ask_for(&tables[at], &going[at])) {
         return Ok([one, other]);
     }
     written.listings += 1;
-    let listings = counters::both(tables.each_ref().map(Table::programs))?;
+    let listings = counters::list_both(tables.each_ref().map(FamilyTable::programs))?;
     Ok([0, 1].map(|at| listed(&listings[at], &going[at])))
 }
 
 /// Chains that are there, may have counted, and go or are made anew.
-fn going<'a>(table: &Table, change: &'a Change) -> BTreeSet<&'a str> {
+fn going<'a>(table: &FamilyTable, change: &'a Change) -> BTreeSet<&'a str> {
     let counts = |name: &&String| {
         let rules = table.programmed().get(*name);
         let is_told = |rules: &[String]| rules.iter().any(|rule| comment_of(rule).is_some());
-        rules.is_some_and(|rules| is_told(rules)) && !names::is_shared(name) && !names::is_told(name)
+        rules.is_some_and(|rules| is_told(rules)) && !names::is_shared(name) && !names::is_denial(name)
     };
     let going = change.rewrite.keys().chain(&change.remove).filter(counts);
     going.map(String::as_str).collect()
 }
 
 /// None where the kernel holds other rules than we believe, or cannot be asked.
-fn ask_for(table: &Table, going: &BTreeSet<&str>) -> Option<Totals> {
+fn ask_for(table: &FamilyTable, going: &BTreeSet<&str>) -> Option<Totals> {
     let mut totals = Totals::default();
     if going.is_empty() {
         return Some(totals);
@@ -61,7 +61,7 @@ fn ask_for(table: &Table, going: &BTreeSet<&str>) -> Option<Totals> {
     Some(totals)
 }
 
-fn entries_of<'a>(table: &Table, going: &BTreeSet<&'a str>) -> Option<BTreeMap<&'a str, Vec<u64>>> {
+fn entries_of<'a>(table: &FamilyTable, going: &BTreeSet<&'a str>) -> Option<BTreeMap<&'a str, Vec<u64>>> {
     let mut counted = BTreeMap::new();
     for which in [Which::Raw, Which::Filter] {
         let here = going.iter().copied().filter(|chain| names::table(chain) == which);
@@ -73,7 +73,7 @@ fn entries_of<'a>(table: &Table, going: &BTreeSet<&'a str>) -> Option<BTreeMap<&
     Some(counted)
 }
 
-fn chain_by_chain<'a>(table: &Table, going: &BTreeSet<&'a str>) -> Option<BTreeMap<&'a str, Vec<u64>>> {
+fn chain_by_chain<'a>(table: &FamilyTable, going: &BTreeSet<&'a str>) -> Option<BTreeMap<&'a str, Vec<u64>>> {
     let mut counters = ChainCounters::open().ok()?;
     let each = going.iter().map(|name| {
         let packets = counters.packets(table.family(), names::table(name), name).ok()?;

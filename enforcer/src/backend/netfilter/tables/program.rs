@@ -8,7 +8,7 @@ use egret_kernel::iptables::{self, Flavour};
 use egret_shared::pod::PodKey;
 use nix::errno::Errno;
 
-use super::family_table::{Part, Table};
+use super::family_table::{ChainOwner, FamilyTable};
 use super::lost_counters;
 use super::restore::Change;
 use super::wire::{Tried, Wire};
@@ -44,7 +44,7 @@ impl Ruleset {
 
     /// Writes all that is pending.
     pub(crate) fn write_pending(&mut self) -> Result<(), WriteError> {
-        self.write(self.tables.each_ref().map(Table::pending))
+        self.write(self.tables.each_ref().map(FamilyTable::pending))
     }
 
     /// Writes pods one by one, so that one that the kernel refuses concerns no other.
@@ -54,9 +54,9 @@ impl Ruleset {
             return Applied::All;
         }
         for pod in pods {
-            let (chains, part) = (PodChains::of(pod), Part::Pod(pod.clone()));
+            let (chains, part) = (PodChains::of(pod), ChainOwner::Pod(pod.clone()));
             let changes = self.tables.each_ref().map(|table| {
-                let is_its = |name: &str| chains.contain(name) || table.is_alike_of(name, &part);
+                let is_its = |name: &str| chains.contain(name) || table.is_shared_denials_of(name, &part);
                 only(table.pending(), is_its)
             });
             match self.write(changes) {
@@ -77,7 +77,7 @@ impl Ruleset {
     /// The chains that pods' rules lead to: they must be there before the pods' are.
     fn apply_ends(&mut self) {
         let shared = [names::deny(), names::encapsulation()];
-        let is_end = |name: &str| shared.iter().any(|chain| chain.as_str() == name) || names::is_told(name);
+        let is_end = |name: &str| shared.iter().any(|chain| chain.as_str() == name) || names::is_denial(name);
         let changes = self.tables.each_ref().map(|table| Change {
             rewrite: only(table.pending(), is_end).rewrite,
             ..Change::default()
@@ -102,10 +102,10 @@ impl Ruleset {
             let (jumps, jumps_removed) = (pending.jumps.clone(), pending.jumps_removed.clone());
             let mut rest = only(pending, |name| !refused.iter().any(|chains| chains.contain(name)));
             // Others' were written with these, and what is left is of refused ones alone.
-            rest.rewrite.retain(|name, _| !names::is_alike(name));
+            rest.rewrite.retain(|name, _| !names::is_shared_denials(name));
             // What the kernel holds of the refused ones may go there.
             rest.remove.retain(|name| {
-                let may_be_needed = names::is_told(name) && !refused.is_empty();
+                let may_be_needed = names::is_denial(name) && !refused.is_empty();
                 !may_be_needed && !needed.contains(name)
             });
             Change {
@@ -194,9 +194,9 @@ impl From<BackendError> for WriteError {
 }
 
 fn restore_both(
-    tables: &[Table; 2],
+    tables: &[FamilyTable; 2],
     changes: &[Change; 2],
-    written: &mut Written,
+    written: &mut WriteStats,
     wire: &mut Wire,
 ) -> [Result<(), iptables::Error>; 2] {
     let texts = changes
@@ -228,7 +228,7 @@ fn restore_both(
     }
 }
 
-fn batches<'a>(tables: &[Table; 2], texts: &'a [Option<String>; 2]) -> Vec<(Family, &'a str)> {
+fn batches<'a>(tables: &[FamilyTable; 2], texts: &'a [Option<String>; 2]) -> Vec<(Family, &'a str)> {
     let both = tables.iter().zip(texts);
     both.filter_map(|(table, text)| Some((table.family(), text.as_deref()?)))
         .collect()
@@ -258,7 +258,7 @@ fn side_by_side(
 
 /// What was written so far, by netlink or by `iptables-restore` and `ip6tables-restore`, and listed for that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteStats {
     /// Changes of a family's table.
     pub restores: u64,
     /// Transactions by netlink, of one family or both.
@@ -273,7 +273,7 @@ pub struct Written {
     pub rendered: u64,
 }
 
-impl Written {
+impl WriteStats {
     fn note(&mut self, change: &Change, text: Option<&str>) {
         let Some(text) = text else { return };
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -289,7 +289,7 @@ impl Written {
 }
 
 /// That all chains of these pods go which the kernel holds.
-fn chains_of(table: &Table, pods: &BTreeSet<PodKey>) -> Change {
+fn chains_of(table: &FamilyTable, pods: &BTreeSet<PodKey>) -> Change {
     let chains: Vec<PodChains> = pods.iter().map(PodChains::of).collect();
     let held = table.programmed().keys();
     let remove = held.filter(|name| chains.iter().any(|chains| chains.contain(name)));

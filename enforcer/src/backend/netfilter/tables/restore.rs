@@ -8,12 +8,12 @@ use std::sync::Arc;
 use egret_kernel::iptables::{Hook, Table};
 
 use super::hooks::{self, Jump, jumps};
-use super::jump_position::Put;
-use crate::backend::netfilter::model::settings::JumpPlace;
+use super::jump_position::JumpPlacement;
+use crate::backend::netfilter::model::settings::JumpPosition;
 use crate::backend::netfilter::names;
 
 /// Chains that the kernel holds, or is to: what is wanted and what is there share their rules.
-pub type Held = BTreeMap<String, Arc<[String]>>;
+pub type ProgrammedChains = BTreeMap<String, Arc<[String]>>;
 
 /// What is to change in the tables of a family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Change<Rules = Arc<[String]>> {
     /// Chains that go.
     pub remove: BTreeSet<String>,
     /// Hooks into which our jump is put.
-    pub jumps: BTreeMap<Hook, Put>,
+    pub jumps: BTreeMap<Hook, JumpPlacement>,
     /// Hooks from which all copies of our jump are taken out, with their number.
     pub jumps_removed: BTreeMap<Hook, usize>,
     /// Lines of the chain that only keeps numbers, with what each has counted.
@@ -108,8 +108,8 @@ impl<Rules: AsRef<[String]>> Change<Rules> {
                 line(format_args!("-D {} {jump}", hook.name()));
             }
             match put.map(|put| put.place) {
-                Some(JumpPlace::Insert) => line(format_args!("-I {} {jump}", hook.name())),
-                Some(JumpPlace::Append) => line(format_args!("-A {} {jump}", hook.name())),
+                Some(JumpPosition::Insert) => line(format_args!("-I {} {jump}", hook.name())),
+                Some(JumpPosition::Append) => line(format_args!("-A {} {jump}", hook.name())),
                 None => {}
             }
         }

@@ -10,19 +10,19 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use super::counters::{self, Counters, Totals};
-use super::family_table::Table;
-use super::program::Written;
+use super::family_table::FamilyTable;
+use super::program::WriteStats;
 use super::wire::{NftWriter, Wire};
 use crate::backend::BackendError;
 use crate::backend::netfilter::drift::Drift;
-use crate::backend::netfilter::model::settings::JumpPlace;
+use crate::backend::netfilter::model::settings::JumpPosition;
 use crate::backend::netfilter::names::{self, PodChains};
 use crate::backend::netfilter::render::chains::Chains;
 
 /// The rules of both families, in one flavour of iptables.
 #[derive(Debug)]
 pub(crate) struct Ruleset {
-    pub(super) tables: [Table; 2],
+    pub(super) tables: [FamilyTable; 2],
     pub(super) counters: Arc<Counters>,
     /// The lines of the totals that the kernel holds.
     pub(super) programmed_totals: Option<Vec<(u64, String)>>,
@@ -30,25 +30,25 @@ pub(crate) struct Ruleset {
     pub(super) refused: BTreeMap<PodKey, String>,
     /// Why no table can be written or listed.
     pub(super) broken: Option<String>,
-    pub(super) written: Written,
+    pub(super) written: WriteStats,
     pub(super) wire: Wire,
 }
 
 impl Ruleset {
     pub(crate) fn new(flavour: Flavour) -> Self {
-        let tables = Family::BOTH.map(|family| Table::new(flavour, family));
+        let tables = Family::BOTH.map(|family| FamilyTable::new(flavour, family));
         Self {
-            counters: Arc::new(Counters::new(tables.each_ref().map(Table::programs))),
+            counters: Arc::new(Counters::new(tables.each_ref().map(FamilyTable::programs))),
             tables,
             programmed_totals: None,
             refused: BTreeMap::new(),
             broken: None,
-            written: Written::default(),
+            written: WriteStats::default(),
             wire: Wire::default(),
         }
     }
 
-    pub(crate) fn set_jump_position(&mut self, position: JumpPlace) {
+    pub(crate) fn set_jump_position(&mut self, position: JumpPosition) {
         for table in &mut self.tables {
             table.set_jump_position(position);
         }
@@ -63,7 +63,7 @@ impl Ruleset {
         let listings = self.list()?;
         for (table, listing) in self.tables.iter_mut().zip(&listings) {
             table.resync(listing, now);
-            table.insist_on_place(listing);
+            table.note_jumps_ahead(listing);
         }
         let totals = Totals::of_listing(&listings[0]);
         self.programmed_totals = listings[0]
@@ -81,22 +81,22 @@ impl Ruleset {
     }
 
     fn list(&self) -> Result<[TableListing; 2], BackendError> {
-        counters::both(self.programs())
+        counters::list_both(self.programs())
     }
 
     pub(crate) fn programs(&self) -> [IpTables; 2] {
-        self.tables.each_ref().map(Table::programs)
+        self.tables.each_ref().map(FamilyTable::programs)
     }
 
     pub(crate) fn flavour(&self) -> Flavour {
         self.tables[0].programs().flavour()
     }
 
-    pub(crate) const fn tables(&self) -> &[Table; 2] {
+    pub(crate) const fn tables(&self) -> &[FamilyTable; 2] {
         &self.tables
     }
 
-    pub(crate) const fn tables_mut(&mut self) -> &mut [Table; 2] {
+    pub(crate) const fn tables_mut(&mut self) -> &mut [FamilyTable; 2] {
         &mut self.tables
     }
 
@@ -105,7 +105,7 @@ impl Ruleset {
     }
 
     /// What was written so far.
-    pub(crate) const fn written(&self) -> Written {
+    pub(crate) const fn written(&self) -> WriteStats {
         self.written
     }
 
@@ -148,7 +148,7 @@ impl Ruleset {
     /// Whether the kernel holds chains that come from rules or pods.
     pub(crate) fn has_rules(&self) -> bool {
         let mut chains = self.tables.iter().flat_map(|table| table.programmed().keys());
-        chains.any(|chain| !names::is_of_no_rules(chain) && !names::is_told(chain))
+        chains.any(|chain| !names::is_independent_of_rules(chain) && !names::is_denial(chain))
     }
 
     /// Whether the kernel holds chains of a pod, in both families.
@@ -237,13 +237,13 @@ impl Ruleset {
     /// Desires no chain any more.
     pub(crate) fn clear(&mut self) {
         for table in &mut self.tables {
-            table.want(Chains::new());
+            table.set_desired(Chains::new());
         }
     }
 
     /// Desired chains, and what is pending, as text.
     pub(crate) fn dump(&self) -> String {
-        self.tables.iter().map(Table::dump).collect()
+        self.tables.iter().map(FamilyTable::dump).collect()
     }
 }
 

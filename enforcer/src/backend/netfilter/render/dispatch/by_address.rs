@@ -18,24 +18,24 @@ use egret_kernel::iptables::{ChainName, Rule as Line, Target};
 use egret_policies::rules::Direction;
 use ipnet::IpNet;
 
-use super::by_interface::Own;
+use super::by_interface::InterfaceRule;
 use crate::backend::netfilter::names;
 
 /// Groups are made smaller until they have so few.
 const FEW: usize = 3;
 
 /// A line that decides, and the address that a packet has for which it does.
-pub(crate) type Hint = (IpNet, Line);
+pub(crate) type AddressRule = (IpNet, Line);
 
 /// The chains that ask by address first.
-pub(super) struct Hints {
+pub(super) struct AddressLookup {
     /// What holds all addresses.
     pub(super) all: IpNet,
     pub(super) chains: BTreeMap<ChainName, Vec<Line>>,
 }
 
 /// How chains are called that ask by address.
-pub(crate) struct Names {
+pub(crate) struct ChainNames {
     /// The one that all packets enter.
     pub(crate) root: ChainName,
     /// Those behind it, each about a network.
@@ -43,28 +43,32 @@ pub(crate) struct Names {
 }
 
 /// Asks by these; `own` are all lines about interfaces. None where the addresses have nothing in common.
-pub(super) fn of(direction: Direction, hints: Vec<Hint>, own: &[Own]) -> Option<Hints> {
-    let ask = Line::to(Target::Goto(names::ask(direction)));
-    let names = Names {
-        root: names::hints(direction),
+pub(super) fn of(
+    direction: Direction,
+    hints: Vec<AddressRule>,
+    own: &[InterfaceRule],
+) -> Option<AddressLookup> {
+    let ask = Line::to(Target::Goto(names::interface_list(direction)));
+    let names = ChainNames {
+        root: names::address_lookup(direction),
         of_network: match direction {
-            Direction::Egress => |network| names::hinted(Direction::Egress, network),
-            Direction::Ingress => |network| names::hinted(Direction::Ingress, network),
+            Direction::Egress => |network| names::address_lookup_of(Direction::Egress, network),
+            Direction::Ingress => |network| names::address_lookup_of(Direction::Ingress, network),
         },
     };
     let (all, mut chains) = grouped(direction, hints, &names, &ask)?;
-    let last = Line::to(Target::Goto(names::rest(direction)));
+    let last = Line::to(Target::Goto(names::unmatched(direction)));
     let each = own.iter().map(|(_, line)| line.clone()).chain([last]);
-    chains.insert(names::ask(direction), each.collect());
-    Some(Hints { all, chains })
+    chains.insert(names::interface_list(direction), each.collect());
+    Some(AddressLookup { all, chains })
 }
 
 /// The chains that find the line of an address, and the network that holds all addresses; what they find nothing for goes on by
 /// `otherwise`. None where the addresses have nothing in common.
 pub(crate) fn grouped(
     direction: Direction,
-    mut hints: Vec<Hint>,
-    names: &Names,
+    mut hints: Vec<AddressRule>,
+    names: &ChainNames,
     otherwise: &Line,
 ) -> Option<(IpNet, BTreeMap<ChainName, Vec<Line>>)> {
     hints.sort_by_key(|(host, _)| *host);
@@ -91,11 +95,11 @@ pub(crate) fn grouped(
     Some((all, chains))
 }
 
-impl Hints {
+impl AddressLookup {
     /// The lines that ask: either by address first, or by interface.
     pub(super) fn question(&self, direction: Direction) -> Vec<Line> {
-        let hinted = Line::to(Target::Jump(names::hints(direction)));
-        let other = Line::to(Target::Jump(names::which(direction)));
+        let hinted = Line::to(Target::Jump(names::address_lookup(direction)));
+        let other = Line::to(Target::Jump(names::pod_lookup(direction)));
         let other = match direction {
             Direction::Egress => other.source_other_than(self.all),
             Direction::Ingress => other.destination_other_than(self.all),
@@ -112,7 +116,7 @@ fn of_network(line: Line, direction: Direction, network: IpNet) -> Line {
 }
 
 /// The smallest network that holds all of these, which are in order.
-fn common(hints: &[Hint]) -> Option<IpNet> {
+fn common(hints: &[AddressRule]) -> Option<IpNet> {
     let ((first, _), (last, _)) = (hints.first()?, hints.last()?);
     let mut network = *first;
     while !network.contains(last) {
@@ -135,7 +139,7 @@ fn wide(network: IpNet) -> IpNet {
 
 /// Splits the largest group until there are enough: two thirds of the square root, because the network of a group costs more to
 /// compare than an address in it.
-fn groups(hints: &[Hint]) -> Vec<&[Hint]> {
+fn groups(hints: &[AddressRule]) -> Vec<&[AddressRule]> {
     let most = (2 * hints.len().isqrt() / 3).max(1);
     let mut groups = vec![hints];
     while groups.len() < most {
@@ -151,7 +155,7 @@ fn groups(hints: &[Hint]) -> Vec<&[Hint]> {
 }
 
 /// By the first bit in which they differ; none where there are few, or all have one address.
-fn halves(group: &[Hint]) -> Option<(&[Hint], &[Hint])> {
+fn halves(group: &[AddressRule]) -> Option<(&[AddressRule], &[AddressRule])> {
     if group.len() <= FEW {
         return None;
     }
@@ -173,7 +177,7 @@ mod tests {
 
     type Walked = BTreeMap<String, Vec<String>>;
 
-    fn world(pods: &[(IpAddr, String)]) -> Option<(Hints, Walked)> {
+    fn world(pods: &[(IpAddr, String)]) -> Option<(AddressLookup, Walked)> {
         let line = |name: &str| {
             let interface = InterfaceName::new(name).unwrap();
             let chain = ChainName::new(format!("POD-{name}")).unwrap();
@@ -184,7 +188,7 @@ mod tests {
             );
             (interface, line)
         };
-        let own: Vec<Own> = pods.iter().map(|(_, name)| line(name)).collect();
+        let own: Vec<InterfaceRule> = pods.iter().map(|(_, name)| line(name)).collect();
         let hints = pods
             .iter()
             .map(|(address, name)| (IpNet::from(*address), line(name).1))
@@ -201,7 +205,7 @@ mod tests {
 
     /// Where a packet comes out, with the lines about interfaces and about addresses that it was compared with.
     fn walk(chains: &Walked, source: IpAddr, interface: &str) -> (String, usize, usize) {
-        let mut chain = names::hints(Direction::Egress).as_str().to_owned();
+        let mut chain = names::address_lookup(Direction::Egress).as_str().to_owned();
         let (mut interfaces, mut addresses) = (0, 0);
         while let Some(lines) = chains.get(&chain) {
             let found = lines.iter().find_map(|line| {

@@ -32,17 +32,17 @@ pub(super) const fn is_worth(interfaces: usize) -> bool {
 }
 
 /// A line for one interface.
-pub(super) type Own = (InterfaceName, Line);
+pub(super) type InterfaceRule = (InterfaceName, Line);
 
 /// The chains that ask for these interfaces; `shared` are lines about others that are asked first, `rest` what is asked
 /// about whatever is none of them.
 pub(super) fn chains(
     direction: Direction,
     shared: Vec<Line>,
-    mut own: Vec<Own>,
+    mut own: Vec<InterfaceRule>,
     rest: Vec<Line>,
 ) -> BTreeMap<ChainName, Vec<Line>> {
-    let root = names::which(direction);
+    let root = names::pod_lookup(direction);
     if !is_worth(own.len()) {
         let own = own.into_iter().map(|(_, line)| line);
         return BTreeMap::from([(root, shared.into_iter().chain(own).chain(rest).collect())]);
@@ -55,7 +55,7 @@ pub(super) fn chains(
     let lines = tree.ask(&own, 1);
     let lines = shared.into_iter().chain(lines).collect();
     tree.chains.insert(root, lines);
-    tree.chains.insert(names::rest(direction), rest);
+    tree.chains.insert(names::unmatched(direction), rest);
     tree.chains
 }
 
@@ -66,7 +66,7 @@ struct Tree {
 
 impl Tree {
     /// The lines that ask for these, in the order of their names, and the chains behind them.
-    fn ask(&mut self, own: &[Own], depth: usize) -> Vec<Line> {
+    fn ask(&mut self, own: &[InterfaceRule], depth: usize) -> Vec<Line> {
         let common = common_length(own);
         let mut lines = Vec::new();
         for group in own.chunk_by(|(one, _), (other, _)| next(one, common) == next(other, common)) {
@@ -87,7 +87,7 @@ impl Tree {
                 self.ask(group, depth + 1)
             };
             self.chains
-                .insert(names::branch(self.direction, beginning), behind);
+                .insert(names::lookup_branch(self.direction, beginning), behind);
         }
         lines.push(self.leave());
         lines
@@ -96,17 +96,17 @@ impl Tree {
     fn lead(&self, beginning: &str) -> Line {
         let pattern = InterfacePattern::new(format!("{beginning}+"))
             .expect("two names that begin so are longer together, so there is room for a sign");
-        let line = Line::to(Target::Goto(names::branch(self.direction, beginning)));
+        let line = Line::to(Target::Goto(names::lookup_branch(self.direction, beginning)));
         through(line, self.direction, pattern)
     }
 
     fn leave(&self) -> Line {
-        Line::to(Target::Goto(names::rest(self.direction)))
+        Line::to(Target::Goto(names::unmatched(self.direction)))
     }
 }
 
 /// How many octets all of them begin with alike.
-fn common_length(own: &[Own]) -> usize {
+fn common_length(own: &[InterfaceRule]) -> usize {
     let (Some((first, _)), Some((last, _))) = (own.first(), own.last()) else {
         return 0;
     };
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    fn own(names: &[String]) -> Vec<Own> {
+    fn own(names: &[String]) -> Vec<InterfaceRule> {
         let line = |name: &String| {
             let name = InterfaceName::new(name.clone()).expect("the test's names are names");
             let chain = ChainName::new(format!("POD-{}", name.as_str())).expect("short enough");
@@ -142,7 +142,7 @@ mod tests {
 
     /// Where a packet of an interface comes out, and how many lines it was compared with.
     fn walk(chains: &BTreeMap<ChainName, Vec<Line>>, interface: &str) -> (String, usize) {
-        let (mut chain, mut compared) = (names::which(Direction::Egress).as_str().to_owned(), 0);
+        let (mut chain, mut compared) = (names::pod_lookup(Direction::Egress).as_str().to_owned(), 0);
         loop {
             let Some(lines) = chains.iter().find(|(name, _)| name.as_str() == chain) else {
                 return (chain, compared);

@@ -15,8 +15,8 @@ use egret_kernel::iptables::{Rule as Line, Target};
 use egret_policies::rules::{Action, Direction, DirectionRules, Otherwise, PodRules, TierRules};
 use egret_shared::switch::{Switch, is_off};
 
-use super::tiers::Part;
-use super::{Asks, PodDirection};
+use super::tiers::TierGroup;
+use super::{PodDirection, RuleMode};
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::render::dispatch::MOST_BRANCHES;
 
@@ -30,19 +30,19 @@ const AROUND: usize = 3 + MOST_BRANCHES + 1 + 2 + 1;
 pub(super) fn is_asked(rules: &PodRules, direction: Direction, sets: &AvailableSets) -> bool {
     !is_off(Switch::TellAudit)
         && !rules.audit.direction(direction).tiers.is_empty()
-        && why_unasked(rules, direction, sets).is_none()
+        && why_not_audited(rules, direction, sets).is_none()
 }
 
 /// Why policies in audit cannot be asked about a direction. An Allow whose set is not there would have what it allows told as
 /// denied, so then nothing is asked.
-pub(crate) fn why_unasked(
+pub(crate) fn why_not_audited(
     rules: &PodRules,
     direction: Direction,
     sets: &AvailableSets,
 ) -> Option<&'static str> {
     let (decides, audit) = (rules.direction(direction), rules.audit.direction(direction));
     let decides: Vec<&TierRules> = decides.tiers.iter().collect();
-    let chains = AROUND + Part::of(&decides).len() + chains(&audit.tiers);
+    let chains = AROUND + TierGroup::of(&decides).len() + chains(&audit.tiers);
     if audit.sets().any(|id| !sets.contains_key(&id)) {
         Some("one of their sets is not there")
     } else if !audit.tiers.is_empty() && chains > MOST_CHAINS {
@@ -57,7 +57,7 @@ pub(super) fn spare(rules: &PodRules, direction: Direction) -> usize {
     let decides: Vec<&TierRules> = rules.direction(direction).tiers.iter().collect();
     let audit = &rules.audit.direction(direction).tiers;
     let asked = if audit.is_empty() { 0 } else { chains(audit) };
-    MOST_CHAINS.saturating_sub(AROUND + Part::of(&decides).len() + asked)
+    MOST_CHAINS.saturating_sub(AROUND + TierGroup::of(&decides).len() + asked)
 }
 
 fn chains(tiers: &[TierRules]) -> usize {
@@ -81,7 +81,7 @@ impl PodDirection<'_> {
 
     /// Writes the chains that are asked.
     pub(super) fn render_audit(&mut self, rules: &DirectionRules) {
-        self.asks = Asks::WhatWouldBe;
+        self.mode = RuleMode::Audit;
         let mut name = self.chains.audit(self.direction);
         let mut lines = Vec::new();
         for (place, tier) in rules.tiers.iter().enumerate() {

@@ -14,21 +14,21 @@
 use egret_kernel::iptables::{InterfaceName, Rule as Line, Target};
 use egret_policies::rules::{Action, Direction, DirectionRules, NodeRules, TierRules};
 
-use super::tiers::Part;
-use super::{Asks, PodDirection, Surroundings};
+use super::tiers::TierGroup;
+use super::{PodDirection, RenderContext, RuleMode};
 use crate::backend::netfilter::names::PodChains;
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::conn_state;
 
 /// All chains of the node's rules.
 #[must_use]
-pub fn exposed(rules: &NodeRules, around: Surroundings<'_>) -> Chains {
+pub fn exposed(rules: &NodeRules, context: RenderContext<'_>) -> Chains {
     let mut node = PodDirection {
         chains: PodChains::of_node(),
         direction: Direction::Egress,
         own: Vec::new(),
-        around,
-        asks: Asks::WhatIs,
+        context,
+        mode: RuleMode::Enforced,
         ports: None,
         spare: 0,
         out: Chains::new(),
@@ -45,13 +45,13 @@ impl PodDirection<'_> {
         }
         // What the node sends to an address of its own comes in there, rewritten or not.
         let own = Line::to(Target::Return).input(loopback());
-        let lines: Vec<Line> = conn_state::related(self.around.family)
+        let lines: Vec<Line> = conn_state::related(self.context.family)
             .into_iter()
             .chain([own])
             .collect();
         let name = self.chains.entry(self.direction);
         let tiers: Vec<&TierRules> = rules.tiers.iter().collect();
-        let (name, mut lines) = self.parts(&Part::of(&tiers), name, lines);
+        let (name, mut lines) = self.parts(&TierGroup::of(&tiers), name, lines);
         lines.extend(back());
         self.put(&name, lines);
     }

@@ -20,20 +20,20 @@ const MOST: usize = 4;
 
 /// Ports of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ports {
+pub(super) struct PortGroup {
     transport: Transport,
     range: PortRange,
 }
 
 /// The rules of a list by what they may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Split<Rule> {
+pub(super) struct PortSplit<Rule> {
     /// In order: a packet is judged by the first whose ports it has.
-    pub(super) alike: Vec<(Ports, Vec<Rule>)>,
+    pub(super) alike: Vec<(PortGroup, Vec<Rule>)>,
     pub(super) rest: Vec<Rule>,
 }
 
-impl Ports {
+impl PortGroup {
     /// Those that a rule asks for; none where it asks for none, or for what has none.
     pub(super) const fn of(port: PortMatch) -> Option<Self> {
         match port {
@@ -82,7 +82,7 @@ pub(super) fn has_all(wide: PortMatch, narrow: PortMatch) -> bool {
     }
 }
 
-impl<Rule: Copy> Split<Rule> {
+impl<Rule: Copy> PortSplit<Rule> {
     /// Splits a list, by at most four ports that most rules ask for.
     pub(super) fn of(rules: &[Rule], port: impl Fn(Rule) -> PortMatch) -> Self {
         let asked: Vec<PortMatch> = rules.iter().map(|rule| port(*rule)).collect();
@@ -91,7 +91,7 @@ impl<Rule: Copy> Split<Rule> {
         } else {
             frequent(&asked)
         };
-        let each = |ports: &Ports| {
+        let each = |ports: &PortGroup| {
             let rules = rules.iter().filter(|rule| ports.may_be(port(**rule)));
             (*ports, rules.copied().collect())
         };
@@ -104,14 +104,14 @@ impl<Rule: Copy> Split<Rule> {
 }
 
 /// The ports that most rules ask for, in their order, where more rules ask for them than would stand in both chains.
-fn frequent(asked: &[PortMatch]) -> Vec<Ports> {
-    let mut sorted: Vec<Ports> = asked.iter().filter_map(|port| Ports::of(*port)).collect();
+fn frequent(asked: &[PortMatch]) -> Vec<PortGroup> {
+    let mut sorted: Vec<PortGroup> = asked.iter().filter_map(|port| PortGroup::of(*port)).collect();
     sorted.sort_unstable();
-    let gains = |ports: Ports, alike: usize| {
+    let gains = |ports: PortGroup, alike: usize| {
         let both = asked.iter().filter(|port| ports.may_be(**port)).count() - alike;
         alike > FEW && alike > both
     };
-    let mut found: Vec<(usize, Ports)> = sorted
+    let mut found: Vec<(usize, PortGroup)> = sorted
         .chunk_by(|one, other| one == other)
         .map(|alike| (alike.len(), alike[0]))
         .filter(|(alike, ports)| gains(*ports, *alike))
@@ -145,7 +145,7 @@ mod tests {
     }
 
     /// The rules that match a packet in the chains, in the order in which it meets them.
-    fn walk(split: &Split<(usize, PortMatch)>, packet: Packet) -> Vec<usize> {
+    fn walk(split: &PortSplit<(usize, PortMatch)>, packet: Packet) -> Vec<usize> {
         let alike = split
             .alike
             .iter()
@@ -186,7 +186,7 @@ mod tests {
         #[test]
         fn every_packet_meets_the_rules_that_match_it_in_their_order(ports in prop::collection::vec(port(), 0..60)) {
             let rules: Vec<(usize, PortMatch)> = ports.iter().copied().enumerate().collect();
-            let split = Split::of(&rules, |(_, port)| port);
+            let split = PortSplit::of(&rules, |(_, port)| port);
             for packet in packets() {
                 let expected: Vec<usize> =
                     rules.iter().filter(|(_, port)| is_asked(*port, packet)).map(|(place, _)| *place).collect();
@@ -204,7 +204,7 @@ mod tests {
             .into_iter()
             .enumerate()
             .collect();
-        let split = Split::of(&rules, |(_, port)| port);
+        let split = PortSplit::of(&rules, |(_, port)| port);
         let places = |rules: &[(usize, PortMatch)]| rules.iter().map(|(place, _)| *place).collect::<Vec<_>>();
         assert_eq!(split.alike.len(), 1);
         assert_eq!(split.alike[0].0.wanted(), web);

@@ -14,8 +14,8 @@
 use egret_kernel::iptables::{Rule as Line, Target};
 use egret_policies::rules::{Action, Digest, PeerMatch, PortMatch, Rule, TierRules};
 
-use super::port_groups::Ports;
-use super::{Asks, PodDirection};
+use super::port_groups::PortGroup;
+use super::{PodDirection, RuleMode};
 use crate::backend::netfilter::names;
 
 impl PodDirection<'_> {
@@ -33,21 +33,21 @@ impl PodDirection<'_> {
 
     /// The ports for which a group may have a chain of its own. It is a jump more, for which there must be room, and a rule one
     /// of whose sets is not there closes for all ports.
-    fn asked_once(&self, group: &[&Rule]) -> Option<Ports> {
-        let ports = Ports::of(group.first()?.port)?;
+    fn asked_once(&self, group: &[&Rule]) -> Option<PortGroup> {
+        let ports = PortGroup::of(group.first()?.port)?;
         let is_asked = self.ports.is_none_or(|known| !known.imply(ports.wanted()));
         let mut sets = group.iter().flat_map(|rule| rule.sets());
-        let may = self.spare > 0 && self.asks == Asks::WhatIs && is_asked;
-        (may && sets.all(|id| self.around.sets.contains_key(&id))).then_some(ports)
+        let may = self.spare > 0 && self.mode == RuleMode::Enforced && is_asked;
+        (may && sets.all(|id| self.context.sets.contains_key(&id))).then_some(ports)
     }
 
-    fn shared(&mut self, tier: &TierRules, group: &[&Rule], ports: Ports, next: &Target) -> Line {
+    fn shared(&mut self, tier: &TierRules, group: &[&Rule], ports: PortGroup, next: &Target) -> Line {
         let before = self.ports.replace(ports);
         let lines = group.iter().flat_map(|rule| self.lines(tier, rule, next));
         let lines: Vec<Line> = lines.collect();
         self.ports = before;
         let text: Vec<String> = lines.iter().map(Line::to_string).collect();
-        let chain = names::alike(Digest::of(&text.join("\n")));
+        let chain = names::shared_denials(Digest::of(&text.join("\n")));
         self.put(&chain, lines);
         self.port(Line::to(Target::Jump(chain)), ports.wanted())
     }

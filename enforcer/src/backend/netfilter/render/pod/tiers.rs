@@ -18,14 +18,14 @@ use egret_policies::rules::{Action, Otherwise, TierRules};
 use super::PodDirection;
 
 /// What is asked at one place.
-pub(super) enum Part<'a> {
+pub(super) enum TierGroup<'a> {
     /// A tier, or one of its lists.
     List(&'a TierRules),
     /// All lists of a tier.
     Row(Vec<&'a TierRules>),
 }
 
-impl<'a> Part<'a> {
+impl<'a> TierGroup<'a> {
     /// The parts of tiers, in order.
     pub(super) fn of(tiers: &[&'a TierRules]) -> Vec<Self> {
         let groups = tiers.chunk_by(|one, other| one.tier == other.tier);
@@ -55,12 +55,12 @@ impl PodDirection<'_> {
     /// one, with the lines that it begins with.
     pub(super) fn parts(
         &mut self,
-        parts: &[Part<'_>],
+        parts: &[TierGroup<'_>],
         mut name: ChainName,
         mut lines: Vec<Line>,
     ) -> (ChainName, Vec<Line>) {
         for (place, part) in parts.iter().enumerate() {
-            let next = match parts.get(place + 1).map(Part::first) {
+            let next = match parts.get(place + 1).map(TierGroup::first) {
                 Some(next) => {
                     let before = parts[..=place].iter().filter(|one| one.first().tier == next.tier);
                     self.chains.tier(self.direction, next.tier, before.count())
@@ -74,10 +74,10 @@ impl PodDirection<'_> {
         (name, lines)
     }
 
-    fn part(&mut self, part: &Part<'_>, next: &Target) -> Vec<Line> {
+    fn part(&mut self, part: &TierGroup<'_>, next: &Target) -> Vec<Line> {
         match part {
-            Part::List(list) => self.tier(list, next),
-            Part::Row(lists) => {
+            TierGroup::List(list) => self.tier(list, next),
+            TierGroup::Row(lists) => {
                 let mut lines = self.row(lists);
                 lines.push(Line::to(next.clone()));
                 lines
