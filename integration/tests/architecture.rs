@@ -106,7 +106,7 @@ const ROOMS: &[Rooms] = &[(
             &["names", "marks", "model", "denials", "drift", "render"],
         ),
         ("bridges", &["names", "render"]),
-        ("pod_netns", &["model", "render", "sets"]),
+        ("pod_netns", &["model", "render", "sets", "tables"]),
         ("cleanup", &["names", "tables", "bridges", "pod_netns"]),
         (
             "compile",

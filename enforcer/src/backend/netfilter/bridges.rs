@@ -1,5 +1,6 @@
-//! Bridges that pods are on. What goes from port to port of one is judged only where `br_netfilter` hands it to iptables;
-//! and only there is the port known by which a packet came, so only there a pod cannot use its neighbour's address.
+//! br_netfilter for bridges that pods are on. Packets from port to port of a bridge pass iptables only where
+//! `br_netfilter` hands them over. Only there is the ingress port known, so only there a pod cannot use its
+//! neighbour's address.
 //!
 //! It is turned on for single bridges, not for the whole node, and only where that is wished for: rules of others are then
 //! asked about these packets as well. Which bridges were turned on stands in a chain that nothing jumps to, written before

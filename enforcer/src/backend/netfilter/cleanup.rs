@@ -1,5 +1,5 @@
-//! Removing every trace of the enforcer and nothing else: whoever reads the node afterwards finds what was there
-//! before it came.
+//! Removes every trace of the enforcer from the node, and nothing else: rules, sets, br_netfilter settings,
+//! and what was written into pods.
 
 use egret_kernel::Family;
 use egret_kernel::ipset::IpSets;
@@ -118,7 +118,7 @@ fn removal(listing: &TableListing) -> (Vec<String>, String) {
 
 fn jumps_to(listing: &TableListing) -> Vec<(Hook, String)> {
     let copies = |Jump { hook, text, .. }| {
-        let copies = family_table::copies(listing, hook, &text).len();
+        let copies = hooks::copies(listing, hook, &text).len();
         vec![(hook, text); copies]
     };
     jumps().into_iter().flat_map(copies).collect()

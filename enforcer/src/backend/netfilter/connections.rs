@@ -1,4 +1,4 @@
-//! Open connections that a change of rules or members concerns: which are judged again, and which end.
+//! Open connections that a change of rules or set members concerns: which are re-evaluated, and which end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -41,21 +41,21 @@ pub(crate) struct InForce<'a> {
 pub(crate) struct Connections {
     /// Pods whose open flows are to be judged.
     reevaluated: BTreeSet<(PodKey, Direction)>,
-    /// Those of whose flows only some are.
+    /// Connections of other pods that changed members affect.
     affected: AffectedConnections,
-    /// Addresses that a pod had: what it opened ends, whoever has the address now.
+    /// Addresses that a pod had: what it opened ends, even if another pod has the address now.
     vacated: BTreeSet<IpAddr>,
-    /// Addresses that have a pod, and had none or another one: what was allowed to that is deleted.
+    /// Addresses that have a new pod: flows that were allowed to an earlier one are deleted.
     reassigned: BTreeSet<IpAddr>,
-    /// What may allow again what was revoked.
+    /// Pods and sets that changed since: they may allow again what was revoked.
     changed_since: Changed,
-    /// As of the last look, for there may be many and each change asks for them.
+    /// Revoked flows, cached: each change needs them, and there may be many.
     revoked: Vec<Revoked>,
-    /// The list is to be read from the kernel.
+    /// Whether `revoked` is to be read from the kernel.
     reload: bool,
-    /// The flows as they were when the rules in force had been written. What was opened later was judged by these.
+    /// Flows as of when the rules in force were written. What opened later was judged by these rules.
     dump: Option<FlowDump>,
-    /// Sockets stay: what is known may not be whole yet.
+    /// Whether sockets are kept: after a start, records may not be complete yet.
     keep_sockets: bool,
     warned: BTreeSet<String>,
     inquiry: MemberInquiry,
@@ -74,9 +74,9 @@ struct Revoked {
 }
 
 impl Connections {
-    /// After a start everything is looked at, since the last life may have ended in the middle. Records may not be back yet, so
-    /// nothing is done that cannot be taken back; but at the addresses of pods that the last life did not know, which may have had
-    /// others by then.
+    /// After a start everything is re-evaluated, since the last life may have ended in the middle. Records may not be complete yet,
+    /// so nothing is done that cannot be undone, except at the addresses of pods that the last life did not know: they may have had
+    /// other pods.
     pub(crate) fn start<'a>(
         &mut self,
         pods: impl Iterator<Item = &'a PodRules>,
@@ -96,8 +96,8 @@ impl Connections {
         self.reevaluated.extend(reevaluated);
     }
 
-    /// What these have open was seen, and what is to be judged again has no mark any more. Whoever is asked about besides has other
-    /// flows.
+    /// Takes affected connections with their flows, whose marks are cleared. With other re-evaluations pending the dump does not
+    /// serve.
     fn suspect(&mut self, affected: AffectedConnections, dump: FlowDump) {
         if dump.flows.is_empty() {
             return;
@@ -134,12 +134,12 @@ impl Connections {
         }
     }
 
-    /// Looks again which flows are revoked: those that ended are forgotten.
+    /// Reads the revoked flows again: those that ended are forgotten.
     pub(crate) fn reload_revoked(&mut self) {
         self.reload |= !self.revoked.is_empty();
     }
 
-    /// Rules are about to be written: flows of before may be opened until then.
+    /// Rules are about to be written: flows may still open under the earlier ones.
     pub(crate) fn forget_dump(&mut self) {
         self.dump = None;
     }
@@ -164,5 +164,5 @@ impl Connections {
     }
 }
 
-/// Then it is known.
+/// More warnings of this kind would say nothing new.
 const MOST_WARNED: usize = 16;

@@ -16,7 +16,7 @@ pub mod label;
 
 /// The policy in the label of what an isolated pod is not allowed by any rule.
 pub(crate) const ISOLATION: &str = "isolation";
-/// What the text begins with by which the kernel tells of a packet.
+/// The beginning of NFLOG prefixes.
 const PREFIX: &str = "egret-";
 
 /// Why a packet is denied.
@@ -30,7 +30,7 @@ pub struct Denial {
     pub direction: Direction,
 }
 
-/// What becomes of a packet that is told.
+/// What happens to a logged packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// It ends.
@@ -50,11 +50,11 @@ pub enum Cause {
     Isolation,
     /// The connection was open when a change of policy forbade it.
     Revoked,
-    /// It comes from or goes to a pod that nobody knows yet.
+    /// It comes from or goes to an unknown pod.
     UnknownPod,
     /// Its source address is not of the pod that sends it.
     SpoofedSource,
-    /// It is an ICMP error about a flow of somebody else than the pod that sends it.
+    /// It is an ICMP error about a flow that is not of the pod that sends it.
     SpoofedError,
     /// It is encapsulated, goes to the node, and no policy allows it.
     Encapsulation,
@@ -129,7 +129,7 @@ impl Denial {
         }
     }
 
-    /// The chain through which such packets go, when they are told of.
+    /// The denial chain of such packets.
     #[must_use]
     pub fn chain(&self) -> ChainName {
         match self.outcome {
@@ -184,12 +184,12 @@ impl Cause {
     }
 }
 
-/// What the kernel says of a packet that goes through a chain which tells.
+/// The NFLOG prefix of a denial chain.
 pub(crate) fn prefix_of(chain: &str) -> String {
     format!("{PREFIX}{}", names::denial_reason(chain).unwrap_or_default())
 }
 
-/// Reasons by what the kernel says; shared with who listens.
+/// Denials by NFLOG prefix; shared with the NFLOG reader.
 #[derive(Clone, Debug, Default)]
 pub struct DenialRegistry(Arc<Mutex<Known>>);
 
@@ -233,7 +233,7 @@ impl DenialRegistry {
         known.wanted.extend(nobodys);
     }
 
-    /// Why a packet was denied of which the kernel says this; none where nobody knows.
+    /// The denial of an NFLOG prefix; none where it is not known.
     #[must_use]
     pub fn find(&self, prefix: &str) -> Option<Denial> {
         let known = self.lock();

@@ -1,4 +1,4 @@
-//! What differed from what was written: in numbers for a metric, and by name for people.
+//! Drift: what differs from what was programmed, as counts for a metric and by name for people.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub(crate) struct Drift {
     named: Vec<String>,
 }
 
-/// So many are told by name: who flushes everything takes hundreds.
+/// The most differences that are named: a flush removes hundreds.
 const MOST_NAMED: usize = 20;
 
 impl Drift {

@@ -1,4 +1,5 @@
-//! The backend: owns one of each room, and takes every change through them in the order in which each step is safe.
+//! The driver: owns one of each room, implements `Backend`, and takes every change through the rooms in the
+//! order in which each step is safe.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! What the backend is told: pods and where they are attached, and the sets that rules may refer to.
+//! What the backend is told: settings, pods and where they are attached, and the sets that rules may refer
+//! to.
 
 pub mod attachment;
 pub mod available_sets;

@@ -1,4 +1,5 @@
-//! Whether others changed what was written, and what leads packets past the rules.
+//! Watches what others do: drift of what was programmed, foreign rules that write our marks, and ways past
+//! the rules.
 
 mod drift_poll;
 pub mod ruleset_events;

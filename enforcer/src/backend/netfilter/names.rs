@@ -1,4 +1,4 @@
-//! What our chains and sets are called. What is ours is known by its name alone, after a crash and by `cleanup`; so
+//! Names of our chains and sets. What is ours is known by its name alone, after a crash and by `cleanup`; so
 //! the whole shape of a name counts, not only a prefix that dnsd's own chains and sets may share.
 
 use egret_kernel::Family;
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 /// Every chain of ours begins so.
 pub const CHAIN_PREFIX: &str = "EGRET-";
-/// … and so every chain that tells why,
+/// … and so every denial chain,
 const DENIAL_PREFIX: &str = "EGRET-D-";
 /// … or why one would be if policies in audit were in force: as long as the other.
 const AUDIT_DENIAL_PREFIX: &str = "EGRET-W-";
@@ -18,7 +18,7 @@ const SHARED_DENIALS_PREFIX: &str = "EGRET-S-";
 /// Every set of ours ends so, but for its family. The kernel finds a set by comparing its name with that of each one before it, letter
 /// by letter: so they differ from the first letter on.
 const SET_SUFFIX: &str = "-egret";
-/// … and so every set that is there for its place alone.
+/// … and so every preallocated set.
 const PREALLOCATED_SUFFIX: &str = "-egret-room";
 /// What stands behind the name of a set where that is put into a larger table.
 const RESIZED_SUFFIX: &str = "-wider";
@@ -148,7 +148,7 @@ pub fn output() -> ChainName {
     ours("OUTPUT")
 }
 
-/// Asks which pod a packet comes from.
+/// Finds the pod that a packet comes from.
 #[must_use]
 pub fn from() -> ChainName {
     ours("FROM")
@@ -190,25 +190,25 @@ pub fn encapsulation() -> ChainName {
     ours("ENCAP")
 }
 
-/// Asks the egress of the pod that IPVS leads on.
+/// Judges the egress of a pod behind IPVS.
 #[must_use]
 pub fn ipvs_egress() -> ChainName {
     ours("BEHIND")
 }
 
-/// Asks the ingress of the pod to which it leads.
+/// Judges the ingress of a pod behind IPVS.
 #[must_use]
 pub fn ipvs_ingress() -> ChainName {
     ours("LED")
 }
 
-/// Asks which pod a packet goes to.
+/// Finds the pod that a packet goes to.
 #[must_use]
 pub fn to() -> ChainName {
     ours("TO")
 }
 
-/// Asks which pod a packet comes from, or goes to.
+/// Finds the pod that a packet comes from, or goes to.
 #[must_use]
 pub fn pod_lookup(direction: Direction) -> ChainName {
     match direction {
@@ -229,7 +229,7 @@ pub fn lookup_branch(direction: Direction, beginning: &str) -> ChainName {
     ))
 }
 
-/// Asks by the address that a packet has, as a hint.
+/// Finds the pod by a packet's address, as a hint.
 #[must_use]
 pub fn address_lookup(direction: Direction) -> ChainName {
     ours(match direction {
@@ -248,7 +248,7 @@ pub fn address_lookup_of(direction: Direction, network: IpNet) -> ChainName {
     })
 }
 
-/// Asks one interface after the other, where the hint led nowhere.
+/// Compares all interfaces, where the hint led nowhere.
 #[must_use]
 pub fn interface_list(direction: Direction) -> ChainName {
     ours(match direction {
@@ -257,7 +257,7 @@ pub fn interface_list(direction: Direction) -> ChainName {
     })
 }
 
-/// What is asked about interfaces that are no known pod's, where those are asked by their beginnings.
+/// Packets of interfaces that are no known pod's, where interfaces are compared by prefix.
 #[must_use]
 pub fn unmatched(direction: Direction) -> ChainName {
     ours(match direction {
@@ -266,7 +266,7 @@ pub fn unmatched(direction: Direction) -> ChainName {
     })
 }
 
-/// Where a packet of a pod that nobody knows ends.
+/// Where a packet of an unknown pod ends.
 #[must_use]
 pub fn unknown(direction: Direction) -> ChainName {
     ours(match direction {
@@ -287,13 +287,13 @@ pub fn deny() -> ChainName {
     ours("DENY")
 }
 
-/// Where a packet is told of that is refused for a reason, when it is.
+/// The denial chain of a reason: logs, then drops.
 #[must_use]
 pub fn denial(reason: Digest) -> ChainName {
     ours(&format!("D-{reason}"))
 }
 
-/// Where a packet is told of that would be refused for a reason.
+/// The denial chain of a reason of policies in audit: logs, then returns.
 #[must_use]
 pub fn audit_denial(reason: Digest) -> ChainName {
     ours(&format!("W-{reason}"))
@@ -311,7 +311,7 @@ pub fn is_shared_denials(name: &str) -> bool {
     name.strip_prefix(SHARED_DENIALS_PREFIX).is_some_and(is_digest)
 }
 
-/// The digest of the reason of which a chain tells; none where it tells of none.
+/// The digest of the reason of a denial chain; none for other chains.
 #[must_use]
 pub fn denial_reason(name: &str) -> Option<&str> {
     let prefixes = [DENIAL_PREFIX, AUDIT_DENIAL_PREFIX].into_iter();
@@ -319,7 +319,7 @@ pub fn denial_reason(name: &str) -> Option<&str> {
     reasons.find(|reason| is_digest(reason))
 }
 
-/// Whether a chain tells of packets that go on.
+/// Whether a chain is a denial chain of policies in audit.
 #[must_use]
 pub fn is_audit_denial(name: &str) -> bool {
     name.strip_prefix(AUDIT_DENIAL_PREFIX).is_some_and(is_digest)
@@ -354,7 +354,7 @@ pub fn set(id: SetId, family: Family) -> SetName {
     SetName::new(name).expect("24 letters, digits and dashes are a name")
 }
 
-/// The set that is there while it is not known what is open from or to members that went.
+/// The inquiry marker: it exists while connections of members that went are not looked for yet.
 #[must_use]
 pub fn inquiry_marker() -> SetName {
     set(SetId::of_content("connections are to be looked for"), Family::V4)
@@ -378,7 +378,7 @@ pub(crate) fn resized(name: &str) -> String {
     format!("{name}{RESIZED_SUFFIX}")
 }
 
-/// Whether a set is there for a moment only: what is found of these at a start, a life left that was killed.
+/// Whether a set is temporary: those found at a start were left by a life that was killed.
 #[must_use]
 pub fn is_temporary(name: &str) -> bool {
     is_preallocated(name) || name.strip_suffix(RESIZED_SUFFIX).is_some_and(is_own_set)
@@ -435,7 +435,7 @@ pub fn table(chain: &str) -> Table {
     if is_raw { Table::Raw } else { Table::Filter }
 }
 
-/// Whether a chain is there whatever pods and rules there are.
+/// Whether a chain exists whatever pods and rules there are.
 #[must_use]
 pub fn is_independent_of_rules(name: &str) -> bool {
     is_shared(name)

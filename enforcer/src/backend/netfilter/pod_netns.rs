@@ -1,5 +1,5 @@
-//! Rules inside a pod's own network namespace, for interfaces whose packets pass no hook of the node: macvlan, ipvlan, a card
-//! or a function of one. Only ClusterEgressFirewall is enforced there.
+//! Rules inside a pod's own network namespace, for interfaces whose packets pass no hook of the node:
+//! macvlan, ipvlan, a physical card or a virtual function. Only ClusterEgressFirewall is enforced there.
 //!
 //! ```text
 //!  OUTPUT, FORWARD ─ EGRET-POD ─ -o net1 ▸ goto EGRET-POD-0 ─ replies ▸ return
@@ -36,6 +36,7 @@ use crate::backend::netfilter::render::deny::deny_lines;
 use crate::backend::netfilter::sets::Contents;
 use crate::backend::netfilter::sets::members;
 use crate::backend::netfilter::sets::{MOST_MEMBERS, kernel_kind};
+use crate::backend::netfilter::tables::hooks;
 use egret_kernel::iptables::legacy;
 
 /// How rules are written.
@@ -267,7 +268,7 @@ fn change(listing: &TableListing, wanted: &Chains) -> Option<String> {
         .map(|chain| (chain.name.clone(), chain.texts().map(str::to_owned).collect()))
         .collect();
     let jump = jump();
-    let copies = HOOKS.map(|hook| places(listing, hook, &jump));
+    let copies = HOOKS.map(|hook| hooks::copies(listing, hook, &jump));
     let is_in_place = copies.iter().all(|places| match wanted.is_empty() {
         true => places.is_empty(),
         false => places[..] == [0],
@@ -334,12 +335,6 @@ const SET_PREFIX: &str = "egret-pod-";
 
 fn jump() -> String {
     Line::to(Target::Jump(entry())).comment("egret").to_string()
-}
-
-fn places(listing: &TableListing, hook: Hook, jump: &str) -> Vec<usize> {
-    let texts = listing.chain(hook.name()).map(|chain| chain.texts().enumerate());
-    let ours = texts.into_iter().flatten().filter(|(_, text)| *text == jump);
-    ours.map(|(place, _)| place).collect()
 }
 
 fn ours(listing: &TableListing) -> impl Iterator<Item = &egret_kernel::iptables::Chain> {

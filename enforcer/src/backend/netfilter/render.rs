@@ -1,4 +1,5 @@
-//! From rules to the text of chains. Pure.
+//! Renders rules to the text of iptables chains. Pure: the goldens in `tests/golden` are what a person
+//! approves.
 
 pub mod pod;
 pub mod dispatch;

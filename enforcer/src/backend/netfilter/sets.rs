@@ -1,4 +1,4 @@
-//! The sets that rules refer to, one for each family, kept by netlink: a change of members touches nothing else.
+//! ipsets: one for each set and family, changed by netlink. A change of members touches nothing else.
 //!
 //! A record never lives for ever by accident (a lifetime is rounded up to a whole second, at least one, and is never
 //! absent), and is never shortened: what the kernel holds longer than we know stays until it times out.
@@ -37,17 +37,16 @@ pub(crate) type Members = BTreeMap<KernelMember, Option<Timestamp>>;
 /// What sets hold; those of names are left out, so that their rules allow nothing here.
 pub(crate) type Contents = BTreeMap<SetId, Content>;
 
-/// What a set holds, shared with who keeps it.
+/// What a set holds; shared, not copied.
 pub(crate) type Content = (SetKind, Arc<BTreeMap<Member, Option<Timestamp>>>);
 
-/// A set that is wanted.
+/// A desired set.
 #[derive(Clone, Debug)]
 struct DesiredSet {
     kind: SetKind,
     description: String,
     is_fixed: bool,
-    /// With records that are over, as long as there are not too many: what they opened may still be open.
-    /// Who is told of them has them as they were then.
+    /// Expired records included, up to a limit: what they opened may still be open. Copied on write, so readers keep theirs.
     members: Arc<BTreeMap<Member, Option<Timestamp>>>,
     /// At how many members those that are over are counted again.
     room: usize,
@@ -65,7 +64,7 @@ pub(crate) struct Failure {
 #[derive(Clone, Debug)]
 pub(crate) struct SetsSnapshot {
     pub(crate) sets: Arc<AvailableSets>,
-    /// Changes when a set may have gone that was there, though it is wanted.
+    /// Changes when a set may be missing that was available and is desired.
     pub(crate) listing: u64,
 }
 
@@ -76,19 +75,19 @@ pub(crate) struct Sets {
     /// How many members a set may have.
     most: u32,
     desired: BTreeMap<SetId, DesiredSet>,
-    /// By name in the kernel; what is told of them is told in order.
+    /// By name in the kernel; dumps and drift sort it.
     programmed: HashMap<String, ProgrammedSet>,
-    /// Those of them that nobody wants.
+    /// Names of programmed sets that are not desired.
     undesired: BTreeSet<String>,
-    /// Those that rules may refer to: they are there in all families in which they are wanted.
+    /// Those that rules may refer to: programmed in all families in which they are desired.
     available: Arc<AvailableSets>,
-    /// Changes when a set may have gone that was there.
+    /// Changes when a set may be missing that was available.
     listings: u64,
     /// Sets that are not as they should be, and why.
     failed: BTreeMap<SetId, Failure>,
-    /// Sets that got members while somebody else was at work.
+    /// Sets that got members concurrently.
     concurrent: BTreeSet<SetId>,
-    /// Whether the kernel holds the set that says that members went and nobody has looked yet what they had opened.
+    /// Whether the kernel holds the inquiry marker: members went, and their connections were not looked for yet.
     has_inquiry_marker: bool,
 }
 
@@ -120,12 +119,12 @@ impl Sets {
         self.most = most;
     }
 
-    /// Takes away what a killed life left of sets that were there for a moment only.
+    /// Destroys temporary sets that a killed life left.
     pub(crate) fn remove_temporary(&mut self) -> Result<(), ipset::Error> {
         preallocate::clear(&mut self.ipsets, names::is_temporary)
     }
 
-    /// Believes what the kernel lists. Returns what had changed behind our back.
+    /// Takes over what the kernel lists. Returns the drift.
     pub(crate) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
         let most = self.most;
         let mut listed: HashMap<String, ProgrammedSet> = self
@@ -146,7 +145,7 @@ impl Sets {
     }
 
     /// Sets that are gone, are of another type, or hold another number of members than they should, in words. Reads no
-    /// member: whoever takes one out and puts another in is found by `resync` alone.
+    /// member: a member that was replaced by another is found by `resync` alone.
     pub(crate) fn mismatches(&mut self, now: Timestamp) -> Result<Vec<String>, ipset::Error> {
         let headers: BTreeMap<String, SetHeader> = self
             .ipsets
@@ -168,7 +167,7 @@ impl Sets {
         self.programmed.is_empty()
     }
 
-    /// The sets that rules may refer to: those that are there in all families in which they are wanted.
+    /// The sets that rules may refer to: those programmed in all families in which they are desired.
     pub(crate) fn available(&self) -> Arc<AvailableSets> {
         Arc::clone(&self.available)
     }
@@ -181,7 +180,7 @@ impl Sets {
         }
     }
 
-    /// What is there once all that is wanted is. Whoever builds on it has it compared.
+    /// What is available once all that is desired is programmed. To be checked by `check_snapshot`.
     pub(crate) fn desired_snapshot(&self) -> SetsSnapshot {
         let sets = self
             .desired
@@ -194,7 +193,7 @@ impl Sets {
         }
     }
 
-    /// Compares what was expected with what is there: where a set is missing, nothing holds that was built on it.
+    /// Compares a desired snapshot with what is available: where a set is missing, all that was compiled over it is stale.
     pub(crate) fn check_snapshot(&mut self, expected: &SetsSnapshot) {
         self.listings += u64::from(expected.sets != self.available);
     }
@@ -208,7 +207,7 @@ impl Sets {
         }
     }
 
-    /// Notes whether a set is there in all families in which it is wanted.
+    /// Updates whether a set is available.
     fn look_for(&mut self, id: SetId) {
         match self.as_wanted(id) {
             Some(set) => drop(Arc::make_mut(&mut self.available).insert(id, set)),
@@ -216,7 +215,7 @@ impl Sets {
         }
     }
 
-    /// A set, if it is there in all families in which it is wanted.
+    /// A set, if it is programmed in all families in which it is desired.
     fn as_wanted(&self, id: SetId) -> Option<Available> {
         let set = self.desired.get(&id)?.available();
         let known = |family| self.programmed.get(names::set(id, family).as_str());
@@ -232,7 +231,7 @@ impl Sets {
             .is_some_and(|wanted| wanted.kind == SetKind::Records && !wanted.members.is_empty())
     }
 
-    /// What a set is to hold; none for records, which have no place where nobody is told of them.
+    /// What a set is to hold; none for records, which are not used in pods' namespaces.
     pub(crate) fn content(&self, id: SetId) -> Option<Content> {
         let wanted = self
             .desired
@@ -270,7 +269,7 @@ impl Sets {
         }
     }
 
-    /// Whether the kernel holds other members of a set than are wanted.
+    /// Whether the programmed members of a set differ from the desired ones.
     pub(crate) fn differs(&self, id: SetId) -> bool {
         let Some(wanted) = self.desired.get(&id) else {
             return false;
@@ -284,14 +283,14 @@ impl Sets {
         })
     }
 
-    /// Whether there is a set of this name, in any family.
+    /// Whether a set is programmed, in any family.
     pub(crate) fn is_known(&self, id: SetId) -> bool {
         let mut families = Family::BOTH.into_iter();
         families.any(|family| self.programmed.contains_key(names::set(id, family).as_str()))
     }
 
-    /// Has rules do without the sets that are not as they should be, if these say no, or hold too much: as if they were not there.
-    /// Says whether rules named any so far. Who settles them has them back.
+    /// Makes failed sets unavailable that hold too much, or that rules need whole. Says whether any was available so far. A later
+    /// sync makes them available again.
     pub(crate) fn withhold(&mut self, say_no: &BTreeSet<SetId>) -> bool {
         let is_unfit = |(id, failure): &(&SetId, &Failure)| failure.is_too_wide || say_no.contains(id);
         let unfit: Vec<SetId> = self.failed.iter().filter(is_unfit).map(|(id, _)| *id).collect();
@@ -330,7 +329,7 @@ impl Sets {
         }
     }
 
-    /// Takes changes of members as wanted.
+    /// Takes changes of members as desired.
     pub(crate) fn note_members(&mut self, changes: &[MembersChanged]) {
         for change in changes {
             let Some(wanted) = self.desired.get_mut(&change.set) else {
@@ -348,7 +347,7 @@ impl Sets {
         }
     }
 
-    /// A set is wanted in other families than before: for one without members yet that is how it begins, and no other changes so.
+    /// A set is desired in other families than before. That happens to sets without members only.
     fn want_elsewhere(&mut self, id: SetId) {
         let was_there = self.available.contains_key(&id);
         if !was_there || self.as_wanted(id).is_some() {
@@ -376,7 +375,7 @@ impl Sets {
         }
     }
 
-    /// Takes note of sets that got members while somebody else was at work.
+    /// Takes note of sets that got members concurrently.
     pub(crate) fn note_concurrent(&mut self, changes: &[MembersChanged]) {
         self.concurrent.extend(changes.iter().map(|change| change.set));
     }
@@ -386,7 +385,7 @@ impl Sets {
         std::mem::take(&mut self.concurrent)
     }
 
-    /// Writes changes that were noted to the sets that are there.
+    /// Programs noted changes in the sets that are available.
     pub(crate) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
         let (mut writes, mut full) = (Vec::new(), Vec::new());
         for change in changes {
@@ -416,7 +415,7 @@ impl Sets {
         }
     }
 
-    /// Makes every wanted set hold what it should; returns the sets from which members went.
+    /// Programs every desired set; returns the sets from which members went.
     pub(crate) fn sync(&mut self, now: Timestamp) -> BTreeSet<SetId> {
         self.failed.clear();
         let all: Vec<SetId> = self.desired.keys().copied().collect();
@@ -429,14 +428,14 @@ impl Sets {
         shrunk
     }
 
-    /// Makes a wanted set hold what it should, whatever is there under its name.
+    /// Programs a desired set, whatever the kernel holds under its name.
     pub(crate) fn sync_one(&mut self, id: SetId, now: Timestamp) {
         let mut writes = Vec::new();
         self.plan_whole(id, now, &mut writes);
         self.carry_out(writes, now);
     }
 
-    /// Plans to have a wanted set, which is made unless it is there, hold what it should; says whether members go.
+    /// Plans the programming of a desired set, which is created if it is missing; says whether members go.
     fn plan_whole(&mut self, id: SetId, now: Timestamp, writes: &mut Vec<Write>) -> bool {
         let Some(wanted) = self.desired.get_mut(&id) else {
             return false;
@@ -474,7 +473,7 @@ impl Sets {
             .extend(names.filter(|name| self.programmed.contains_key(name)));
     }
 
-    /// Members that the kernel holds and nobody wants.
+    /// Programmed members that are not desired.
     fn surplus(&self, id: SetId, target: &Members) -> BTreeSet<KernelMember> {
         Family::BOTH
             .iter()
@@ -485,7 +484,7 @@ impl Sets {
             .collect()
     }
 
-    /// Makes the set of a family, unless it is there.
+    /// Creates the set of a family if it is missing.
     fn create(&mut self, id: SetId, kind: SetKind, family: Family, members: usize) -> Result<(), String> {
         let spec = self.spec(id, kind, family, members);
         match self.programmed.get(&spec.name) {
@@ -568,7 +567,7 @@ impl Sets {
         !self.undesired.is_empty()
     }
 
-    /// Destroys what is ours and not wanted; what is still in use is left for the next time.
+    /// Destroys what is ours and not desired; what is still in use is left for the next time.
     pub(crate) fn destroy_undesired(&mut self) -> Vec<String> {
         let mut kept = Vec::new();
         let mut waits = MOST_WAITS;
@@ -587,8 +586,8 @@ impl Sets {
         kept
     }
 
-    /// Has the kernel hold, as long as it is not known what is open from or to members that go, that it is not known: a life that
-    /// ends meanwhile leaves it to the next one.
+    /// Creates the inquiry marker: members go, and their connections are not looked for yet. A life that
+    /// ends meanwhile leaves them to the next one.
     pub(crate) fn set_inquiry_marker(&mut self) {
         if self.has_inquiry_marker {
             return;
@@ -606,7 +605,7 @@ impl Sets {
         self.has_inquiry_marker
     }
 
-    /// It is known again.
+    /// Destroys the inquiry marker.
     pub(crate) fn clear_inquiry_marker(&mut self) {
         if !self.has_inquiry_marker {
             return;
@@ -618,7 +617,7 @@ impl Sets {
         }
     }
 
-    /// Wants nothing any more.
+    /// Desires nothing any more.
     pub(crate) fn forget(&mut self) {
         self.desired.clear();
         self.failed.clear();
@@ -654,7 +653,7 @@ impl Sets {
 struct Write {
     id: SetId,
     change: ipset::Change,
-    /// What it holds then, with the ends that the kernel was not told to the millisecond.
+    /// What it holds then, with expiries to the millisecond: the kernel has seconds.
     held: Vec<(KernelMember, Option<Timestamp>)>,
 }
 
@@ -726,7 +725,7 @@ impl DesiredSet {
         self.kind == SetKind::Records && self.members.len() > self.room
     }
 
-    /// Forgets records that are over, the oldest first, as far as there are too many.
+    /// Forgets expired records, the oldest first, above the limit.
     fn forget_oldest(&mut self, now: Timestamp) {
         let mut lapsed: Vec<Timestamp> = self
             .members
@@ -769,7 +768,7 @@ fn said(error: &ipset::Error) -> String {
     error.to_string()
 }
 
-/// Whether the kernel takes an address as a member: it refuses the unspecified one, to which nobody connects
+/// Whether the kernel takes an address as a member: it refuses the unspecified one, to which no one connects
 /// (resolvers that block names answer with it).
 pub(crate) const fn is_holdable(address: IpAddr) -> bool {
     !address.is_unspecified()

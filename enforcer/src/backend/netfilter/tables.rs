@@ -1,4 +1,4 @@
-//! The iptables tables: what they hold of ours, what they should, and how the difference is written.
+//! iptables tables: desired and programmed chains, jumps, counters, and how the difference is written.
 
 pub mod hooks;
 pub mod jump_position;

@@ -1,5 +1,6 @@
-//! Who may have something open that a change of sets forbids. Rules stay as they are then, so only flows from or to a member that came
-//! or went can be concerned; these are judged again, and no rule is written. Decision 19 says why none of them is missed.
+//! Connections that a change of set members may forbid. Rules stay as they are, so only flows from or to a
+//! changed member can be affected; these are re-evaluated, and no rule is written. Decision 19 shows that
+//! none is missed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,14 +14,14 @@ use egret_shared::pod::PodKey;
 use super::flow_dump::FlowQuery;
 use crate::backend::netfilter::model::ipvs::has_ipvs;
 
-/// Pods and directions, and the members for whose sake they are asked again.
+/// Pods and directions that are re-evaluated, and the changed members that they may be connected to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AffectedConnections {
     pods: BTreeSet<(PodKey, Direction)>,
     peers: Peers,
 }
 
-/// Addresses of the other end.
+/// Changed members: addresses of the other end.
 #[derive(Clone, Debug, Default)]
 struct Peers {
     hosts: BTreeSet<IpAddr>,
@@ -69,7 +70,7 @@ impl AffectedConnections {
         self.peers.touch(flow)
     }
 
-    /// Whether a flow of a pod is one because of which the pod is asked.
+    /// Whether a flow of a pod is affected.
     pub(super) fn concern(&self, pod: &PodKey, direction: Direction, flow: &Flow) -> bool {
         self.peers.touch(flow) && self.has(&(pod.clone(), direction))
     }
@@ -83,7 +84,7 @@ impl AffectedConnections {
         self.peers.networks.extend(other.peers.networks);
     }
 
-    /// Where their flows are. Behind IPVS the address that was asked about is neither whence answers come nor who began.
+    /// The query that finds their flows. With IPVS a flow's tuples may lack the address that the rules saw, so all are queried.
     pub(super) fn query(&self) -> FlowQuery {
         if self.is_empty() {
             return FlowQuery::default();

@@ -1,6 +1,6 @@
-//! Connections whose record is over. That a record expires ends nothing; so when the rules of a pod are asked again for
-//! another reason, what is open to an address that a name *was* live for must not end either, as long as the rule
-//! over that name stands. Such flows are given the new generation here, since the kernel no longer knows the address.
+//! Connections whose DNS record has expired. An expired record ends no connection. So when a pod gets a new
+//! generation for another reason, its connections to an address that a name resolved to get the new mark
+//! here, as long as the rule over that name stands: the kernel no longer knows the address.
 
 use egret_kernel::conntrack::{Conntrack, Flow};
 use egret_kernel::{Mark, netlink};

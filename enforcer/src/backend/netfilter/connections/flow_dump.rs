@@ -1,6 +1,6 @@
-//! The flows that are open at pods' addresses. For each question the kernel walks its table of flows, which is that of the whole
-//! machine and has a quarter of a million places (`ctnetlink_dump_table`), however few flows there are. So it is asked
-//! as rarely as can be, and what was seen is used for all that follows from the same rules.
+//! Dumps of conntrack flows at pods' addresses. For each query the kernel walks its whole table, which has a
+//! quarter of a million buckets (`ctnetlink_dump_table`), however few flows there are. So queries are merged,
+//! and one dump serves all that follows from the same rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,5 +1,6 @@
-//! Asks flows of suspects again, in two parts: what is open is looked for by whoever likes, while sets and rules go on changing;
-//! what was found is then taken in by who has the backend. A flow that is opened in between is judged by the sets as they are.
+//! Re-evaluates affected connections in two parts. The inquiry dumps conntrack on any thread, while sets and
+//! rules go on changing. The backend then takes in what was found. A flow that opens in between is judged by
+//! the current sets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,12 +17,12 @@ use super::{Connections, InForce};
 use crate::backend::netfilter::names::PodChains;
 use crate::backend::{Found, Inquiry};
 
-/// Who is to be asked again. While there is anybody, the kernel holds that there is (`doubt`).
+/// Affected connections that wait for an inquiry. While there are any, the kernel holds the inquiry marker set.
 #[derive(Debug, Default)]
 pub(super) struct MemberInquiry {
-    /// Those for whom nobody has looked yet.
+    /// Those of the next inquiry.
     due: AffectedConnections,
-    /// Those for whom somebody looks.
+    /// The inquiry under way.
     running: Option<RunningInquiry>,
 }
 
@@ -31,10 +32,10 @@ struct RunningInquiry {
     answer: InquiryResult,
 }
 
-/// What was found; nothing before somebody looked.
+/// What was found; none before the inquiry ran.
 type InquiryResult = Arc<Mutex<Option<Result<FlowDump, Unknown>>>>;
 
-/// Why it is not known what is open.
+/// Why the open connections are not known.
 #[derive(Debug, thiserror::Error)]
 enum Unknown {
     #[error(transparent)]
@@ -45,7 +46,7 @@ enum Unknown {
     Many(usize),
 }
 
-/// To mark a flow takes 10 to 25 µs; to have all pods of a node asked again, half a second.
+/// Setting a mark takes 10 to 25 µs; a new generation for all pods of a node, half a second.
 const MANY: usize = 1 << 12;
 
 impl MemberInquiry {
@@ -73,7 +74,7 @@ impl MemberInquiry {
         }))
     }
 
-    /// Whom the last inquiry was about, and what it found, once it has.
+    /// What the last inquiry was about, and what it found, once it has run.
     fn end(&mut self) -> Option<(Arc<AffectedConnections>, Result<FlowDump, Unknown>)> {
         let running = self.running.as_ref()?;
         let found = running
@@ -85,7 +86,7 @@ impl MemberInquiry {
     }
 }
 
-/// What is open from or to members that came or went. Sets are in the kernel as they are to be.
+/// Connections from or to changed members. The sets are programmed by then.
 fn look(affected: &AffectedConnections) -> Result<FlowDump, Unknown> {
     passing::wait()?;
     let mut dump = FlowDump::query(&mut Conntrack::open()?, affected.query(), 0)?;
@@ -94,14 +95,14 @@ fn look(affected: &AffectedConnections) -> Result<FlowDump, Unknown> {
 }
 
 impl Connections {
-    /// Has connections of these judged again that members concern which came or went.
+    /// Has these connections re-evaluated once an inquiry has found them.
     pub(crate) fn reevaluate_members(&mut self, affected: AffectedConnections) {
         if !is_off(Switch::Generation) && !is_off(Switch::AskMembers) {
             self.inquiry.due.extend(affected);
         }
     }
 
-    /// Whether nobody is to be looked for any more.
+    /// Whether no inquiry is due or under way.
     pub(crate) fn has_no_inquiry(&self) -> bool {
         self.inquiry.due.is_empty() && self.inquiry.running.is_none()
     }
@@ -111,10 +112,10 @@ impl Connections {
         self.inquiry.begin()
     }
 
-    /// Takes in what the inquiry found, and has it judged again. Says whether one has ended.
+    /// Takes in what the inquiry found, and has it re-evaluated. Says whether one has ended.
     ///
     /// # Errors
-    /// Pods of which it could not be found out: all their connections are to be judged again.
+    /// Pods for which the inquiry failed: all their connections are to be re-evaluated.
     pub(crate) fn finish_inquiry(&mut self, in_force: InForce<'_>) -> Result<bool, AffectedConnections> {
         let Some((affected, found)) = self.inquiry.end() else {
             return Ok(false);
@@ -131,7 +132,7 @@ impl Connections {
     }
 }
 
-/// Takes from flows the mark that has them pass without being judged.
+/// Clears the mark by which flows pass the rules.
 fn unmark(
     in_force: InForce<'_>,
     affected: &AffectedConnections,
@@ -153,8 +154,8 @@ fn unmark(
     Ok(dump)
 }
 
-/// Flows that pass by what was asked before members came or went, and what is to become of their marks. It is by the mark that
-/// they pass, whatever source they pretend to have.
+/// Flows that pass by a mark from before members changed, and the mark that clears it. They pass by the mark, whatever their
+/// source address is.
 fn concerned(in_force: InForce<'_>, affected: &AffectedConnections, flows: &[Flow]) -> Vec<(usize, Mark)> {
     if flows.is_empty() {
         return Vec::new();
@@ -176,7 +177,7 @@ fn concerned(in_force: InForce<'_>, affected: &AffectedConnections, flows: &[Flo
         .collect()
 }
 
-/// The marks of what the rules of suspects allowed.
+/// The marks of flows that the rules of affected pods allowed.
 fn allowed_marks(in_force: InForce<'_>, affected: &AffectedConnections) -> BTreeMap<Direction, Vec<Mark>> {
     let mut allowed: BTreeMap<Direction, Vec<Mark>> = BTreeMap::new();
     for (pod, direction) in affected.pods() {

@@ -1,5 +1,6 @@
-//! The sockets of pods' programs: each pod has its own network namespace, which is found by the number that the node's end of the
-//! pod's veth shows, among the namespaces that are pinned in `/run/netns` (containerd, CRI-O) or that some process is in.
+//! Sockets in pods' network namespaces, which are destroyed when their connection is revoked. The namespace
+//! is found by the nsid that the node's end of the pod's veth shows, among those pinned in `/run/netns`
+//! (containerd, CRI-O) and those of processes.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,6 +1,7 @@
-//! Ends what is open and forbidden by now. The next packet that a flow's opener sends is judged anew in any case; but what
-//! only the other side sends are replies, which nobody judges, and the program waits for answers that never come. So a flow
-//! that the new rules forbid is marked as revoked, which ends it in both directions, and its sockets in the pods are ended.
+//! Ends open connections that the rules forbid by now. The next packet of the opener is judged anew in any
+//! case; but replies are judged by nobody, and the program would wait for answers that never come. So a
+//! forbidden flow gets the revoked mark, which ends it in both directions, and its sockets in the pods are
+//! destroyed.
 //!
 //! Flows of a pod that is there are never deleted: conntrack would pick up the next packet of either side as a new flow, maybe the
 //! other way round. A revoked flow lives on while somebody sends, so its mark is taken back when the rules allow it again.

@@ -1,5 +1,6 @@
-//! The rules' verdict on a flow that is open, without asking the kernel. It is at least as wide as that of the chains: what is
-//! over by time counts as live, and what a set could not be given counts as given. So what is forbidden here is forbidden.
+//! The rules' verdict on an open flow, computed without the kernel. It is at least as wide as that of the
+//! chains: expired members count as live, and members that a set could not be given count as given. So what
+//! is forbidden here is forbidden.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

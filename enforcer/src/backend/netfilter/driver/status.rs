@@ -1,4 +1,4 @@
-//! What the kernel does not hold as it should: of which pods, and of nobody's.
+//! The status of the backend: for which pods the kernel is not as desired, and why.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Which generation each pod and direction has. Numbers are drawn from one serial for the node, so that an address
-//! that gets another pod never meets a mark of the earlier one.
+//! The generation of each pod and direction. Numbers come from one serial for the node, so an address that
+//! gets another pod never meets a mark of the earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Where pods are attached to the node, and what is said of what comes or goes there.
+//! Where pods are attached to the node.
 
 use std::net::IpAddr;
 

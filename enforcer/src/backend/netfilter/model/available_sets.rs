@@ -1,4 +1,4 @@
-//! The sets that rules may refer to.
+//! The sets that rules may refer to, and the families in which they exist.
 
 use std::collections::BTreeMap;
 

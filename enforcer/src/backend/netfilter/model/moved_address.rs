@@ -1,6 +1,6 @@
-//! Pods whose address leads elsewhere than before. An address is used again, and the link of the next pod may be seen before
-//! the source says that the one before is gone: until then, what is behind the new cable is a pod that nobody knows. It gets no rule
-//! and no record of the one before, and is closed.
+//! Pods whose address leads to another veth than before. An address is reused, and the link of the next pod
+//! may be seen before the source reports that the earlier pod is gone. Until then, what is behind the new
+//! veth counts as an unknown pod: it gets no rule and no record of the earlier one, and is closed.
 //!
 //! A living pod gets another cable only where its runtime makes its sandbox anew. The kubelet then reports other containers at
 //! once, but so it does of a pod that is being taken down; so it is time that tells them apart: of a pod that is gone the source
@@ -34,8 +34,8 @@ struct Elsewhere {
 }
 
 impl MovedAddress {
-    /// Takes in where the pod's addresses lead now; says whether it is otherwise than before that they lead elsewhere. A pod that
-    /// is found by none of its cables and by others is elsewhere; what is found by no cable at all is not known to be.
+    /// Takes in where the pod's addresses lead now; says whether it has moved or returned. A pod that is found by none of its veths
+    /// and by others has moved; one that is found by no veth at all may not have.
     pub(super) fn observe(&mut self, place: &Result<Vec<Location>, String>) -> bool {
         let cables: BTreeSet<Attachment> = place
             .iter()

@@ -287,9 +287,8 @@ impl Pods {
 
     /// The rules of pods by their addresses.
     pub(crate) fn by_address(&self) -> BTreeMap<IpAddr, &PodRules> {
-        let by_address = |rules: &'_ PodRules| rules.addresses.clone();
         self.rules()
-            .flat_map(|rules| by_address(rules).into_iter().map(move |address| (address, rules)))
+            .flat_map(|rules| rules.addresses.iter().map(move |address| (*address, rules)))
             .collect()
     }
 

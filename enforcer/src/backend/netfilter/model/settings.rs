@@ -5,20 +5,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::netfilter::marks::Marks;
 
-/// How the backend is to write.
+/// What the rules look like, whatever else is in the packet filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Which iptables.
     pub flavour: Flavour,
-    /// Which bits of the connection mark are ours.
+    /// The bits of the connection mark that hold generations.
     pub marks: Marks,
-    /// What a sender is told.
+    /// What happens to denied packets.
     pub deny: DenyAction,
-    /// How the kernel tells of what is denied; none where it does not.
+    /// How denied packets are logged; none where they are not.
     pub telling: Option<NflogSettings>,
 }
 
-/// How it lives with others in the packet filter.
+/// How the backend coexists with other rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coexistence {
     /// Where our jumps stand among the rules of others.
@@ -29,17 +29,17 @@ pub struct Coexistence {
     pub accepted_marks: Vec<String>,
 }
 
-/// What a sender is told when its packet is refused.
+/// What happens to a denied packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DenyAction {
-    /// Nothing.
+    /// It is dropped.
     Drop,
-    /// A reset for TCP, "administratively prohibited" for the rest.
+    /// It is answered: by a reset for TCP, by "administratively prohibited" for the rest.
     Reject,
 }
 
-/// How the kernel tells.
+/// How denied packets are handed to NFLOG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NflogSettings {
     /// The NFLOG group.

@@ -1,4 +1,4 @@
-//! Pods that nobody knows yet: what comes from a pod's interface, or goes to it, before it is known with its rules.
+//! Unknown pods: those whose interface is seen before their rules are known.
 //!
 //! What is a pod's interface when nothing is known of the pod is said by its name; and a bridge behind which a known pod
 //! is holds the unknown ones as well. These lines come behind those of the known pods:
@@ -17,7 +17,7 @@ use egret_shared::switch::{Switch, is_off};
 use crate::backend::netfilter::model::attachment::PodAttachment;
 use crate::node::{self, ENCAPSULATION_PORTS, Locate};
 
-/// What happens to pods that are not known.
+/// How unknown pods are treated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPods {
     /// Whether they are closed.
@@ -26,7 +26,7 @@ pub struct UnknownPods {
     pub interfaces: Vec<InterfacePattern>,
 }
 
-/// Whether pods that are not known are closed.
+/// Whether unknown pods are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {
     /// Always.
@@ -50,7 +50,7 @@ impl UnknownPods {
     }
 }
 
-/// What the backend knows about pods that nobody knows.
+/// Interfaces of unknown pods.
 #[derive(Debug, Default)]
 pub(super) struct UnknownInterfaces {
     pods: Option<UnknownPods>,

@@ -1,5 +1,5 @@
-//! Looks, on a thread of its own, for what leads packets of pods past the rules of the node, says so, and sees to what can
-//! be done about it inside the pods.
+//! Bypass detection: finds, on a thread of its own, what leads packets of pods past the node's rules, reports
+//! it, and programs rules inside pods where that helps.
 //!
 //! The engine tells where pods are whenever that may have changed; looking takes many questions to the kernel, and entering
 //! a namespace takes programs, which the engine does not wait for.
@@ -24,19 +24,19 @@ use crate::backend::netfilter::sets::Contents;
 use crate::backend::outlook::{Gap, GapKind, Outlook};
 use crate::node::cables::Cables;
 
-/// What is looked at.
+/// What the detector works on: a copy, so that it shares no lock with the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PodSnapshot {
     pub(crate) pods: BTreeMap<PodKey, WatchedPod>,
     /// What the sets of all firewalls hold.
     pub(crate) contents: Contents,
-    /// Whether what is in the pods' own namespaces is read again even if nothing is known to have changed.
+    /// Whether the pods' namespaces are read again even if nothing changed.
     pub(crate) is_whole: bool,
-    /// Bridges that pods are on, and whether iptables does not see what goes from port to port.
+    /// Bridges whose ports reach each other without iptables.
     pub(crate) bridges: Vec<Gap>,
 }
 
-/// A pod that has its place.
+/// A pod whose attachment is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WatchedPod {
     pub(crate) addresses: Vec<IpAddr>,
@@ -45,7 +45,7 @@ pub(crate) struct WatchedPod {
     pub(crate) firewall: Arc<EgressFirewall>,
 }
 
-/// The one who looks.
+/// The handle of the detector's thread.
 #[derive(Debug)]
 pub(crate) struct BypassDetector {
     views: mpsc::Sender<PodSnapshot>,
@@ -53,7 +53,7 @@ pub(crate) struct BypassDetector {
 }
 
 impl BypassDetector {
-    /// Starts to look in the calling thread's namespace.
+    /// Starts the thread, in the caller's network namespace.
     pub(crate) fn start(writing: RuleSettings) -> std::io::Result<Self> {
         let (views, told) = mpsc::channel();
         let seen = Arc::new(Mutex::new(Outlook::default()));
@@ -68,14 +68,14 @@ impl BypassDetector {
         Ok(Self { views, seen })
     }
 
-    /// Looks again, soon.
+    /// Queues a detection.
     pub(crate) fn look(&self, view: PodSnapshot) {
         if self.views.send(view).is_err() {
-            tracing::error!("what looks for ways past the rules has died");
+            tracing::error!("the bypass detector has died");
         }
     }
 
-    /// What was seen last.
+    /// The last report.
     pub(crate) fn outlook(&self) -> Outlook {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -97,10 +97,10 @@ fn tunnels(links: &mut Links) -> Result<Vec<Gap>, String> {
     Ok(hidden.map(gap).collect())
 }
 
-/// Links come and go in bursts, and a look asks hundreds of questions.
+/// Links change in bursts, and a detection makes hundreds of queries.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The thread's.
+/// The state of the thread.
 struct DetectorThread {
     writing: RuleSettings,
     seen: Arc<Mutex<Outlook>>,
@@ -109,7 +109,7 @@ struct DetectorThread {
     contents: Contents,
 }
 
-/// What a namespace was made to enforce.
+/// What is programmed in a pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Enforced {
     number: u32,
@@ -303,8 +303,8 @@ fn bypassing(
     found
 }
 
-/// Cables of pods that are ports of something by which no address of the pod is reached: what comes by them has the
-/// interface of that.
+/// Veths of pods that are ports of a device by which no address of the pod is reached: their packets carry the interface of that
+/// device.
 fn unjudged_cables(cables: &Cables, view: &PodSnapshot, numbers: &BTreeMap<PodKey, u32>) -> Vec<Gap> {
     let mut gaps = Vec::new();
     for (pod, number) in numbers {
@@ -382,7 +382,7 @@ fn gap(path: &FastPath) -> Gap {
     }
 }
 
-/// What the rules do not see of what IPVS leads on.
+/// What the rules do not see with IPVS.
 fn ipvs_gap() -> impl Iterator<Item = Gap> {
     let gap = || Gap {
         kind: GapKind::Ipvs,

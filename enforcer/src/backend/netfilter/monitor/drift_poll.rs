@@ -1,4 +1,5 @@
-//! Whether others changed what was written, or what it depends on: asked every few seconds, so it must cost little.
+//! The drift poll: checks every few seconds, at little cost, whether others changed what was programmed or
+//! what it depends on.
 //!
 //! The nft flavour tells of changes by itself (see the kernel's `nftables`). The legacy one does not: its tables are read, without a
 //! process, and compared by a fingerprint. Sets are counted. What is found is only a reason to compare everything.

@@ -1,4 +1,4 @@
-//! News of others who change what is ours in the packet filter.
+//! nf_tables notifications of changes that others make to our chains or the hooks that lead to them.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! What the bypass detector is told of pods.
+//! What the bypass detector gets of pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What all that write rules hand on: the text of chains.
+//! The text of chains, as all renderers return it.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! What stands in front of every question whose a packet is. Every packet of every flow meets it, so it is as short as it
-//! can be:
+//! Connection state checks in front of the dispatch. Every packet of every flow meets them, so there are few:
 //!
 //! ```text
 //!  EGRET-FORWARD ─ a direction is revoked ▸ goto EGRET-REVOKED ─ which ▸ goto EGRET-DENY

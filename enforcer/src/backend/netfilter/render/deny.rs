@@ -1,4 +1,4 @@
-//! What becomes of a packet that is denied, and what its sender is told.
+//! The end of a denied packet: dropped, or rejected.
 
 use crate::backend::netfilter::model::settings::DenyAction;
 use egret_kernel::Family;

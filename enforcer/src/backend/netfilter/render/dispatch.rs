@@ -1,5 +1,6 @@
-//! Which packets are a pod's: by the interface that they come from or go to, whatever address they carry. Where
-//! several pods share an interface (a bridge), the address is asked as well.
+//! The dispatch: leads a packet to the chains of its pod, by the interface that it comes from or goes to,
+//! whatever address it carries. Where several pods share an interface (a bridge), the address is compared as
+//! well.
 //!
 //! ```text
 //!  EGRET-FORWARD ─ ended ▸ deny ─ replies ▸ return ─ EGRET-FROM ─ rewritten, of no pod ▸ EGRET-E-n ─ EGRET-TO

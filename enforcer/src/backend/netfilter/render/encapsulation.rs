@@ -1,5 +1,6 @@
-//! Encapsulated packets that a pod sends to its node. What is inside leaves an interface of the node, as nobody's: no rule of the pod
-//! would judge it. So neither the exemption of the own node nor the default lets them in; a rule of a policy does.
+//! Encapsulated packets from a pod to its node. The inner packet would leave an interface of the node as
+//! nobody's, and no rule of the pod would judge it. So neither the exemption of the own node nor the default
+//! lets them in; a rule of a policy does.
 //!
 //! ```text
 //!  EGRET-E2-x ─ own-node exemption: to this host ─ jump EGRET-ENCAP ─ tcp ▸ return

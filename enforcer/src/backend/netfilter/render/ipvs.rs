@@ -1,6 +1,6 @@
-//! What IPVS leads on. It takes a packet in where the node takes what is for itself, behind INPUT, rewrites it, and sends it
-//! through OUTPUT as if the node did, with the sender's address and without a socket (`ip_vs_nat_xmit` of
-//! net/netfilter/ipvs/ip_vs_xmit.c). FORWARD never sees it:
+//! Rules for nodes with IPVS. IPVS takes a packet in behind INPUT, rewrites it, and sends it through OUTPUT
+//! with the sender's address and without a socket (`ip_vs_nat_xmit` of net/netfilter/ipvs/ip_vs_xmit.c).
+//! FORWARD never sees it:
 //!
 //! ```text
 //!  INPUT ── EGRET-INPUT ── EGRET-FROM: the address of the Service

@@ -1,5 +1,5 @@
-//! What is denied is told: each reason to deny has a chain, which all pods share, between the rule that denies and the
-//! one place where packets end.
+//! NFLOG of denied packets. Each reason to deny has a chain, shared by all pods, between the rule that denies
+//! and the chain that drops:
 //!
 //! ```text
 //!  EGRET-E-x ─ rule ▸ goto EGRET-D-r ─ at most so often a second ▸ NFLOG "egret-r"

@@ -1,4 +1,4 @@
-//! From a pod's rules to the text of its chains. Pure: the goldens in `tests/golden` are what a person approves.
+//! Renders the chains of a pod.
 //!
 //! ```text
 //!  FORWARD ─ EGRET-FORWARD ─ replies ▸ return

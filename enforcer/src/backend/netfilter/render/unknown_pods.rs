@@ -1,4 +1,4 @@
-//! What is closed because nobody knows whose it is, as lines of the dispatch.
+//! The lines of the dispatch that close unknown pods.
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{Rule as Line, Target};

@@ -1,5 +1,5 @@
-//! The sets, shared by two: whoever changes rules, which takes its time, and whoever hands in what pods were told meanwhile. Each
-//! has them for one step, never while a program runs.
+//! Concurrent set updates: the sets are shared by the thread that programs rules and the one that opens DNS
+//! answers. Each locks them for one step, never while a program runs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use egret_shared::time::Timestamp;
 use super::Sets;
 use crate::backend::{BackendError, Meanwhile};
 
-/// All sets of ours, whoever has them at the moment.
+/// The sets behind a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedSets(Arc<Mutex<Sets>>);
 
@@ -19,7 +19,7 @@ impl SharedSets {
         Ok(Self(Arc::new(Mutex::new(Sets::open()?))))
     }
 
-    /// For one step: who holds this keeps somebody waiting for an answer.
+    /// Locks for one step: a DNS answer may wait for the lock.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Sets> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Making sets: many in one exchange with the kernel, for a start has thousands.
+//! Creates sets, many in one netlink exchange: a start has thousands.
 
 use egret_kernel::Family;
 use egret_kernel::ipset::SetSpec;

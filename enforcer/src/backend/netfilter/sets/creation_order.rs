@@ -1,7 +1,9 @@
-//! In which order sets are made. The kernel finds a set by its name and looks at all before it (`find_set_and_id` of
-//! net/netfilter/ipset/ip_set_core.c): for each message about one, and with `legacy` for each rule that names one. With `nft` rules
-//! have the numbers of sets ([`egret_kernel::iptables::wire`]), so there messages alone count: an answer is about as many sets as the
-//! pod's policies that have its name, and comes a thousand times a second; a label of a pod may be about hundreds of sets, and is rare.
+//! The order in which sets are created. The kernel finds a set by comparing its name with that of each one
+//! before it (`find_set_and_id` of net/netfilter/ipset/ip_set_core.c): for each message about one, and with
+//! `legacy` for each rule that names one. With `nft` rules hold the indices of sets
+//! ([`egret_kernel::iptables::wire`]), so messages alone count: an answer changes as many sets as the pod's
+//! policies that have its name, a thousand times a second; a label of a pod may change hundreds of sets, and
+//! is rare.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};

@@ -1,4 +1,5 @@
-//! Members as the kernel holds them: a network of length 0 is two halves there.
+//! Members as the kernel holds them. A `hash:net` cannot hold a network of length 0, which becomes two
+//! halves.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! Joint sets: what several Allow rules look for in a set each, one rule looks for in one. A look costs the first packet of a
-//! connection more than all else that a rule asks, and a pod of many policies has many of them.
+//! Merged sets: several Allow rules that look into one set each become one rule over the union. A set lookup
+//! costs the first packet of a connection more than all else in a rule, and a pod of many policies has many
+//! of them.
 //!
 //! ```text
 //!  what policies say                    what is written

@@ -1,7 +1,8 @@
-//! Room for sets that are not known yet. The kernel makes its list of sets longer by 64 places at a time, and waits some ten
-//! milliseconds each time until nobody uses the one before (`ip_set_create` of net/netfilter/ipset/ip_set_core.c); shorter it never
-//! becomes. A large node's first sync would wait a second for that. While the source is still being read nobody waits for it: so
-//! sets are made there that hold nothing and that no rule names, and taken away again when the first batch comes.
+//! Preallocates places in the kernel's list of sets. The kernel extends the list by 64 places at a time, and
+//! waits some ten milliseconds each time until nobody uses the old one (`ip_set_create` of
+//! net/netfilter/ipset/ip_set_core.c); it never shrinks. A large node's first sync would wait a second. So
+//! empty sets that no rule names are created while the source is still being read, and destroyed when the
+//! first batch comes.
 
 use std::io;
 use std::sync::Arc;
@@ -13,23 +14,23 @@ use egret_kernel::ipset::{Error, IpSets, Kind, Reason, SetSpec};
 
 use crate::backend::netfilter::names;
 
-/// As many as the largest node that was measured takes. Whoever needs more waits for the rest of them.
+/// As many as the largest node that was measured uses; more are added by the kernel as usual.
 const MOST: usize = 8192;
 /// Made in one exchange, which nothing ends before its time: as many as the kernel makes room for at once.
 const STEP: usize = 64;
 
-/// How far that has come.
+/// The state of the preallocation.
 #[derive(Debug)]
 pub(crate) enum Preallocation {
-    /// Nobody asked for it, or the first batch came.
+    /// Not configured, or the first batch came.
     Off,
-    /// Until the kernel was read.
+    /// It starts once the kernel was read.
     Requested,
-    /// Sets are made.
+    /// Sets are being created.
     Running(Preallocator),
 }
 
-/// A thread that makes sets. Dropped, they are gone, and their places stay.
+/// A thread that creates sets. Dropped, the sets are gone, and their places stay.
 #[derive(Debug)]
 pub(crate) struct Preallocator {
     is_enough: Arc<AtomicBool>,
@@ -37,7 +38,7 @@ pub(crate) struct Preallocator {
 }
 
 impl Preallocation {
-    /// Begins to make room where it is wanted, for the network namespace of this thread. Sets of an earlier life have their places.
+    /// Starts where requested, in the network namespace of this thread. Sets of an earlier life have their places already.
     pub(crate) fn begin_if(&mut self, is_none_there: bool) {
         if !is_none_there || !matches!(self, Self::Requested) {
             return;
@@ -83,7 +84,7 @@ impl Drop for Preallocator {
     }
 }
 
-/// Takes away the sets of such names.
+/// Destroys the sets of such names.
 pub(crate) fn clear(sets: &mut IpSets, is_such: fn(&str) -> bool) -> Result<(), Error> {
     let mut names = sets.names()?;
     names.retain(|name| is_such(name));

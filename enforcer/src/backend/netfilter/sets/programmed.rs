@@ -1,4 +1,4 @@
-//! What the kernel is known to hold of a set.
+//! What the kernel holds of a set, as far as it is known.
 
 use std::collections::{BTreeSet, HashMap};
 

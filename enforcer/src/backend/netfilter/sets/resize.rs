@@ -1,6 +1,7 @@
-//! A set that is about to outgrow its table is put into one of sixteen times the size. The kernel would double it by itself, and each time
-//! waits until nobody uses the table before (`mtype_resize` of net/netfilter/ipset/ip_set_hash_gen.h): 6 to 15 ms in which whoever was
-//! told an address waits, five times on the way to a few thousand members. The exchange waits as long, and seldom.
+//! Resizes a set that is about to outgrow its hash table, by a swap with one of sixteen times the size. The
+//! kernel would double it by itself, and waits each time until nobody uses the old table (`mtype_resize` of
+//! net/netfilter/ipset/ip_set_hash_gen.h): 6 to 15 ms in which an answer is held, five times on the way to a
+//! few thousand members. The swap waits as long, and seldom.
 
 use egret_kernel::ipset::{Entry, Error, SetSpec};
 use egret_shared::time::Timestamp;

@@ -1,7 +1,7 @@
-//! What rules counted that are gone, which of them have a series of their own, and the serial number of the last
-//! generation. All that is kept in the kernel, in a
-//! chain that nothing jumps to (of IPv4: `ip6tables-nft-restore` 1.8.9 loses counters that it is given), written in
-//! the same transaction that rewrites the rules. So they survive the enforcer, and go with the node.
+//! Verdict counters. What removed rules counted, which of them have a series of their own, and the serial of
+//! the last generation are kept in the kernel, in a chain that nothing jumps to (of IPv4:
+//! `ip6tables-nft-restore` 1.8.9 loses counters that it is given). It is written in the transaction that
+//! rewrites the rules, so the counts survive the enforcer, and go with the node.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

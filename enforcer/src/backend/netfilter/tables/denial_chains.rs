@@ -1,5 +1,5 @@
-//! Which reasons to deny the rules of a table give, counted while chains come and go: a node has tens of thousands of
-//! rules, and a change is about a few of them.
+//! The denial chains that rules lead to, counted by reference while chains change: a node has tens of
+//! thousands of rules, and a change touches a few.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use crate::backend::netfilter::denials::label::Label;
 use crate::backend::netfilter::names::PodChains;
 use crate::backend::netfilter::render::nflog::told_by;
 
-/// The chains that tell why, to which rules go.
+/// Denial chains, with the number of rules that lead to each.
 #[derive(Debug, Default)]
 pub(crate) struct DenialChains {
     uses: BTreeMap<String, Use>,
-    /// They may have come or gone since it was asked.
+    /// Chains that may have come or gone since `take_changed`.
     changed: BTreeSet<String>,
 }
 
@@ -53,7 +53,7 @@ impl DenialChains {
         }
     }
 
-    /// Whether rules go to a chain that tells.
+    /// Whether rules lead to a denial chain.
     pub(crate) fn is_used(&self, told: &str) -> bool {
         self.uses.contains_key(told)
     }
@@ -63,7 +63,7 @@ impl DenialChains {
         self.uses.get(told)?.why.as_ref()
     }
 
-    /// Chains that tell to which the first rule came, or from which the last one went, since this was asked.
+    /// Denial chains that got their first rule, or lost their last one, since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed)
     }

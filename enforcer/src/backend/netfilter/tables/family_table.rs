@@ -1,4 +1,4 @@
-//! The tables of one family, `raw` and `filter`: what they hold of ours, and what they should.
+//! The tables of one family, `raw` and `filter`: desired and programmed chains, and where our jumps stand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(crate) enum ChainOwner {
 pub(crate) struct FamilyTable {
     tables: IpTables,
     chains: Tracker<String, Arc<[String]>>,
-    /// Which of the desired chains are whose; none where all of them were wanted at once.
+    /// The owners of desired chains; none where all chains were set at once.
     owners: Option<BTreeMap<ChainOwner, BTreeSet<String>>>,
     /// Why the desired ones deny.
     denial_chains: DenialChains,
@@ -112,7 +112,7 @@ impl FamilyTable {
         self.tables
     }
 
-    /// Believes a listing; returns what had changed behind our back.
+    /// Takes over a listing; returns the drift.
     pub(crate) fn resync(&mut self, listing: &TableListing, now: Timestamp) -> Drift {
         let listed: ProgrammedChains = ours(listing)
             .filter(|chain| chain.name != names::totals().as_str())
@@ -126,21 +126,21 @@ impl FamilyTable {
         drift
     }
 
-    /// The rules of a listed chain; those which are wanted, where they are the same.
+    /// The rules of a listed chain; shared with the desired ones where they are the same.
     fn held(&self, chain: &iptables::Chain) -> Arc<[String]> {
         let wanted = self.chains.desired().get(&chain.name);
         let wanted = wanted.filter(|rules| chain.texts().eq(rules.iter().map(String::as_str)));
         wanted.map_or_else(|| chain.texts().map(str::to_owned).collect(), Arc::clone)
     }
 
-    /// Whether chains are wanted for it.
+    /// Whether an owner has desired chains.
     pub(crate) fn has(&self, owner: &ChainOwner) -> bool {
         self.owners
             .as_ref()
             .is_some_and(|owners| owners.contains_key(owner))
     }
 
-    /// Wants these chains for a part, and no others for it. What was wanted at once goes.
+    /// Desires these chains for an owner, and no others for it. Chains that were set at once go.
     pub(crate) fn set_desired_for(&mut self, owner: ChainOwner, wanted: Chains) {
         if self.owners.is_none() {
             self.set_desired(Chains::new());
@@ -155,7 +155,7 @@ impl FamilyTable {
         }
     }
 
-    /// Wants other rules in some chains of a part that has them.
+    /// Desires other rules in some chains that an owner has.
     pub(crate) fn update_desired(&mut self, wanted: Chains) {
         for (name, rules) in wanted {
             self.desire_chain(name, rules);
@@ -182,7 +182,7 @@ impl FamilyTable {
         self.chains.unwant(name);
     }
 
-    /// Wants the chains that tell why packets are denied, for the rules that are wanted. Returns those that came or went.
+    /// Desires the denial chains that the desired rules lead to. Returns those that came or went.
     pub(crate) fn update_denial_chains(&mut self, telling: NflogSettings) -> BTreeSet<String> {
         let touched = self.denial_chains.take_changed();
         for name in &touched {
@@ -196,7 +196,7 @@ impl FamilyTable {
         touched
     }
 
-    /// Wants nothing for parts other than these.
+    /// Drops the chains of all other owners.
     pub(crate) fn retain_owners(&mut self, is_kept: impl Fn(&ChainOwner) -> bool) {
         let owners = self
             .owners
@@ -206,7 +206,7 @@ impl FamilyTable {
         self.drop_chains(gone);
     }
 
-    /// Wants these chains no more, but for those that other parts have as well.
+    /// Drops these chains, except those that other owners have as well.
     fn drop_chains(&mut self, gone: Vec<String>) {
         for name in gone {
             let mut owners = self.owners.iter().flat_map(BTreeMap::values);
@@ -216,13 +216,13 @@ impl FamilyTable {
         }
     }
 
-    /// Whether a chain is one that parts may have in common, and is wanted for this one.
+    /// Whether a chain is a shared denial chain that this owner has.
     pub(crate) fn is_shared_denials_of(&self, name: &str, owner: &ChainOwner) -> bool {
         let names = self.owners.as_ref().and_then(|owners| owners.get(owner));
         names::is_shared_denials(name) && names.is_some_and(|names| names.contains(name))
     }
 
-    /// Wants these chains, and no others.
+    /// Desires these chains, and no others.
     pub(crate) fn set_desired(&mut self, wanted: Chains) {
         self.owners = None;
         let gone: Vec<String> = self
@@ -286,7 +286,7 @@ impl FamilyTable {
         }
     }
 
-    /// At start, behind others means behind all of them. Who comes later may stand behind us.
+    /// At start, append means behind all rules. Later rules of others may stand behind our jump.
     pub(crate) fn note_jumps_ahead(&mut self, listing: &TableListing) {
         let rules = |hook: Hook| listing.chain(hook.name()).map_or(0, |chain| chain.rules.len());
         let early = self.places.iter().filter(|(hook, places)| {
@@ -341,7 +341,7 @@ impl FamilyTable {
         }
     }
 
-    /// Hooks whose jump is not where it should be, and how it is put there.
+    /// Hooks whose jump is missing or misplaced, and where it is to be put.
     fn misplaced_jumps(&self) -> BTreeMap<Hook, JumpPlacement> {
         let wanted = jumps().into_iter().filter(|jump| self.is_wanted(jump));
         wanted
@@ -467,21 +467,10 @@ pub(crate) fn ours(listing: &TableListing) -> impl Iterator<Item = &iptables::Ch
         .filter(|chain| names::is_own_chain(&chain.name))
 }
 
-/// Places of our jump in the chain of a hook.
-pub(crate) fn copies(listing: &TableListing, hook: Hook, jump: &str) -> Vec<usize> {
-    let rules = listing.chain(hook.name()).map(|chain| chain.texts().enumerate());
-    rules
-        .into_iter()
-        .flatten()
-        .filter(|(_, text)| *text == jump)
-        .map(|(place, _)| place)
-        .collect()
-}
-
 fn places(listing: &TableListing) -> BTreeMap<Hook, Vec<usize>> {
     jumps()
         .into_iter()
-        .map(|jump| (jump.hook, copies(listing, jump.hook, &jump.text)))
+        .map(|jump| (jump.hook, hooks::copies(listing, jump.hook, &jump.text)))
         .filter(|(_, places)| !places.is_empty())
         .collect()
 }

@@ -1,6 +1,6 @@
-//! From one flavour of iptables to the other, when the kubelet goes. Packets are judged by the rules of both, so ours are
-//! written to the new one first, and then taken out of the old one: there is no moment without. Marks and generations are
-//! the same in both, so whatever is open goes on.
+//! Switches from one flavour of iptables to the other, when the kubelet does. The kernel evaluates both, so
+//! the rules are written to the new one before they are removed from the old one. Marks and generations are
+//! the same in both, so open connections stay.
 
 use egret_kernel::Family;
 use egret_kernel::iptables::legacy::Entries;

@@ -1,6 +1,6 @@
-//! Others in the packet filter, as far as they concern us: who writes bits of the connection mark that hold our
-//! generations makes flows look allowed that are not, or judged anew that were; and what others accept in front of our
-//! jump is never judged. Both are told with the rule's text.
+//! Rules of others that concern us. A rule that writes our bits of the connection mark makes flows look
+//! allowed that are not, or re-evaluated that were; and what others accept in front of our jump is never
+//! judged. Both are reported with the rule's text.
 
 use std::collections::{BTreeMap, BTreeSet};
 

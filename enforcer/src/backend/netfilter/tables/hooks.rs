@@ -1,6 +1,6 @@
-//! The jumps by which the packet filter's own chains lead to ours.
+//! The jumps from the hooks of the packet filter to our chains.
 
-use egret_kernel::iptables::{ChainName, Hook, Rule as Line, Table, Target};
+use egret_kernel::iptables::{ChainName, Hook, Rule as Line, Table, TableListing, Target};
 
 use crate::backend::netfilter::names;
 
@@ -39,4 +39,15 @@ pub const fn table(hook: Hook) -> Table {
         Hook::Prerouting => Table::Raw,
         Hook::Input | Hook::Forward | Hook::Output | Hook::Postrouting => Table::Filter,
     }
+}
+
+/// The positions of a jump in the chain of a hook.
+pub(crate) fn copies(listing: &TableListing, hook: Hook, jump: &str) -> Vec<usize> {
+    let rules = listing.chain(hook.name()).map(|chain| chain.texts().enumerate());
+    rules
+        .into_iter()
+        .flatten()
+        .filter(|(_, text)| *text == jump)
+        .map(|(place, _)| place)
+        .collect()
 }

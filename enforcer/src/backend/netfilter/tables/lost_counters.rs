@@ -1,6 +1,6 @@
-//! What chains have counted that are about to go or to be made anew. The kernel is asked for these chains alone in the flavour
-//! `nft`, and for its one blob of all in the legacy one; the table is listed, by a program that writes and we read the text of each of
-//! its rules, only where a chain is not what we believe.
+//! Counters of chains that are about to be removed or rewritten. The flavour `nft` is read chain by chain,
+//! the legacy one as one blob; the tables are listed by a program only where a chain differs from what we
+//! believe.
 
 use std::collections::{BTreeMap, BTreeSet};
 

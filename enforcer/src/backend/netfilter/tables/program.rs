@@ -1,5 +1,5 @@
-//! Writing the chains: both families in one transaction of nf_tables, or by the programs side by side, each in one. Where the
-//! kernel refuses one, the pods are written one by one, so that a pod that it refuses concerns nobody else.
+//! Programs the tables: both families in one nf_tables transaction, or by the programs of iptables side by
+//! side. Where the kernel refuses it, pods are written one by one, so that a refused pod concerns no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
-//! Where the pods of a node are known by their interfaces, what a packet says of itself is asked first: the flavour `nft` compares an
-//! address in a fifth of the time that it needs for the name of an interface. It is a hint and no more: behind it the
-//! line of the interface decides, and where the two do not fit, all interfaces are asked.
+//! Dispatch by address first, on nodes with many pods. The flavour `nft` compares an address in a fifth of
+//! the time of an interface name. The address is a hint only: behind it the interface decides, and where the
+//! two do not fit, all interfaces are compared.
 //!
 //! ```text
 //!  EGRET-FORWARD ─ -s 10.0.0.0/24 ▸ EGRET-BY-E ─ -s 10.0.0.0/29 ▸ goto EGRET-BY-E-10.0.0.0 ─ -s 10.0.0.2 -i veth1 ▸ goto EGRET-E-x

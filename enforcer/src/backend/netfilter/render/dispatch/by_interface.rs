@@ -1,5 +1,5 @@
-//! Which of many interfaces a packet's is, in few questions: each line costs every packet behind it some nanoseconds,
-//! and a node has a hundred pods. Where there are many, they are asked by how their names begin:
+//! Dispatch by interface in few comparisons, as a tree of name prefixes. Each line costs every packet behind
+//! it some nanoseconds, and a node has a hundred pods.
 //!
 //! ```text
 //!  EGRET-FROM ─ -i veth0+ ▸ EGRET-FROM-veth0 ─ -i veth0a1 ▸ EGRET-E-x

@@ -1,4 +1,5 @@
-//! What policies in audit would deny: asked about what is allowed, before its flow is marked, and so once for a flow.
+//! Policies in audit: what they would deny of what is allowed. They are evaluated before the flow is marked,
+//! and so once for a flow.
 //!
 //! ```text
 //!  EGRET-EA-x ─ jump EGRET-e-x ─ rule ▸ return

@@ -1,4 +1,4 @@
-//! The rules of the node: for clients outside whom a Service leads on.
+//! Rules of the node for external clients of Services.
 //!
 //! ```text
 //!  FORWARD ─ EGRET-FORWARD ─ … the pods' egress …

@@ -1,5 +1,5 @@
-//! Lists in which many rules ask for the same ports: a question that is asked once, in front of a chain for whatever has
-//! these ports, and not by each rule. It costs a packet as much as a fifth of a look into a set, and with `nft` half of it.
+//! Port groups: where many rules of a list match the same ports, these are matched once, in front of a chain
+//! of their own. A port match costs a packet a fifth of a set lookup, and with `nft` half of it.
 //!
 //! ```text
 //!  EGRET-E2-x ─ TCP 443 ▸ goto EGRET-EP000-x ─ all that rules say about TCP 443, in their order

@@ -1,6 +1,6 @@
-//! Rules that nothing reaches: an earlier one of the list has decided about all that they match. Policies of several authors
-//! say the same of the same peers, and each such rule would be one more look for a packet and one more for the kernel to check at
-//! each change.
+//! Removes shadowed rules: those of which an earlier rule of the list decides all that they match. Policies
+//! of several authors say the same of the same peers, and each such rule would cost packets a lookup and the
+//! kernel a check at each change.
 //!
 //! What a policy says is not asked here, only what rules match: so a rule is left out by what stands in the same list in front
 //! of it, and nothing of what becomes of a packet, of its counters or of its reason depends on it. And of networks of one family that

@@ -1,4 +1,4 @@
-//! Denials that stand next to each other and ask for the same port, which is asked once then:
+//! Shared denial chains: adjacent denials of the same port, which is matched once:
 //!
 //! ```text
 //!  EGRET-E0-x ─ TCP 6000 ▸ jump EGRET-S-d ─ in one set ▸ goto EGRET-D-r

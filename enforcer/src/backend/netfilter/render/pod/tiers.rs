@@ -1,5 +1,5 @@
-//! Tiers that are several lists, one behind the other. Where nothing is allowed by them, but only denied or left to whoever
-//! is asked next, they are asked in a row, each by a jump that comes back:
+//! Tiers with several lists. Where no list allows anything, but only denies or passes on, the lists are
+//! called in a row, each by a jump that returns:
 //!
 //! ```text
 //!  EGRET-E0-x ─ jump EGRET-E0001-x ─ rule that passes ▸ return

@@ -1,6 +1,7 @@
-//! Which rules of a direction are one rule over a joint set. Among Allow rules of one list that stand next to each other the
-//! order says nothing, and in the NetworkPolicy tier there are no others; so those that ask for the same port are one question:
-//! whether the peer is in any of their sets. It depends on nothing but the rules, so a restart joins the same ones.
+//! Which rules of a direction merge into one rule over a merged set. Adjacent Allow rules of a list may be
+//! reordered, and the NetworkPolicy tier has no others; so those of the same port become one: whether the
+//! peer is in any of their sets. The result depends on nothing but the rules, so a restart merges the same
+//! ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
