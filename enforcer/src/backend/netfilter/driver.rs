@@ -236,7 +236,7 @@ impl Backend for Netfilter {
     }
 
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
-        let batch = self.merged_sets.join(batch);
+        let batch = self.merged_sets.merge(batch);
         match self.phase {
             Phase::Adopting { had_state } => self.apply_first(&batch, had_state, now),
             Phase::InForce => self.apply_next(&batch, now),

@@ -342,13 +342,13 @@ impl Sets {
             }
             members.extend(change.added.iter().copied());
             if wanted.families() != before {
-                self.want_elsewhere(change.set);
+                self.change_families(change.set);
             }
         }
     }
 
     /// A set is desired in other families than before. That happens to sets without members only.
-    fn want_elsewhere(&mut self, id: SetId) {
+    fn change_families(&mut self, id: SetId) {
         let was_there = self.available.contains_key(&id);
         if !was_there || self.as_wanted(id).is_some() {
             self.look_for(id);

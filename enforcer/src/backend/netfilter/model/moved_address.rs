@@ -2,7 +2,7 @@
 //! may be seen before the source reports that the earlier pod is gone. Until then, what is behind the new
 //! veth counts as an unknown pod: it gets no rule and no record of the earlier one, and is closed.
 //!
-//! A living pod gets another cable only where its runtime makes its sandbox anew. The kubelet then reports other containers at
+//! A living pod gets another veth only where its runtime makes its sandbox anew. The kubelet then reports other containers at
 //! once, but so it does of a pod that is being taken down; so it is time that tells them apart: of a pod that is gone the source
 //! tells within it.
 
@@ -16,19 +16,19 @@ use egret_shared::time::Timestamp;
 use crate::node::Location;
 
 /// How long the source has to tell that the pod is gone.
-const TOLD_WITHIN: Duration = Duration::from_secs(60);
+const SETTLE_AFTER: Duration = Duration::from_secs(60);
 
-/// The cables by which a pod was found.
+/// The veths by which a pod was found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MovedAddress {
-    cables: BTreeSet<Attachment>,
-    elsewhere: Option<Elsewhere>,
+    veths: BTreeSet<Attachment>,
+    moved_to: Option<OtherVeths>,
 }
 
 /// Others by which its address is found now.
 #[derive(Clone, Debug)]
-struct Elsewhere {
-    cables: BTreeSet<Attachment>,
+struct OtherVeths {
+    veths: BTreeSet<Attachment>,
     /// None before the first look at the clock.
     since: Option<Timestamp>,
 }
@@ -37,38 +37,38 @@ impl MovedAddress {
     /// Takes in where the pod's addresses lead now; says whether it has moved or returned. A pod that is found by none of its veths
     /// and by others has moved; one that is found by no veth at all may not have.
     pub(super) fn observe(&mut self, place: &Result<Vec<Location>, String>) -> bool {
-        let cables: BTreeSet<Attachment> = place
+        let veths: BTreeSet<Attachment> = place
             .iter()
             .flatten()
             .filter_map(|location| location.cable)
             .collect();
-        let was_elsewhere = self.has_moved();
-        if cables.is_empty() {
+        let had_moved = self.has_moved();
+        if veths.is_empty() {
             return false;
         }
-        if self.cables.is_empty() || !self.cables.is_disjoint(&cables) || is_off(Switch::SuspectCables) {
-            self.cables = cables;
-            self.elsewhere = None;
-        } else if self.elsewhere.as_ref().is_none_or(|other| other.cables != cables) {
-            self.elsewhere = Some(Elsewhere { cables, since: None });
+        if self.veths.is_empty() || !self.veths.is_disjoint(&veths) || is_off(Switch::SuspectCables) {
+            self.veths = veths;
+            self.moved_to = None;
+        } else if self.moved_to.as_ref().is_none_or(|other| other.veths != veths) {
+            self.moved_to = Some(OtherVeths { veths, since: None });
         }
-        was_elsewhere != self.has_moved()
+        had_moved != self.has_moved()
     }
 
     pub(super) const fn has_moved(&self) -> bool {
-        self.elsewhere.is_some()
+        self.moved_to.is_some()
     }
 
-    /// Takes the other cables for its own once the source had its time; says whether it does now.
+    /// Takes the other veths for its own once the source had its time; says whether it does now.
     pub(super) fn settle(&mut self, now: Timestamp) -> bool {
-        let Some(other) = &mut self.elsewhere else {
+        let Some(other) = &mut self.moved_to else {
             return false;
         };
-        if now < other.since.get_or_insert(now).after(TOLD_WITHIN) {
+        if now < other.since.get_or_insert(now).after(SETTLE_AFTER) {
             return false;
         }
-        self.cables = std::mem::take(&mut other.cables);
-        self.elsewhere = None;
+        self.veths = std::mem::take(&mut other.veths);
+        self.moved_to = None;
         true
     }
 }
@@ -79,12 +79,12 @@ mod tests {
 
     use super::*;
 
-    fn at(cables: &[u32]) -> Result<Vec<Location>, String> {
+    fn at(veths: &[u32]) -> Result<Vec<Location>, String> {
         let by = |cable: &u32| Location {
             cable: Some(Attachment::to(cable)),
             ..Location::own(InterfaceName::new(format!("veth{cable}")).unwrap())
         };
-        Ok(cables.iter().map(by).collect())
+        Ok(veths.iter().map(by).collect())
     }
 
     fn nowhere() -> Result<Vec<Location>, String> {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_pod_is_elsewhere_when_none_of_its_cables_is_left_and_others_are() {
-        for (places, is_elsewhere) in [
+        for (places, has_moved) in [
             (vec![at(&[1])], false),
             (vec![at(&[1]), at(&[2])], true),
             (vec![at(&[1]), nowhere(), at(&[2])], true),
@@ -114,24 +114,24 @@ mod tests {
             (vec![nowhere(), at(&[1])], false),
             (vec![by_no_cable(), by_no_cable()], false),
         ] {
-            let mut home = MovedAddress::default();
+            let mut address = MovedAddress::default();
             for place in &places {
-                home.observe(place);
+                address.observe(place);
             }
-            assert_eq!(home.has_moved(), is_elsewhere, "{places:?}");
+            assert_eq!(address.has_moved(), has_moved, "{places:?}");
         }
     }
 
     #[test]
     fn the_source_has_a_minute_from_the_last_cable_on() {
-        let mut home = MovedAddress::default();
-        home.observe(&at(&[1]));
-        assert!(home.observe(&at(&[2])));
-        assert!(!home.settle(second(0)) && !home.settle(second(59)));
-        home.observe(&at(&[3]));
-        assert!(!home.settle(second(60)) && !home.settle(second(119)));
-        assert!(home.has_moved());
-        assert!(home.settle(second(120)));
-        assert!(!home.has_moved() && !home.observe(&at(&[3])) && home.observe(&at(&[2])));
+        let mut address = MovedAddress::default();
+        address.observe(&at(&[1]));
+        assert!(address.observe(&at(&[2])));
+        assert!(!address.settle(second(0)) && !address.settle(second(59)));
+        address.observe(&at(&[3]));
+        assert!(!address.settle(second(60)) && !address.settle(second(119)));
+        assert!(address.has_moved());
+        assert!(address.settle(second(120)));
+        assert!(!address.has_moved() && !address.observe(&at(&[3])) && address.observe(&at(&[2])));
     }
 }

@@ -63,7 +63,7 @@ impl BypassDetector {
             done: BTreeMap::new(),
             contents: Contents::new(),
         };
-        let thread = std::thread::Builder::new().name("lookout".to_owned());
+        let thread = std::thread::Builder::new().name("bypass".to_owned());
         thread.spawn(move || sight.keep(&told))?;
         Ok(Self { views, seen })
     }

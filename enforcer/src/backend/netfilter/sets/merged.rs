@@ -9,10 +9,10 @@
 //!  allow TCP 443 in {C}   policy 3
 //! ```
 //!
-//! This stands in front of the rest of the backend and turns each batch into another one, about sets of which some are joint.
-//! Every prefix of that one is as safe as a prefix of the first: a member of a part comes to a joint set, or goes, at the place
+//! This stands in front of the rest of the backend and turns each batch into another one, about sets of which some are merged.
+//! Every prefix of that one is as safe as a prefix of the first: a member of a part comes to a merged set, or goes, at the place
 //! where the part itself would have changed, and what is made anew is filled before a rule names it. What rules
-//! name only by joint sets is not in the kernel itself. Nothing of it depends on what was before.
+//! name only by merged sets is not in the kernel itself. Nothing of it depends on what was before.
 //!
 //! Records stay alone: they come and go while somebody waits, and each ends by itself.
 
@@ -30,19 +30,19 @@ mod rules;
 
 pub use rules::SEVERAL;
 
-use rules::{Joined, Parts};
+use rules::{MergedRules, Parts};
 
-/// The sets that policies speak of, and the joint ones that stand for them.
+/// The sets that policies speak of, and the merged ones that stand for them.
 #[derive(Debug, Default)]
 pub struct MergedSets {
     parts: BTreeMap<SetId, Part>,
-    joints: BTreeMap<SetId, Joint>,
+    merged: BTreeMap<SetId, MergedSet>,
     named: BTreeMap<Owner, Named>,
-    /// Each rule is counted by itself, so nothing is joined.
+    /// Each rule is counted by itself, so nothing is merged.
     is_each_alone: bool,
 }
 
-/// A set that policies speak of, and that may be joined with others.
+/// A set that policies speak of, and that may be merged with others.
 #[derive(Debug)]
 struct Part {
     kind: SetKind,
@@ -51,11 +51,11 @@ struct Part {
     /// Whose rules name it by itself.
     users: usize,
     /// Those that have its members.
-    joints: BTreeSet<SetId>,
+    merged: BTreeSet<SetId>,
 }
 
 #[derive(Debug)]
-struct Joint {
+struct MergedSet {
     kind: SetKind,
     of: Parts,
     /// Whose rules name it.
@@ -69,7 +69,7 @@ enum Owner {
     Node,
 }
 
-/// The sets that somebody's rules name: joint ones, and parts by themselves.
+/// The sets that somebody's rules name: merged ones, and parts by themselves.
 type Named = BTreeSet<SetId>;
 
 /// Whether a set was in the kernel before a batch, for sets about which that may change.
@@ -82,7 +82,7 @@ impl MergedSets {
     }
 
     /// The batch as it is to be applied.
-    pub fn join<'a>(&mut self, batch: &'a Batch) -> Cow<'a, Batch> {
+    pub fn merge<'a>(&mut self, batch: &'a Batch) -> Cow<'a, Batch> {
         if self.is_each_alone || !self.concern(batch) {
             return Cow::Borrowed(batch);
         }
@@ -131,23 +131,23 @@ impl MergedSets {
         };
     }
 
-    /// What joint sets stand for, for people.
+    /// What merged sets stand for, for people.
     #[must_use]
     pub fn dump(&self) -> String {
         let digests = |of: &Parts| {
             let digests = of.iter().map(|part| part.digest());
             digests.map(|digest| format!(" {digest}")).collect::<String>()
         };
-        let joints = self.joints.iter().map(|(id, joint)| {
-            let (digest, kind) = (id.digest(), joint.kind);
-            format!("joint {digest} {kind:?} of{}\n", digests(&joint.of))
+        let merged = self.merged.iter().map(|(id, set)| {
+            let (digest, kind) = (id.digest(), set.kind);
+            format!("joint {digest} {kind:?} of{}\n", digests(&set.of))
         });
         let parts = self.parts.iter().filter(|(id, _)| !self.is_there(**id));
         let parts = parts.map(|(id, part)| {
             let (digest, kind, description) = (id.digest(), part.kind, &part.description);
             format!("part {digest} {kind:?} {description}\n")
         });
-        joints.chain(parts).collect()
+        merged.chain(parts).collect()
     }
 
     /// Whether anything here may change with a batch. What pods are told does not, and somebody waits for it.
@@ -156,15 +156,15 @@ impl MergedSets {
         !batch.rules_replaced.is_empty()
             || batch.node_rules.is_some()
             || !batch.pods_removed.is_empty()
-            || batch.sets_created.iter().any(can_be_joined)
+            || batch.sets_created.iter().any(can_be_merged)
             || batch.members_changed.iter().any(|changed| is_ours(&changed.set))
             || batch.sets_destroyed.iter().any(is_ours)
     }
 
-    /// Whether a set is in the kernel: a part is not if rules name it by joint sets only.
+    /// Whether a set is in the kernel: a part is not if rules name it by merged sets only.
     fn is_there(&self, id: SetId) -> bool {
-        let is_there = |part: &Part| part.users > 0 || part.joints.is_empty();
-        self.joints.contains_key(&id) || self.parts.get(&id).is_some_and(is_there)
+        let is_there = |part: &Part| part.users > 0 || part.merged.is_empty();
+        self.merged.contains_key(&id) || self.parts.get(&id).is_some_and(is_there)
     }
 
     fn note(&self, id: SetId, before: &mut Before) {
@@ -173,7 +173,7 @@ impl MergedSets {
 
     /// Takes in a new set; returns it where it is made in any case.
     fn take_in(&mut self, spec: &SetSpec, before: &mut Before) -> Option<SetSpec> {
-        if !can_be_joined(spec) {
+        if !can_be_merged(spec) {
             return Some(spec.clone());
         }
         self.note(spec.id, before);
@@ -182,12 +182,12 @@ impl MergedSets {
             description: Arc::clone(&spec.description),
             members: BTreeSet::new(),
             users: 0,
-            joints: BTreeSet::new(),
+            merged: BTreeSet::new(),
         });
         None
     }
 
-    /// Lets a set go that no rule names; returns it where it has nothing to do with joint ones.
+    /// Lets a set go that no rule names; returns it where it has nothing to do with merged ones.
     fn let_go(&mut self, id: SetId, before: &mut Before) -> Option<SetId> {
         if !self.parts.contains_key(&id) {
             return Some(id);
@@ -207,8 +207,8 @@ impl MergedSets {
         if !is_new && self.is_there(changed.set) {
             all.push(changed.clone());
         }
-        let of_joints = part.joints.iter().map(|id| self.changed(*id, changed, part));
-        all.extend(of_joints.flatten());
+        let of_merged = part.merged.iter().map(|id| self.changed(*id, changed, part));
+        all.extend(of_merged.flatten());
         if let Some(part) = self.parts.get_mut(&changed.set) {
             for member in &changed.removed {
                 part.members.remove(member);
@@ -218,21 +218,21 @@ impl MergedSets {
         }
     }
 
-    /// What the change of a part, which was not made yet, changes in a joint set: no more than what no other part has.
+    /// What the change of a part, which was not made yet, changes in a merged set: no more than what no other part has.
     fn changed(&self, id: SetId, changed: &MembersChanged, part: &Part) -> Option<MembersChanged> {
-        let of = &self.joints.get(&id)?.of;
-        let is_elsewhere = |member: &Member| {
+        let of = &self.merged.get(&id)?.of;
+        let is_in_other_part = |member: &Member| {
             let others = of.iter().filter(|other| **other != changed.set);
             others
                 .filter_map(|other| self.parts.get(other))
                 .any(|other| other.members.contains(member))
         };
-        let goes = |member: &&Member| part.members.contains(member) && !is_elsewhere(member);
+        let goes = |member: &&Member| part.members.contains(member) && !is_in_other_part(member);
         let removed: Vec<Member> = changed.removed.iter().filter(goes).copied().collect();
         let was_in = |member: &Member| part.members.contains(member) && !changed.removed.contains(member);
         let added = changed.added.iter();
         let added: Vec<_> = added
-            .filter(|(member, _)| !was_in(member) && !is_elsewhere(member))
+            .filter(|(member, _)| !was_in(member) && !is_in_other_part(member))
             .copied()
             .collect();
         (!added.is_empty() || !removed.is_empty()).then_some(MembersChanged {
@@ -242,32 +242,32 @@ impl MergedSets {
         })
     }
 
-    /// The rules of a pod over joint sets.
+    /// The rules of a pod over merged sets.
     fn replace(&mut self, rules: &PodRules, before: &mut Before) -> PodRules {
-        let mut joints = BTreeMap::new();
-        let mut join = |rules: &DirectionRules| {
+        let mut merged = BTreeMap::new();
+        let mut merge = |rules: &DirectionRules| {
             let kind = |id| self.parts.get(&id).map(|part| part.kind);
-            let joined = Joined::of(rules, kind);
-            joints.extend(joined.joints);
+            let joined = MergedRules::of(rules, kind);
+            merged.extend(joined.merged);
             joined.rules
         };
         let joined = PodRules {
             pod: rules.pod.clone(),
             uid: rules.uid.clone(),
             addresses: rules.addresses.clone(),
-            egress: join(&rules.egress),
-            ingress: join(&rules.ingress),
+            egress: merge(&rules.egress),
+            ingress: merge(&rules.ingress),
             audit: Audit {
-                egress: join(&rules.audit.egress),
-                ingress: join(&rules.audit.ingress),
+                egress: merge(&rules.audit.egress),
+                ingress: merge(&rules.audit.ingress),
             },
         };
         let decide = joined.egress.sets().chain(joined.ingress.sets());
         let all = decide.chain(joined.audit.sets());
         let named = all
-            .filter(|id| joints.contains_key(id) || self.parts.contains_key(id))
+            .filter(|id| merged.contains_key(id) || self.parts.contains_key(id))
             .collect();
-        self.rename(Owner::Pod(rules.pod.clone()), named, joints, before);
+        self.rename(Owner::Pod(rules.pod.clone()), named, merged, before);
         joined
     }
 
@@ -280,10 +280,10 @@ impl MergedSets {
         &mut self,
         owner: Owner,
         named: Named,
-        joints: BTreeMap<SetId, (SetKind, Parts)>,
+        merged: BTreeMap<SetId, (SetKind, Parts)>,
         before: &mut Before,
     ) {
-        for (id, (kind, of)) in joints {
+        for (id, (kind, of)) in merged {
             self.make(id, kind, of, before);
         }
         for id in &named {
@@ -303,35 +303,35 @@ impl MergedSets {
 
     fn count(&mut self, id: SetId, next: impl Fn(usize) -> usize) {
         let of_part = self.parts.get_mut(&id).map(|part| &mut part.users);
-        if let Some(users) = of_part.or_else(|| self.joints.get_mut(&id).map(|joint| &mut joint.users)) {
+        if let Some(users) = of_part.or_else(|| self.merged.get_mut(&id).map(|set| &mut set.users)) {
             *users = next(*users);
         }
     }
 
-    /// Makes a joint set, unless it is there.
+    /// Makes a merged set, unless it is there.
     fn make(&mut self, id: SetId, kind: SetKind, of: Parts, before: &mut Before) {
-        if self.joints.contains_key(&id) {
+        if self.merged.contains_key(&id) {
             return;
         }
         self.note(id, before);
         for part in &of {
             self.note(*part, before);
             if let Some(part) = self.parts.get_mut(part) {
-                part.joints.insert(id);
+                part.merged.insert(id);
             }
         }
-        self.joints.insert(id, Joint { kind, of, users: 0 });
+        self.merged.insert(id, MergedSet { kind, of, users: 0 });
     }
 
-    /// Drops a joint set that no rule names any more.
+    /// Drops a merged set that no rule names any more.
     fn unmake(&mut self, id: SetId, before: &mut Before) {
-        let is_unused = |joint: &mut Joint| joint.users == 0;
-        let unused = self.joints.extract_if(id..=id, |_, joint| is_unused(joint));
-        for (_, joint) in unused.collect::<Vec<_>>() {
-            for part in joint.of {
+        let is_unused = |set: &mut MergedSet| set.users == 0;
+        let unused = self.merged.extract_if(id..=id, |_, set| is_unused(set));
+        for (_, set) in unused.collect::<Vec<_>>() {
+            for part in set.of {
                 self.note(part, before);
                 if let Some(part) = self.parts.get_mut(&part) {
-                    part.joints.remove(&id);
+                    part.merged.remove(&id);
                 }
             }
         }
@@ -353,9 +353,9 @@ impl MergedSets {
 
     fn spec(&self, id: SetId) -> Option<SetSpec> {
         let of_part = |part: &Part| (part.kind, Arc::clone(&part.description));
-        let of_joint = |joint: &Joint| (joint.kind, format!("any of {} sets", joint.of.len()).into());
+        let of_merged = |set: &MergedSet| (set.kind, format!("any of {} sets", set.of.len()).into());
         let part = self.parts.get(&id).map(of_part);
-        let (kind, description) = part.or_else(|| self.joints.get(&id).map(of_joint))?;
+        let (kind, description) = part.or_else(|| self.merged.get(&id).map(of_merged))?;
         Some(SetSpec {
             id,
             kind,
@@ -366,7 +366,7 @@ impl MergedSets {
 
     fn filled(&self, id: SetId) -> Option<MembersChanged> {
         let alone = [id];
-        let of = self.joints.get(&id).map_or(&alone[..], |joint| &joint.of);
+        let of = self.merged.get(&id).map_or(&alone[..], |set| &set.of);
         let parts = of.iter().filter_map(|part| self.parts.get(part));
         let members: BTreeSet<Member> = parts.flat_map(|part| part.members.iter().copied()).collect();
         let added: Vec<_> = members.into_iter().map(|member| (member, None)).collect();
@@ -378,8 +378,8 @@ impl MergedSets {
     }
 }
 
-/// Whether a set may have a joint one. A member of wide ones would be in as many joint sets as a node has combinations of them.
-fn can_be_joined(spec: &SetSpec) -> bool {
+/// Whether a set may have a merged ones. A member of wide ones would be in as many merged sets as a node has combinations of them.
+fn can_be_merged(spec: &SetSpec) -> bool {
     match (spec.breadth, spec.kind) {
         (Breadth::Narrow, SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts) => true,
         (Breadth::Narrow, SetKind::Records) | (Breadth::Wide, _) => false,

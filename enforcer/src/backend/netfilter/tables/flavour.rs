@@ -70,14 +70,14 @@ impl Ruleset {
             return Ok(None);
         }
         let listings = counters::list_both(programs(other))?;
-        let mut elsewhere = FamilyTable::new(other, Family::V4);
-        elsewhere.resync(&listings[0], Timestamp::from_millis(0));
+        let mut table = FamilyTable::new(other, Family::V4);
+        table.resync(&listings[0], Timestamp::from_millis(0));
         *self.counters.lock() = Totals::of_listing(&listings[0]);
         tracing::info!(
             flavour = other.name(),
             "rules of an earlier life are in the other flavour"
         );
-        Ok(Some(elsewhere))
+        Ok(Some(table))
     }
 
     /// The other flavour, where rules of ours are left in it although they are written here.

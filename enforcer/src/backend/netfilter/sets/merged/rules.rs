@@ -12,34 +12,34 @@ use egret_policies::rules::{
 /// The origin of a rule that stands for rules of several policies, or for several of one.
 pub const SEVERAL: &str = "several";
 
-/// The sets that a joint set has the members of: two at least, in order.
+/// The sets that a merged set has the members of: two at least, in order.
 pub(super) type Parts = Vec<SetId>;
 
-/// Rules with joint sets, and the parts of these.
+/// Rules with merged sets, and the parts of these.
 #[derive(Debug)]
-pub(super) struct Joined {
+pub(super) struct MergedRules {
     pub(super) rules: DirectionRules,
-    pub(super) joints: BTreeMap<SetId, (SetKind, Parts)>,
+    pub(super) merged: BTreeMap<SetId, (SetKind, Parts)>,
 }
 
-impl Joined {
-    /// Joins what can be joined; `kind` knows the sets that can be.
+impl MergedRules {
+    /// Joins what can be merged; `kind` knows the sets that can be.
     pub(super) fn of(rules: &DirectionRules, kind: impl Fn(SetId) -> Option<SetKind>) -> Self {
         let known = Known {
             kind,
             apart: named_otherwise(rules),
         };
-        let mut joints = BTreeMap::new();
+        let mut merged = BTreeMap::new();
         let tiers = rules.tiers.iter().map(|tier| TierRules {
             tier: tier.tier,
-            rules: join(&tier.rules, &known, &mut joints),
+            rules: merge(&tier.rules, &known, &mut merged),
             otherwise: tier.otherwise,
         });
         Self {
             rules: DirectionRules {
                 tiers: tiers.collect(),
             },
-            joints,
+            merged,
         }
     }
 }
@@ -47,7 +47,7 @@ impl Joined {
 /// What is known of sets that rules name.
 struct Known<K> {
     kind: K,
-    /// They are not joined in these rules.
+    /// They are not merged in these rules.
     apart: BTreeSet<SetId>,
 }
 
@@ -59,14 +59,14 @@ impl<K: Fn(SetId) -> Option<SetKind>> Known<K> {
         }
     }
 
-    /// The set of a rule that may be joined with others.
+    /// The set of a rule that may be merged with others.
     fn part(&self, rule: &Rule) -> Option<(SetId, SetKind)> {
         let is_part = |(id, _): &(SetId, SetKind)| rule.except.is_none() && !self.apart.contains(id);
         self.set(rule).filter(is_part)
     }
 }
 
-/// Sets that do something else in these rules than to allow. A member would come to such a set and to a joint one in two
+/// Sets that do something else in these rules than to allow. A member would come to such a set and to a merged ones in two
 /// steps, and what is judged between them would be judged as neither before nor after.
 fn named_otherwise(rules: &DirectionRules) -> BTreeSet<SetId> {
     let all = rules.tiers.iter().flat_map(|tier| &tier.rules);
@@ -77,14 +77,14 @@ fn named_otherwise(rules: &DirectionRules) -> BTreeSet<SetId> {
     otherwise.collect()
 }
 
-fn join<K: Fn(SetId) -> Option<SetKind>>(
+fn merge<K: Fn(SetId) -> Option<SetKind>>(
     list: &[Rule],
     known: &Known<K>,
-    joints: &mut BTreeMap<SetId, (SetKind, Parts)>,
+    merged: &mut BTreeMap<SetId, (SetKind, Parts)>,
 ) -> Vec<Rule> {
     let is_allow = |rule: &Rule| rule.action == Action::Allow;
     let runs = list.chunk_by(|one, other| is_allow(one) && is_allow(other));
-    runs.flat_map(|run| join_run(run, known, joints)).collect()
+    runs.flat_map(|run| merge_run(run, known, merged)).collect()
 }
 
 /// Rules that are alike, by the place of the first of them.
@@ -112,14 +112,14 @@ enum Turn {
     OwnAddresses,
 }
 
-fn join_run<K: Fn(SetId) -> Option<SetKind>>(
+fn merge_run<K: Fn(SetId) -> Option<SetKind>>(
     run: &[Rule],
     known: &Known<K>,
-    joints: &mut BTreeMap<SetId, (SetKind, Parts)>,
+    merged: &mut BTreeMap<SetId, (SetKind, Parts)>,
 ) -> Vec<Rule> {
     let mut entries = entries(run, known);
     entries.sort_by_key(|entry| entry.turn(known));
-    entries.into_iter().map(|entry| entry.rule(joints)).collect()
+    entries.into_iter().map(|entry| entry.rule(merged)).collect()
 }
 
 fn entries<'a, K: Fn(SetId) -> Option<SetKind>>(run: &'a [Rule], known: &Known<K>) -> Vec<Entry<'a>> {
@@ -157,9 +157,9 @@ impl Entry<'_> {
         }
     }
 
-    fn rule(self, joints: &mut BTreeMap<SetId, (SetKind, Parts)>) -> Rule {
+    fn rule(self, merged: &mut BTreeMap<SetId, (SetKind, Parts)>) -> Rule {
         match self {
-            Self::Group(group) => group.rule(joints),
+            Self::Group(group) => group.rule(merged),
             Self::Alone(rule) => rule.clone(),
         }
     }
@@ -171,7 +171,7 @@ impl Group<'_> {
         self.sets.insert(set);
     }
 
-    fn rule(self, joints: &mut BTreeMap<SetId, (SetKind, Parts)>) -> Rule {
+    fn rule(self, merged: &mut BTreeMap<SetId, (SetKind, Parts)>) -> Rule {
         let origin = match self.is_of_one {
             true => self.first.origin.clone(),
             false => Origin {
@@ -185,7 +185,7 @@ impl Group<'_> {
             [alone] => alone,
             _ => {
                 let id = name(&parts);
-                joints.insert(id, (self.kind, parts));
+                merged.insert(id, (self.kind, parts));
                 id
             }
         };
