@@ -8,9 +8,9 @@ SHELL := /bin/bash
 
 # Debian package : a file or command that shows that it is there.
 DEMO_PACKAGES := iptables:iptables ipset:ipset conntrack:conntrack iproute2:ip curl:curl procps:ps
-# Go is not among them: Debian's is too old for what dnsd is compared with (integration/peers).
+# Go is not among them: Debian's is too old for what dnsd is compared with, and for kube-apiserver (integration/peers).
 TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h nftables:nft prometheus:promtool dnsutils:dig \
-  knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h
+  knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h etcd-server:etcd
 
 # Namespaces, rules and eBPF programs need root.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
@@ -31,7 +31,7 @@ demo: packages-demo build ## A node, pods and a little internet on this machine:
 
 .PHONY: test
 test: packages-test build ## Every test, on real packets and real DNS.
-	@command -v go >/dev/null || echo "NOT COMPARED with CoreDNS, which is built with Go 1.26 or newer: please install it (https://go.dev/dl)" >&2
+	@command -v go >/dev/null || echo "NOT COMPARED with CoreDNS, NOT TESTED with kube-apiserver, which are built with Go 1.26 or newer: please install it (https://go.dev/dl)" >&2
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) $(CARGO) test --workspace --no-fail-fast
 
 .PHONY: build

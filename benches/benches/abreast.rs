@@ -1,4 +1,5 @@
 //! Promise S-1, its part on cores: what threads that answer from one cache take from each other. Each answers cached
+
 //! questions, as it would those of a batch, and nothing comes or goes: sockets, whose locks are the kernel's, have no part in
 //! it, and no generator needs a processor.
 //!
@@ -16,12 +17,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use egret_dnsd::client::{Attribution, Behind, Routes, Way};
-use egret_dnsd::config::{Config, Written};
-use egret_dnsd::metrics::{Metrics, Transport};
-use egret_dnsd::release::Holder;
-use egret_dnsd::resolve::{Moment, Resolver, Step};
-use egret_dnsd::server::{Arrival, Means, Outlet, Serving, Table, host_interfaces};
+use egret_dnsd::config::{Config, RawConfig};
+use egret_dnsd::enforcement::client::{ClientLookup, InterfaceRole, Route, Routes};
+use egret_dnsd::enforcement::gated::ResponseGate;
+use egret_dnsd::net::Transport;
+use egret_dnsd::pipeline::{Disposition, Metrics, ReceivedAt, Resolver};
+use egret_dnsd::zones::{ActiveConfig, LogWriter, PacketInfo, Telemetry, ZoneTable, host_interfaces};
 use egret_kernel::links::Attachment;
 use egret_shared::rt::{clock, task};
 use tokio::task::JoinSet;
@@ -66,29 +67,35 @@ fn main() -> anyhow::Result<()> {
 /// A dnsd without sockets.
 struct Door {
     resolver: Arc<Resolver>,
-    table: Arc<Table>,
+    table: Arc<ZoneTable>,
     questions: Vec<Vec<u8>>,
 }
 
 impl Door {
     fn new() -> anyhow::Result<Self> {
         let yaml = format!("listen: [\"127.0.0.1:0\"]\nupstreams: [\"{}\"]\n", upstream()?);
-        let written: Written = serde_saphyr::from_str(&yaml)?;
-        let config: Config = written.mean()?;
+        let written: RawConfig = serde_saphyr::from_str(&yaml)?;
+        let config: Config = written.validate()?;
         let (metrics, hold) = (Arc::new(Metrics::register()), config.hold);
-        let means = Means {
-            metrics: Arc::clone(&metrics),
+        let telemetry = Telemetry {
+            metrics: Arc::clone(&metrics.zones),
+            upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
-            outlet: Outlet::to(std::io::sink())?,
+            log_writer: LogWriter::to(std::io::sink())?,
         };
-        let serving = Serving::new(config, None, &host_interfaces, &means)?;
+        let serving = ActiveConfig::new(config, None, &host_interfaces, &telemetry)?;
         let (_, table) = serving.tables.first_key_value().context("one address")?;
         let table = Arc::clone(table);
-        let attribution = Arc::new(Attribution::new(Box::new(Everywhere)));
-        let holder = Holder::new(hold, clock::now(), Arc::clone(&attribution), Arc::clone(&metrics));
-        let holder = Arc::new(holder);
-        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
-        let resolver = Resolver::new(serving, attribution, holder, metrics);
+        let client_lookup = Arc::new(ClientLookup::new(Box::new(Everywhere)));
+        let gate = ResponseGate::new(
+            hold,
+            clock::now(),
+            Arc::clone(&client_lookup),
+            Arc::clone(&metrics.gate),
+        );
+        let gate = Arc::new(gate);
+        drop(task::spawn("deadlines", Arc::clone(&gate).keep_time()));
+        let resolver = Resolver::new(serving, client_lookup, gate, metrics);
         Ok(Self {
             resolver: Arc::new(resolver),
             table,
@@ -114,8 +121,8 @@ impl Door {
         for question in &self.questions {
             let step = self
                 .resolver
-                .take(question, arrival(pod), &self.table, Moment::now());
-            if let Step::Later(pending) = step {
+                .answer(question, arrival(pod), &self.table, ReceivedAt::now());
+            if let Disposition::Pending(pending) = step {
                 waiting.spawn(pending.reply());
                 waited += 1;
             }
@@ -135,9 +142,9 @@ impl Door {
         let (begun, mut made) = (Instant::now(), 0);
         let mut questions = self.questions.iter().cycle().skip(thread * NAMES / 16);
         while begun.elapsed() < SPAN {
-            let batch = self.resolver.batch(&self.table, Moment::now());
+            let batch = self.resolver.batch(&self.table, ReceivedAt::now());
             for question in questions.by_ref().take(BATCH) {
-                let Step::Reply(_) = batch.take(question, arrival(thread)) else {
+                let Disposition::Reply(_) = batch.answer(question, arrival(thread)) else {
                     bail!("all of them are in the cache");
                 };
                 made += 1;
@@ -148,9 +155,9 @@ impl Door {
 }
 
 /// Of a pod of its own for each thread.
-fn arrival(thread: usize) -> Arrival {
+fn arrival(thread: usize) -> PacketInfo {
     let pod = u8::try_from(thread + 1).expect("16 threads");
-    Arrival {
+    PacketInfo {
         source: SocketAddr::from((Ipv4Addr::new(10, 0, 0, pod), 5_353)),
         asked: None,
         interface: Some(1),
@@ -224,15 +231,15 @@ fn upstream() -> anyhow::Result<SocketAddr> {
 struct Everywhere;
 
 impl Routes for Everywhere {
-    fn way_to(&mut self, _address: IpAddr) -> std::io::Result<Way> {
-        Ok(Way::Leaves(1))
+    fn route_to(&mut self, _address: IpAddr) -> std::io::Result<Route> {
+        Ok(Route::Interface(1))
     }
 
     fn attachment(&mut self, interface: u32, _address: IpAddr) -> std::io::Result<Option<Attachment>> {
         Ok(Some(Attachment::to(&interface)))
     }
 
-    fn behind(&mut self, _interface: u32) -> std::io::Result<Behind> {
-        Ok(Behind::Others)
+    fn role(&mut self, _interface: u32) -> std::io::Result<InterfaceRole> {
+        Ok(InterfaceRole::Other)
     }
 }

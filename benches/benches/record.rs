@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use egret_kernel::Family;
-use egret_kernel::ipset::{Entry, IpSets, Kind, Member, SetSpec};
+use egret_kernel::ipset::{IpSets, Kind, Member, SetEntry, SetSpec};
 use nix::sched::{CloneFlags, unshare};
 
 const NAME: &str = "egret-bench-4";
@@ -28,17 +28,17 @@ fn one_record(criterion: &mut Criterion) {
     });
     criterion.bench_function("record/100 new addresses of one answer", |bencher| {
         bencher.iter(|| {
-            let entries: Vec<Entry> = (0..100).map(|_| entry(&mut next)).collect();
+            let entries: Vec<SetEntry> = (0..100).map(|_| entry(&mut next)).collect();
             sets.add(NAME, &entries).expect("there is room");
         });
     });
 }
 
 /// One of 500,000 addresses in turn: the set does not overflow however long the bench runs.
-fn entry(next: &mut u32) -> Entry {
+fn entry(next: &mut u32) -> SetEntry {
     *next = 0x0a00_0000 + (*next + 1 - 0x0a00_0000) % 500_000;
     let lifetime = NonZeroU32::new(300).expect("300 is not 0");
-    Entry::living(Member::Address(std::net::Ipv4Addr::from(*next).into()), lifetime)
+    SetEntry::living(Member::Address(std::net::Ipv4Addr::from(*next).into()), lifetime)
 }
 
 criterion_group!(benches, one_record);

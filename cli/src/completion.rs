@@ -11,7 +11,7 @@ use clap_complete::{Shell, generate};
 pub(crate) struct Arguments {
     /// The shell
     #[arg(value_enum)]
-    shell: Known,
+    shell: SupportedShell,
 }
 
 const AFTER_HELP: &str = "\
@@ -20,7 +20,7 @@ zsh:   egret completion zsh > \"${fpath[1]}/_egret\"
 fish:  egret completion fish > ~/.config/fish/completions/egret.fish";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Known {
+enum SupportedShell {
     Bash,
     Zsh,
     Fish,
@@ -33,9 +33,9 @@ impl Arguments {
     /// It cannot be written.
     pub(crate) fn run(&self, out: &mut impl Write) -> io::Result<()> {
         let shell = match self.shell {
-            Known::Bash => Shell::Bash,
-            Known::Zsh => Shell::Zsh,
-            Known::Fish => Shell::Fish,
+            SupportedShell::Bash => Shell::Bash,
+            SupportedShell::Zsh => Shell::Zsh,
+            SupportedShell::Fish => Shell::Fish,
         };
         // The generator panics where a write fails: a reader may have gone.
         let mut script = Vec::new();

@@ -11,40 +11,39 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
-use egret_policies::api::Reading;
 use serde_json::json;
 
 use egret_shared::escape;
 
-use crate::lint::objects::Objects;
-use crate::reach::input::From;
-use crate::reach::load::Loaded;
-use crate::verdict::texts::Texts;
-use crate::verdict::unreadable::UnreadableManifests;
+use crate::manifests::objects::WrittenObjects;
+use crate::manifests::text::ManifestTexts;
+use crate::manifests::unreadable::UnreadableManifests;
+use crate::options::ManifestOptions;
+use crate::reach::load::LoadedCluster;
 
 pub mod document;
 mod scan;
-pub mod read;
+pub mod parse;
 pub mod print;
-pub mod found;
+pub mod original;
 pub mod policy;
 mod port;
-mod stored;
+mod known_fields;
 pub mod plan;
-pub mod carry;
+pub mod conversion;
 pub mod prove;
 
-use carry::{Carried, carry_over};
+use conversion::{Conversion, convert_all};
 use document::Value;
-use found::{Found, Origin, find};
-use prove::{Differences, Proved, prove};
+use original::{ObjectKind, OriginalObject, find};
+use prove::{Differences, Proof, prove};
 
 /// What is asked on the command line.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// Print the documents that need no conversion, too, as they are written
     #[arg(long)]
     all: bool,
@@ -86,7 +85,7 @@ pub enum ConvertError {
     #[error("nothing is converted: {} cannot be carried over\n{}", count(.0.len()), .0.join("\n"))]
     Refused(Vec<String>),
     /// What came out means something else.
-    #[error("nothing is converted: {}", told(.0))]
+    #[error("nothing is converted: {}", list_differences(.0))]
     Differs(Differences),
     /// The result cannot be written.
     #[error("standard output: {0}")]
@@ -100,7 +99,7 @@ fn count(refused: usize) -> String {
     }
 }
 
-fn told(differences: &Differences) -> String {
+fn list_differences(differences: &Differences) -> String {
     let lines: Vec<String> = differences.first.iter().map(ToString::to_string).collect();
     let more = match differences.count - lines.len() {
         0 => String::new(),
@@ -122,17 +121,13 @@ impl Arguments {
         if self.all && self.output == Output::Json {
             return Err(ConvertError::AllAsJson);
         }
-        let texts = Texts::read(&self.from.manifests)?;
-        let loaded = Loaded::of_texts(&texts, &self.from)?;
+        let texts = ManifestTexts::read(&self.from.manifests)?;
+        let loaded = LoadedCluster::of_texts(&texts, &self.from)?;
         loaded.write_remarks(remarks)?;
         let found = find(&texts);
-        let reading = if self.from.as_stored {
-            Reading::AsStored
-        } else {
-            Reading::AsWritten
-        };
-        let objects = Objects::of(&texts);
-        let carried = carry_over(&found, &objects, &loaded.manifests.policies, reading)
+        let reading = self.from.unknown_fields();
+        let objects = WrittenObjects::of(&texts);
+        let carried = convert_all(&found, &objects, &loaded.manifests.policies, reading)
             .map_err(ConvertError::Refused)?;
         let proved = prove(
             &loaded.manifests,
@@ -154,15 +149,15 @@ impl Arguments {
     }
 
     /// In the order in which they were read.
-    fn yaml(&self, found: &[Found], carried: &Carried) -> String {
+    fn yaml(&self, found: &[OriginalObject], carried: &Conversion) -> String {
         let mut documents: Vec<Cow<'_, str>> = Vec::new();
         for one in found {
             match &one.origin {
-                Origin::Policy { reference, .. } => {
+                ObjectKind::Policy { reference, .. } => {
                     documents.extend(carried.of(reference).map(|new| Cow::from(new.text.as_str())))
                 }
-                Origin::Other { text } if self.all => documents.push(shown(text)),
-                Origin::Other { .. } => {}
+                ObjectKind::Other { text } if self.all => documents.push(shown(text)),
+                ObjectKind::Other { .. } => {}
             }
         }
         documents.join("---\n")
@@ -184,13 +179,13 @@ fn shown(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn write_json(carried: &Carried, out: &mut impl Write) -> io::Result<()> {
+fn write_json(carried: &Conversion, out: &mut impl Write) -> io::Result<()> {
     let items: Vec<_> = carried.all().map(|new| Value::json(&new.root)).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     writeln!(out, "{}", escape::json(&serde_json::to_string_pretty(&list)?))
 }
 
-fn write_summary(carried: &Carried, proved: Proved, out: &mut impl Write) -> io::Result<()> {
+fn write_summary(carried: &Conversion, proved: Proof, out: &mut impl Write) -> io::Result<()> {
     let (old, new) = (carried.count(), carried.all().count());
     if old == 0 {
         return writeln!(
@@ -199,7 +194,7 @@ fn write_summary(carried: &Carried, proved: Proved, out: &mut impl Write) -> io:
         );
     }
     writeln!(out, "converted: {old} to {new} of kind ClusterNetworkPolicy")?;
-    let Proved {
+    let Proof {
         connections,
         pods,
         made_up,

@@ -7,21 +7,21 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::output::{Out, write_json, write_yaml};
+use crate::options::{ManifestOptions, ReachError};
+use crate::output::{TerminalWrite, write_json, write_yaml};
 use crate::reach::Reach;
-use crate::reach::input::{From, ReachError};
-use crate::reach::json::EndsJson;
-use crate::reach::load::Loaded;
+use crate::reach::json::JsonEnds;
+use crate::reach::load::LoadedCluster;
 use crate::reach::merge::Row;
 use crate::reach::ports::PortSet;
 
 mod cause;
 mod change;
 mod compare;
-mod text;
+mod table;
 
 use cause::Cause;
-use change::{Change, Kind};
+use change::{Change, ChangeKind};
 use compare::compare;
 
 /// What is asked on the command line.
@@ -29,7 +29,7 @@ use compare::compare;
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// The manifests as they were before, or as they are without the change
     #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
     against: Vec<PathBuf>,
@@ -71,10 +71,10 @@ pub enum Difference {
 }
 
 #[derive(Serialize)]
-struct Changed<'a> {
-    change: Kind,
+struct ChangedConnection<'a> {
+    change: ChangeKind,
     #[serde(flatten)]
-    ends: EndsJson,
+    ends: JsonEnds,
     before: &'a PortSet,
     after: &'a PortSet,
     because: &'a [Cause],
@@ -85,17 +85,21 @@ impl Arguments {
     ///
     /// # Errors
     /// Why nothing can be compared.
-    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<Difference, ReachError> {
-        let loaded = Loaded::read_both(&self.against, &self.from)?;
+    pub fn run(
+        &self,
+        out: &mut impl TerminalWrite,
+        remarks: &mut impl Write,
+    ) -> Result<Difference, ReachError> {
+        let loaded = LoadedCluster::read_both(&self.against, &self.from)?;
         let [before, after] = loaded.map(Reach::new);
         let compared = compare(&before, &after);
         after.loaded.write_remarks(remarks)?;
-        let objects = || -> Vec<Changed<'_>> { compared.rows.iter().map(object).collect() };
+        let objects = || -> Vec<ChangedConnection<'_>> { compared.rows.iter().map(object).collect() };
         match self.output {
-            Output::Table => out.write_table(|| text::table(&compared))?,
+            Output::Table => out.write_table(|| table::table(&compared))?,
             Output::Json => write_json(objects(), out)?,
             Output::Yaml => write_yaml(&objects(), out)?,
-            Output::Markdown => write!(out, "{}", text::markdown(&compared))?,
+            Output::Markdown => write!(out, "{}", table::markdown(&compared))?,
         }
         out.flush()?;
         Ok(if compared.rows.is_empty() {
@@ -106,10 +110,10 @@ impl Arguments {
     }
 }
 
-fn object(row: &Row<Change>) -> Changed<'_> {
-    Changed {
+fn object(row: &Row<Change>) -> ChangedConnection<'_> {
+    ChangedConnection {
         change: row.value.kind(),
-        ends: EndsJson::of(row),
+        ends: JsonEnds::of(row),
         before: &row.value.before,
         after: &row.value.after,
         because: &row.value.because,

@@ -9,37 +9,37 @@ use clap::{Args, ValueEnum};
 use egret_policies::model::Direction;
 use egret_shared::name::DnsName;
 
-use crate::output::{self, Out};
-use crate::verdict::answer::Answerer;
-use crate::verdict::ask::{Ask, Asked, write_remarks};
+use crate::cluster::selection::Selection;
+use crate::output::{self, TerminalWrite};
+use crate::verdict::answer::ProbeAnswerer;
 use crate::verdict::input::{Destination, Probe};
-use crate::verdict::route::{Connection, Reached, Route, Router};
+use crate::verdict::questions::{LoadedQuestions, QuestionArguments, write_remarks};
+use crate::verdict::route::{NameTarget, ProbeConnection, Route, Router};
 use crate::verdict::row::Row;
-use crate::verdict::selection::Selection;
-use crate::verdict::{AFTER_HELP, Outcome, VerdictError};
+use crate::verdict::{AFTER_HELP, AnswerStatus, VerdictError};
 
 mod change;
 mod compare;
 mod compiled;
-mod missing;
+mod missing_record;
 mod peer;
-mod places;
+mod addresses;
 pub mod report;
 mod side;
 mod snippet;
 mod text;
-mod told;
+mod records;
 mod viewpoint;
-mod walk;
+mod evaluation;
 
-use report::{Explanation, Way};
+use report::{ConnectionPath, Explanation};
 
 /// What is asked on the command line.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    ask: Ask,
+    ask: QuestionArguments,
     /// How to print the explanations
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -61,7 +61,11 @@ impl Arguments {
     ///
     /// # Errors
     /// Why there are no answers at all.
-    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<Outcome, VerdictError> {
+    pub fn run(
+        &self,
+        out: &mut impl TerminalWrite,
+        remarks: &mut impl Write,
+    ) -> Result<AnswerStatus, VerdictError> {
         let asked = self.ask.read()?;
         let mut explainer = Explainer::new(&asked);
         let explanations: Vec<Explanation> = asked
@@ -75,10 +79,10 @@ impl Arguments {
         }
         out.flush()?;
         let verdicts = explanations.iter().map(|explanation| explanation.verdict);
-        Ok(Outcome::of(verdicts, asked.is_single))
+        Ok(AnswerStatus::of(verdicts, asked.is_single))
     }
 
-    fn write(&self, place: usize, explanation: &Explanation, out: &mut impl Out) -> io::Result<()> {
+    fn write(&self, place: usize, explanation: &Explanation, out: &mut impl TerminalWrite) -> io::Result<()> {
         match self.output {
             Output::Table => {
                 let between = if place == 0 { "" } else { "\n\n" };
@@ -93,17 +97,17 @@ impl Arguments {
 }
 
 struct Explainer<'a> {
-    asked: &'a Asked,
-    answerer: Answerer<'a>,
+    asked: &'a LoadedQuestions,
+    answerer: ProbeAnswerer<'a>,
     selection: Selection,
 }
 
 impl<'a> Explainer<'a> {
-    fn new(asked: &'a Asked) -> Self {
+    fn new(asked: &'a LoadedQuestions) -> Self {
         let manifests = &asked.manifests;
         Self {
             asked,
-            answerer: Answerer::new(asked),
+            answerer: ProbeAnswerer::new(asked),
             selection: Selection::new(manifests.policies.clone(), manifests.namespaces.clone()),
         }
     }
@@ -118,13 +122,13 @@ impl<'a> Explainer<'a> {
         } = self.answerer.answer(probe);
         let router = Router {
             cluster: &self.asked.cluster,
-            told: self.asked.judge.told(),
+            told: self.asked.judge.records(),
         };
         let (reached, change) = match router.route(probe) {
             Ok(route) => (connections(route), Vec::new()),
             Err(unjudgeable) => (
                 Vec::new(),
-                missing::what_to_add(&mut self.selection, self.asked, &unjudgeable),
+                missing_record::what_to_add(&mut self.selection, self.asked, &unjudgeable),
             ),
         };
         Explanation {
@@ -137,7 +141,7 @@ impl<'a> Explainer<'a> {
             reason,
             connections: reached
                 .iter()
-                .map(|(told, connection)| Way {
+                .map(|(told, connection)| ConnectionPath {
                     told: *told,
                     ..self.way(probe, connection)
                 })
@@ -147,7 +151,7 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    fn way(&mut self, probe: &Probe, connection: &Connection) -> Way {
+    fn way(&mut self, probe: &Probe, connection: &ProbeConnection) -> ConnectionPath {
         let now = probe.moment();
         let decision = self.asked.judge.decide(&self.asked.cluster, connection, now);
         let verdict = decision.verdict().into();
@@ -164,7 +168,7 @@ impl<'a> Explainer<'a> {
         let (egress, egress_view) = side(Direction::Egress, &decision.egress);
         let (ingress, ingress_view) = side(Direction::Ingress, &decision.ingress);
         let sides = [(&egress, egress_view.as_ref()), (&ingress, ingress_view.as_ref())];
-        Way {
+        ConnectionPath {
             source: connection.source,
             destination: connection.destination,
             port: connection.port.map(|(_, port)| port.get()),
@@ -187,7 +191,7 @@ fn name_of(probe: &Probe) -> Option<&DnsName> {
 }
 
 /// What cannot be used of a name's addresses has its reason in the verdict, and no way.
-fn connections(route: Route) -> Vec<(Option<std::net::IpAddr>, Connection)> {
+fn connections(route: Route) -> Vec<(Option<std::net::IpAddr>, ProbeConnection)> {
     match route {
         Route::Direct(connection) => vec![(None, connection)],
         Route::Endpoints(connections) => connections
@@ -196,7 +200,7 @@ fn connections(route: Route) -> Vec<(Option<std::net::IpAddr>, Connection)> {
             .collect(),
         Route::Addresses(reached) => reached
             .into_iter()
-            .filter_map(|Reached { told, connection }| Some((Some(told), connection.ok()?)))
+            .filter_map(|NameTarget { told, connection }| Some((Some(told), connection.ok()?)))
             .collect(),
     }
 }

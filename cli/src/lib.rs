@@ -10,6 +10,14 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use egret_shared::escape;
 
+// Read.
+pub mod options;
+pub mod manifests;
+// Who is there, and what the rules of all pods say.
+pub mod cluster;
+pub mod reach;
+pub mod output;
+// The commands.
 mod completion;
 pub mod convert;
 pub mod crds;
@@ -18,16 +26,14 @@ pub mod diff;
 pub mod lint;
 pub mod list;
 pub mod matrix;
-pub mod output;
-pub mod reach;
 pub mod verdict;
 
 use convert::ConvertError;
 use diff::Difference;
-use lint::Cleanness;
-use output::Escaped;
-use reach::input::ReachError;
-use verdict::{Outcome, VerdictError};
+use lint::LintResult;
+use options::ReachError;
+use output::EscapingWriter;
+use verdict::{AnswerStatus, VerdictError};
 
 /// Ask, offline, what network policies mean
 #[derive(Debug, Parser)]
@@ -87,8 +93,8 @@ impl Arguments {
     /// Runs the command.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let mut out = Escaped::new(BufWriter::new(io::stdout().lock()));
-        let mut remarks = Escaped::new(io::stderr().lock());
+        let mut out = EscapingWriter::new(BufWriter::new(io::stdout().lock()));
+        let mut remarks = EscapingWriter::new(io::stderr().lock());
         let outcome = match &self.command {
             Command::Verdict(arguments) => arguments
                 .run(&mut out, &mut remarks)
@@ -124,8 +130,8 @@ impl Arguments {
             Command::Lint(arguments) => arguments
                 .run(&mut out, &mut remarks)
                 .map(|cleanness| match cleanness {
-                    Cleanness::Clean => ExitCode::SUCCESS,
-                    Cleanness::Found => ExitCode::from(FOUND),
+                    LintResult::Clean => ExitCode::SUCCESS,
+                    LintResult::Found => ExitCode::from(FOUND),
                 })
                 .map_err(Failure::from),
             Command::Convert(arguments) => arguments
@@ -165,11 +171,11 @@ enum Failure {
     Convert(#[from] ConvertError),
 }
 
-fn status(outcome: Outcome) -> ExitCode {
+fn status(outcome: AnswerStatus) -> ExitCode {
     match outcome {
-        Outcome::Answered => ExitCode::SUCCESS,
-        Outcome::Denied => ExitCode::from(DENIED),
-        Outcome::Unanswered => ExitCode::from(UNANSWERED),
+        AnswerStatus::Answered => ExitCode::SUCCESS,
+        AnswerStatus::Denied => ExitCode::from(DENIED),
+        AnswerStatus::Unanswered => ExitCode::from(UNANSWERED),
     }
 }
 

@@ -6,14 +6,13 @@ use std::net::IpAddr;
 use clap::Args;
 use egret_policies::diagnostic::{Code, ObjectRef, Severity};
 
-use crate::output::{Format, Out};
-use crate::reach::input::{From, ReachError};
-use crate::reach::load::Loaded;
-use crate::verdict::texts::Texts;
+use crate::manifests::text::ManifestTexts;
+use crate::options::{ManifestOptions, ReachError};
+use crate::output::{Format, TerminalWrite};
+use crate::reach::load::LoadedCluster;
 
 pub mod code;
 pub mod finding;
-pub mod objects;
 pub mod scope;
 mod subjects;
 mod order;
@@ -22,17 +21,17 @@ mod ports;
 mod names;
 mod text;
 
+use crate::manifests::objects::WrittenObjects;
 use code::SAME_NAME;
 use finding::Finding;
-use objects::Objects;
-use scope::Scope;
+use scope::LintScope;
 
 /// What is asked on the command line.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// The addresses of the DNS server that pods ask; otherwise the pods k8s-app=kube-dns of kube-system
     #[arg(long, value_name = "ADDRESS")]
     dns: Vec<IpAddr>,
@@ -51,7 +50,7 @@ Exit status:
 
 /// Whether something is to be corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cleanness {
+pub enum LintResult {
     /// Nothing but infos.
     Clean,
     /// A warning or an error.
@@ -63,10 +62,14 @@ impl Arguments {
     ///
     /// # Errors
     /// Why nothing can be said.
-    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<Cleanness, ReachError> {
-        let texts = Texts::read(&self.from.manifests)?;
-        let loaded = Loaded::of_texts(&texts, &self.from)?.as_enforced();
-        let objects = Objects::of(&texts);
+    pub fn run(
+        &self,
+        out: &mut impl TerminalWrite,
+        remarks: &mut impl Write,
+    ) -> Result<LintResult, ReachError> {
+        let texts = ManifestTexts::read(&self.from.manifests)?;
+        let loaded = LoadedCluster::of_texts(&texts, &self.from)?.as_enforced();
+        let objects = WrittenObjects::of(&texts);
         write_remarks(&loaded, &objects, remarks)?;
         let servers: Vec<IpAddr> = self
             .dns
@@ -82,8 +85,8 @@ impl Arguments {
 
 /// Everything that is found, by file and line.
 #[must_use]
-pub fn find(loaded: &Loaded, objects: &Objects, dns: &[IpAddr]) -> Vec<Finding> {
-    let scope = Scope::new(loaded, objects);
+pub fn find(loaded: &LoadedCluster, objects: &WrittenObjects, dns: &[IpAddr]) -> Vec<Finding> {
+    let scope = LintScope::new(loaded, objects);
     let mut findings: Vec<Finding> = objects.problems.iter().map(Finding::of_problem).collect();
     findings.extend(noted(loaded, objects));
     findings.extend(subjects::selecting_nothing(&scope));
@@ -102,7 +105,7 @@ pub fn find(loaded: &Loaded, objects: &Objects, dns: &[IpAddr]) -> Vec<Finding> 
 }
 
 /// What reading and lowering noted. Equal priorities are looked at again: only where they matter.
-fn noted(loaded: &Loaded, objects: &Objects) -> Vec<Finding> {
+fn noted(loaded: &LoadedCluster, objects: &WrittenObjects) -> Vec<Finding> {
     let manifests = &loaded.manifests;
     let mut findings = Vec::new();
     for (object, notes) in &manifests.object_notes {
@@ -123,20 +126,20 @@ fn noted(loaded: &Loaded, objects: &Objects) -> Vec<Finding> {
     findings
 }
 
-fn cleanness(findings: &[Finding]) -> Cleanness {
+fn cleanness(findings: &[Finding]) -> LintResult {
     let counts = |finding: &Finding| match finding.severity {
         Severity::Error | Severity::Warning => true,
         Severity::Info => false,
     };
     if findings.iter().any(counts) {
-        Cleanness::Found
+        LintResult::Found
     } else {
-        Cleanness::Clean
+        LintResult::Clean
     }
 }
 
 /// Problems of files are findings; what else is remarked of files is not.
-fn write_remarks(loaded: &Loaded, objects: &Objects, out: &mut impl Write) -> io::Result<()> {
+fn write_remarks(loaded: &LoadedCluster, objects: &WrittenObjects, out: &mut impl Write) -> io::Result<()> {
     let problems: Vec<String> = objects.problems.iter().map(ToString::to_string).collect();
     for remark in &loaded.manifests.remarks {
         if !problems.contains(remark) {

@@ -10,18 +10,18 @@ use comfy_table::Cell;
 use egret_policies::model::Direction;
 use serde::Serialize;
 
-use crate::output::{Out, write_json, write_yaml};
+use crate::options::{ManifestOptions, ReachError};
+use crate::output::{PLAIN, count, empty_table, header};
+use crate::output::{TerminalWrite, write_json, write_yaml};
 use crate::reach::Reach;
+use crate::reach::connection_end::{End, EndPair};
+use crate::reach::ends::AllPods;
 use crate::reach::fold::{Folding, Unit};
-use crate::reach::input::{From, ReachError};
-use crate::reach::json::EndsJson;
-use crate::reach::load::Loaded;
+use crate::reach::json::JsonEnds;
+use crate::reach::load::LoadedCluster;
 use crate::reach::merge::{Row, merge, merge_way};
-use crate::reach::names::Everybody;
-use crate::reach::place::{Place, Way};
-use crate::reach::points::{Extent, Point, way_between};
+use crate::reach::points::{EndPairVerdicts, PartExtent, way_between};
 use crate::reach::ports::PortSet;
-use crate::verdict::table::{PLAIN, count, empty_table, header};
 
 mod dot;
 
@@ -30,7 +30,7 @@ mod dot;
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// List each pod for itself, not each workload
     #[arg(long)]
     pods: bool,
@@ -68,9 +68,9 @@ enum Output {
 }
 
 #[derive(Serialize)]
-struct Allowed<'a> {
+struct AllowedConnection<'a> {
     #[serde(flatten)]
-    ends: EndsJson,
+    ends: JsonEnds,
     ports: &'a PortSet,
 }
 
@@ -79,8 +79,8 @@ impl Arguments {
     ///
     /// # Errors
     /// Why there is no list.
-    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<(), ReachError> {
-        let reach = Reach::new(Loaded::read(&self.from)?);
+    pub fn run(&self, out: &mut impl TerminalWrite, remarks: &mut impl Write) -> Result<(), ReachError> {
+        let reach = Reach::new(LoadedCluster::read(&self.from)?);
         let folding = if self.pods {
             Folding::Pods
         } else {
@@ -89,7 +89,7 @@ impl Arguments {
         let units = reach.units(folding, &BTreeSet::new());
         let rows = connections(&reach, &units);
         reach.loaded.write_remarks(remarks)?;
-        let objects = || -> Vec<Allowed<'_>> { rows.iter().map(object).collect() };
+        let objects = || -> Vec<AllowedConnection<'_>> { rows.iter().map(object).collect() };
         match self.output {
             Output::Table => out.write_table(|| table(&units, &rows))?,
             Output::Json => write_json(rows.iter().map(object), out)?,
@@ -109,48 +109,51 @@ pub fn connections(reach: &Reach, units: &[Unit]) -> Vec<Row<Rc<PortSet>>> {
         for other in units {
             let allowed = reach.allowed_between(unit, other).map(|(family, ports)| {
                 let ports = Some(ports).filter(|ports| !ports.is_empty());
-                (Extent::Family(family), ports)
+                (PartExtent::Family(family), ports)
             });
             merge_way(&way_between(unit, other), allowed, &mut rows);
         }
         let (by_others, by_pods): (Vec<Row<_>>, Vec<Row<_>>) = merge(with_others(reach, unit))
             .into_iter()
-            .partition(|row| matches!(row.way.to, Place::Pods(_)));
+            .partition(|row| matches!(row.ends.to, End::Pods(_)));
         rows.extend(by_pods);
         opened_by_others.extend(by_others);
     }
-    opened_by_others.sort_by(|one, other| one.way.cmp(&other.way));
+    opened_by_others.sort_by(|one, other| one.ends.cmp(&other.ends));
     rows.append(&mut opened_by_others);
     rows
 }
 
 /// What is allowed between pods and whatever is no pod.
-fn with_others(reach: &Reach, unit: &Unit) -> impl Iterator<Item = (Way, Extent, Option<Rc<PortSet>>)> {
+fn with_others(
+    reach: &Reach,
+    unit: &Unit,
+) -> impl Iterator<Item = (EndPair, PartExtent, Option<Rc<PortSet>>)> {
     let mut points = reach.with_nodes(unit);
     for direction in Direction::ALL {
-        let cuts = reach.cuts(unit, direction);
+        let cuts = reach.boundaries(unit, direction);
         points.extend(reach.with_outside(unit, direction, &cuts));
         points.extend(reach.with_names(unit, &cuts));
     }
     points.into_iter().map(|point| {
         let ports = Some(ports(&point)).filter(|ports| !ports.is_empty());
-        (point.way, point.extent, ports.map(Rc::new))
+        (point.ends, point.extent, ports.map(Rc::new))
     })
 }
 
 /// What is allowed; of names, what is allowed because of them.
-fn ports(point: &Point) -> PortSet {
-    let allowed = point.said.allowed();
-    match &point.untold {
+fn ports(point: &EndPairVerdicts) -> PortSet {
+    let allowed = point.verdicts.allowed();
+    match &point.without_record {
         Some(untold) if allowed == *untold => PortSet::none(),
         Some(untold) => allowed.without(untold),
         None => allowed,
     }
 }
 
-fn object(row: &Row<Rc<PortSet>>) -> Allowed<'_> {
-    Allowed {
-        ends: EndsJson::of(row),
+fn object(row: &Row<Rc<PortSet>>) -> AllowedConnection<'_> {
+    AllowedConnection {
+        ends: JsonEnds::of(row),
         ports: &row.value,
     }
 }
@@ -165,7 +168,7 @@ fn table(units: &[Unit], rows: &[Row<Rc<PortSet>>]) -> String {
         let mut texts = texts.borrow_mut();
         Rc::clone(texts.entry(key).or_insert_with(|| words(row).into()))
     };
-    for several in Everybody::of(units).gather(rows, said) {
+    for several in AllPods::of(units).gather(rows, said) {
         table.add_row(
             [
                 several.from.join("\n"),

@@ -9,27 +9,27 @@ use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, Width, presets};
 use egret_shared::net::{Family, PortRange, Transport};
 use serde::Serialize;
 
-use crate::output::{Format, Out};
+use crate::options::{ManifestOptions, ReachError};
+use crate::output::{Format, TerminalWrite};
+use crate::output::{WIDTH, empty_table, header};
 use crate::reach::Reach;
 use crate::reach::fold::{Folding, Unit};
-use crate::reach::input::{From, ReachError};
-use crate::reach::load::Loaded;
+use crate::reach::load::LoadedCluster;
 use crate::reach::ports::PortSet;
-use crate::verdict::row::Word;
-use crate::verdict::table::{WIDTH, empty_table, header};
+use crate::verdict::row::VerdictWord;
 
 /// What is asked on the command line.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
     /// The destination port; ICMP has none
     #[arg(long, value_name = "PORT")]
     port: Option<NonZeroU16>,
     /// The protocol
-    #[arg(long, value_enum, ignore_case = true, default_value_t = Protocol::Tcp)]
-    protocol: Protocol,
+    #[arg(long, value_enum, ignore_case = true, default_value_t = MatrixProtocol::Tcp)]
+    protocol: MatrixProtocol,
     /// Show each pod for itself, not each workload
     #[arg(long)]
     pods: bool,
@@ -52,7 +52,7 @@ Exit status:
 
 /// A protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Protocol {
+enum MatrixProtocol {
     #[value(name = "TCP")]
     Tcp,
     #[value(name = "UDP")]
@@ -64,14 +64,14 @@ enum Protocol {
 }
 
 /// What becomes of connections from one unit to another, by family.
-type Verdicts = BTreeMap<Family, Word>;
+type FamilyVerdicts = BTreeMap<Family, VerdictWord>;
 
 #[derive(Serialize)]
-struct Pair<'a> {
+struct UnitPair<'a> {
     from: String,
     to: String,
     verdict: &'static str,
-    families: &'a Verdicts,
+    families: &'a FamilyVerdicts,
 }
 
 impl Arguments {
@@ -79,9 +79,9 @@ impl Arguments {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<(), ReachError> {
+    pub fn run(&self, out: &mut impl TerminalWrite, remarks: &mut impl Write) -> Result<(), ReachError> {
         let asked = self.asked()?;
-        let reach = Reach::new(Loaded::read(&self.from)?);
+        let reach = Reach::new(LoadedCluster::read(&self.from)?);
         let folding = if self.pods {
             Folding::Pods
         } else {
@@ -97,13 +97,13 @@ impl Arguments {
 
     fn asked(&self) -> Result<PortSet, ReachError> {
         let transport = match self.protocol {
-            Protocol::Tcp => Transport::Tcp,
-            Protocol::Udp => Transport::Udp,
-            Protocol::Sctp => Transport::Sctp,
-            Protocol::Icmp if self.port.is_some() => {
+            MatrixProtocol::Tcp => Transport::Tcp,
+            MatrixProtocol::Udp => Transport::Udp,
+            MatrixProtocol::Sctp => Transport::Sctp,
+            MatrixProtocol::Icmp if self.port.is_some() => {
                 return Err(ReachError::Usage("ICMP has no port: leave out --port".to_owned()));
             }
-            Protocol::Icmp => return Ok(PortSet::icmp()),
+            MatrixProtocol::Icmp => return Ok(PortSet::icmp()),
         };
         let range = self.port.and_then(|port| PortRange::single(port.get()));
         let missing = || ReachError::Usage(format!("--port is missing: {transport} has ports, 1 to 65535"));
@@ -112,9 +112,15 @@ impl Arguments {
 }
 
 /// Of each unit, what becomes of its connections to each.
-fn judge(reach: &Reach, units: &[Unit], asked: &PortSet) -> Vec<Vec<Verdicts>> {
+fn judge(reach: &Reach, units: &[Unit], asked: &PortSet) -> Vec<Vec<FamilyVerdicts>> {
     let pair = |from: &Unit, to: &Unit| {
-        let word = |is_allowed| if is_allowed { Word::Allow } else { Word::Deny };
+        let word = |is_allowed| {
+            if is_allowed {
+                VerdictWord::Allow
+            } else {
+                VerdictWord::Deny
+            }
+        };
         let families = reach.allowed_between(from, to);
         families
             .map(|(family, allowed)| (family, word(allowed.contains(asked))))
@@ -124,11 +130,11 @@ fn judge(reach: &Reach, units: &[Unit], asked: &PortSet) -> Vec<Vec<Verdicts>> {
     units.iter().map(row).collect()
 }
 
-fn pairs<'a>(units: &[Unit], cells: &'a [Vec<Verdicts>]) -> Vec<Pair<'a>> {
+fn pairs<'a>(units: &[Unit], cells: &'a [Vec<FamilyVerdicts>]) -> Vec<UnitPair<'a>> {
     let mut pairs = Vec::new();
     for (from, row) in units.iter().zip(cells) {
         for (to, families) in units.iter().zip(row).filter(|(_, families)| !families.is_empty()) {
-            pairs.push(Pair {
+            pairs.push(UnitPair {
                 from: from.workload.to_string(),
                 to: to.workload.to_string(),
                 verdict: match only(families) {
@@ -143,13 +149,13 @@ fn pairs<'a>(units: &[Unit], cells: &'a [Vec<Verdicts>]) -> Vec<Pair<'a>> {
 }
 
 /// The verdict of all families; none where they differ.
-fn only(families: &Verdicts) -> Option<Word> {
+fn only(families: &FamilyVerdicts) -> Option<VerdictWord> {
     let first = families.values().next().copied()?;
     families.values().all(|word| *word == first).then_some(first)
 }
 
 /// As many columns beside each other as fit; the others come below, in tables of their own.
-fn table(units: &[Unit], cells: &[Vec<Verdicts>], asked: &PortSet) -> String {
+fn table(units: &[Unit], cells: &[Vec<FamilyVerdicts>], asked: &PortSet) -> String {
     const NAME_WIDTH: u16 = 48;
     let number_width = units.len().to_string().len();
     let longest = units
@@ -183,11 +189,11 @@ fn table(units: &[Unit], cells: &[Vec<Verdicts>], asked: &PortSet) -> String {
     text
 }
 
-fn mark(families: &Verdicts, is_own: bool) -> Cell {
+fn mark(families: &FamilyVerdicts, is_own: bool) -> Cell {
     match only(families) {
-        Some(Word::Allow) => Cell::new("✓").fg(Color::Green),
-        Some(Word::Deny | Word::Error) => Cell::new("✗").fg(Color::Red),
-        None if families.get(&Family::V4) == Some(&Word::Allow) => Cell::new("4").fg(Color::Yellow),
+        Some(VerdictWord::Allow) => Cell::new("✓").fg(Color::Green),
+        Some(VerdictWord::Deny | VerdictWord::Error) => Cell::new("✗").fg(Color::Red),
+        None if families.get(&Family::V4) == Some(&VerdictWord::Allow) => Cell::new("4").fg(Color::Yellow),
         None if !families.is_empty() => Cell::new("6").fg(Color::Yellow),
         None if is_own => Cell::new("·"),
         None => Cell::new(""),

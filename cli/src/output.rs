@@ -1,22 +1,29 @@
 //! How answers are printed: the same forms for every command, and colours only where somebody looks and wants them.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell;
 use std::env;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
-use comfy_table::Table;
+use comfy_table::{Attribute, Cell, ContentArrangement, LineStyle, Table, TableStyle};
 use egret_shared::escape;
 use serde::Serialize;
 
+/// The columns of a terminal that tables and sentences fit into.
+pub(crate) const WIDTH: u16 = 100;
+
+/// A line under the header and nothing else.
+pub(crate) const PLAIN: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
 thread_local! {
-    /// Whether tables are rendered without colours, see [`Out::write_table`].
-    static IS_PLAIN: Cell<bool> = const { Cell::new(false) };
+    /// Whether tables are rendered without colours, see [`TerminalWrite::write_table`].
+    static IS_PLAIN: cell::Cell<bool> = const { cell::Cell::new(false) };
 }
 
 /// Where answers go.
-pub trait Out: Write {
+pub trait TerminalWrite: Write {
     /// Writes text that may have colours of its own: only where nothing else in it is escaped, as a colour that came from a
     /// manifest looks like one of its own.
     ///
@@ -27,12 +34,12 @@ pub trait Out: Write {
 
 /// Escapes what terminals obey, a line at a time: names, comments and paths come from elsewhere.
 #[derive(Debug)]
-pub struct Escaped<W: Write> {
+pub struct EscapingWriter<W: Write> {
     to: W,
     line: Vec<u8>,
 }
 
-impl<W: Write> Escaped<W> {
+impl<W: Write> EscapingWriter<W> {
     /// Writes to `to`.
     #[must_use]
     pub const fn new(to: W) -> Self {
@@ -52,7 +59,7 @@ impl<W: Write> Escaped<W> {
     }
 }
 
-impl<W: Write> Write for Escaped<W> {
+impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
         self.line.extend_from_slice(octets);
         if octets.contains(&b'\n') {
@@ -67,7 +74,7 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-impl<W: Write> Out for Escaped<W> {
+impl<W: Write> TerminalWrite for EscapingWriter<W> {
     fn write_table(&mut self, render: impl Fn() -> String) -> io::Result<()> {
         IS_PLAIN.set(true);
         let plain = render();
@@ -101,7 +108,7 @@ impl Format {
         self,
         rows: &[T],
         table: impl Fn() -> String,
-        out: &mut impl Out,
+        out: &mut impl TerminalWrite,
     ) -> io::Result<()> {
         match self {
             Self::Table => out.write_table(table)?,
@@ -146,8 +153,7 @@ pub fn yaml<T: Serialize>(value: &T) -> io::Result<String> {
 
 /// A table that is without colours where nobody wants them: on what is no terminal, on one that knows none, and
 /// where `NO_COLOR` is set (<https://no-color.org>).
-#[must_use]
-pub fn table() -> Table {
+fn table() -> Table {
     let mut table = Table::new();
     let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
     if IS_PLAIN.get() || is_set("NO_COLOR") || env::var_os("TERM").is_some_and(|terminal| terminal == "dumb")
@@ -155,4 +161,33 @@ pub fn table() -> Table {
         table.force_no_tty();
     }
     table
+}
+
+/// An empty table, as wide as tables may be.
+pub(crate) fn empty_table(style: TableStyle) -> Table {
+    let mut table = table();
+    table
+        .load_style(style)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH);
+    table
+}
+
+/// The head of a column.
+pub(crate) fn header(text: &str) -> Cell {
+    Cell::new(text).add_attribute(Attribute::Bold)
+}
+
+/// The first of some items, and how many more there are.
+pub(crate) fn first_of(items: &[String], shown: usize) -> String {
+    let text = items.iter().take(shown).cloned().collect::<Vec<_>>().join(", ");
+    match items.len().saturating_sub(shown) {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}
+
+/// A number with its noun.
+pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }

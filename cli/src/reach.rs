@@ -15,58 +15,58 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use egret_policies::memory::Decision;
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::{Entity, PodLife};
 use egret_policies::rules::{Member as SetMember, SetId, SetKind};
+use egret_policies::simulator::Decision;
 use egret_shared::net::{IpNet, PortRange};
 use egret_shared::pod::PodKey;
 
-pub mod input;
 pub mod addresses;
+pub mod decision;
 pub mod fold;
 pub mod load;
 pub mod json;
 pub mod merge;
-pub mod names;
-pub mod place;
+pub mod ends;
+pub mod connection_end;
 pub mod points;
 pub mod ports;
 pub mod ranges;
 pub mod rules;
 
-use load::Loaded;
+use load::LoadedCluster;
 use ports::PortSet;
-use rules::{Facts, Rules, Slice, allowed};
+use rules::{DecidedPorts, Facts, RuleSet, allowed};
 
 /// The rules and sets of a cluster, ready to be asked.
 #[derive(Debug)]
 pub struct Reach {
     /// What was read.
-    pub loaded: Loaded,
+    pub loaded: LoadedCluster,
     /// Nodes by name, with the addresses that are theirs.
     pub nodes: BTreeMap<Arc<str>, BTreeSet<IpAddr>>,
-    sets: Sets,
+    sets: SetMembership,
     records: BTreeMap<SetId, Arc<str>>,
-    known_rules: RefCell<Known<Rules>>,
-    known_facts: RefCell<Known<Facts>>,
-    judged: RefCell<HashMap<(RulesId, FactsId), JudgedOnce>>,
+    known_rules: RefCell<Interner<RuleSet>>,
+    known_facts: RefCell<Interner<Facts>>,
+    verdicts: RefCell<HashMap<(RulesId, FactsId), CachedVerdicts>>,
     /// The same by what of the facts the rules ask for.
-    judged_relevant: RefCell<HashMap<(RulesId, Facts), JudgedOnce>>,
+    verdicts_by_relevant_facts: RefCell<HashMap<(RulesId, Facts), CachedVerdicts>>,
     /// The sets that rules name.
     named: RefCell<HashMap<RulesId, HashSet<SetId>>>,
-    known_ports: RefCell<Known<PortSet>>,
+    known_ports: RefCell<Interner<PortSet>>,
     /// What the rules allow, by the numbers of rules and facts.
     ports: RefCell<Vec<Vec<Option<PortsId>>>>,
     both: RefCell<HashMap<(PortsId, PortsId), Rc<PortSet>>>,
-    outside: RefCell<HashMap<Outside, FactsId>>,
+    outside: RefCell<HashMap<OutsidePeer, FactsId>>,
 }
 
 /// An address outside, and the name that it was asked by.
-type Outside = (IpAddr, Option<Arc<str>>);
+type OutsidePeer = (IpAddr, Option<Arc<str>>);
 
 /// What rules say of somebody, and the ports that they let through.
-type JudgedOnce = (Rc<Judged>, PortsId);
+type CachedVerdicts = (Rc<PortVerdicts>, PortsId);
 
 /// Equal rules have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,17 +80,17 @@ pub struct FactsId(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PortsId(usize);
 
-/// What rules say of all ports.
+/// The verdicts of rules for all ports.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Judged {
+pub struct PortVerdicts {
     /// Which ports are allowed.
     pub allowed: PortSet,
     /// What was decided, port by port.
-    pub slices: Vec<Slice>,
+    pub slices: Vec<DecidedPorts>,
 }
 
-impl From<Vec<Slice>> for Judged {
-    fn from(slices: Vec<Slice>) -> Self {
+impl From<Vec<DecidedPorts>> for PortVerdicts {
+    fn from(slices: Vec<DecidedPorts>) -> Self {
         Self {
             allowed: allowed(&slices),
             slices,
@@ -98,7 +98,7 @@ impl From<Vec<Slice>> for Judged {
     }
 }
 
-impl Judged {
+impl PortVerdicts {
     /// What is decided for some of the ports: each decision once, with the ports.
     pub fn decisions<'a>(&'a self, ports: &'a PortSet) -> impl Iterator<Item = (PortSet, &'a Decision)> {
         self.slices
@@ -111,22 +111,22 @@ impl Judged {
 impl Reach {
     /// Of what was read.
     #[must_use]
-    pub fn new(loaded: Loaded) -> Self {
+    pub fn new(loaded: LoadedCluster) -> Self {
         let nodes = nodes(&loaded);
         let records = loaded
-            .memory
+            .simulator
             .sets()
             .filter(|set| set.kind == SetKind::Records)
             .map(|set| (set.id, Arc::clone(&set.description)))
             .collect();
         Self {
-            sets: Sets::of(&loaded, &nodes),
+            sets: SetMembership::of(&loaded, &nodes),
             nodes,
             records,
             known_rules: RefCell::default(),
             known_facts: RefCell::default(),
-            judged: RefCell::default(),
-            judged_relevant: RefCell::default(),
+            verdicts: RefCell::default(),
+            verdicts_by_relevant_facts: RefCell::default(),
             named: RefCell::default(),
             known_ports: RefCell::default(),
             ports: RefCell::default(),
@@ -159,8 +159,8 @@ impl Reach {
 
     /// What the rules say of an end.
     #[must_use]
-    pub fn judge(&self, rules: RulesId, facts: FactsId) -> Rc<Judged> {
-        self.judge_and_know(rules, facts).0
+    pub fn judge(&self, rules: RulesId, facts: FactsId) -> Rc<PortVerdicts> {
+        self.judge_and_intern(rules, facts).0
     }
 
     /// What the rules of both ends allow, where the destination is served at every port.
@@ -180,7 +180,7 @@ impl Reach {
             return ports;
         }
         let of_end = self.known_facts.borrow().get(facts.0);
-        let (_, ports) = self.judge_relevant(rules, &of_end);
+        let (_, ports) = self.judge_relevant_facts(rules, &of_end);
         let mut all = self.ports.borrow_mut();
         if all.len() <= rules.0 {
             all.resize(rules.0 + 1, Vec::new());
@@ -193,29 +193,31 @@ impl Reach {
         ports
     }
 
-    fn judge_and_know(&self, rules: RulesId, facts: FactsId) -> (Rc<Judged>, PortsId) {
+    fn judge_and_intern(&self, rules: RulesId, facts: FactsId) -> (Rc<PortVerdicts>, PortsId) {
         let key = (rules, facts);
-        if let Some((judged, ports)) = self.judged.borrow().get(&key) {
+        if let Some((judged, ports)) = self.verdicts.borrow().get(&key) {
             return (Rc::clone(judged), *ports);
         }
         let facts = self.known_facts.borrow().get(facts.0);
-        let (judged, ports) = self.judge_relevant(rules, &facts);
-        self.judged.borrow_mut().insert(key, (Rc::clone(&judged), ports));
+        let (judged, ports) = self.judge_relevant_facts(rules, &facts);
+        self.verdicts
+            .borrow_mut()
+            .insert(key, (Rc::clone(&judged), ports));
         (judged, ports)
     }
 
     /// Rules name few of the sets that an address is in: of ends that differ in others they say the same.
-    fn judge_relevant(&self, id: RulesId, facts: &Facts) -> (Rc<Judged>, PortsId) {
+    fn judge_relevant_facts(&self, id: RulesId, facts: &Facts) -> (Rc<PortVerdicts>, PortsId) {
         let rules = self.known_rules.borrow().get(id.0);
         let relevant = {
             let mut named = self.named.borrow_mut();
             let named = named.entry(id).or_insert_with(|| rules.sets().collect());
             facts.relevant(named)
         };
-        let mut judged = self.judged_relevant.borrow_mut();
+        let mut judged = self.verdicts_by_relevant_facts.borrow_mut();
         let (judged, ports) = judged.entry((id, relevant)).or_insert_with_key(|(_, relevant)| {
-            let judged = Judged::from(rules.judge(relevant));
-            let ports = PortsId(self.known_ports.borrow_mut().know(judged.allowed.clone()));
+            let judged = PortVerdicts::from(rules.judge(relevant));
+            let ports = PortsId(self.known_ports.borrow_mut().intern(judged.allowed.clone()));
             (Rc::new(judged), ports)
         });
         (Rc::clone(judged), *ports)
@@ -223,8 +225,8 @@ impl Reach {
 
     /// How often rules were gone through so far.
     #[must_use]
-    pub fn judgements(&self) -> usize {
-        self.judged_relevant.borrow().len()
+    pub fn evaluation_count(&self) -> usize {
+        self.verdicts_by_relevant_facts.borrow().len()
     }
 
     /// What is to be known of an address of a pod or node.
@@ -238,7 +240,7 @@ impl Reach {
         facts
             .sets
             .extend(self.sets.by_address.get(&address).cloned().unwrap_or_default());
-        self.know_facts(facts)
+        self.intern_facts(facts)
     }
 
     /// What is to be known of an address that is nobody's here, maybe told for a name.
@@ -251,7 +253,7 @@ impl Reach {
         }
         let mut sets = self.sets.of_networks(address);
         sets.extend(self.sets.of_nobody.get(&address).cloned().unwrap_or_default());
-        let facts = self.know_facts(Facts {
+        let facts = self.intern_facts(Facts {
             sets,
             name: name.cloned(),
             is_own_node: false,
@@ -260,26 +262,26 @@ impl Reach {
         facts
     }
 
-    fn know_facts(&self, facts: Facts) -> FactsId {
-        FactsId(self.known_facts.borrow_mut().know(facts))
+    fn intern_facts(&self, facts: Facts) -> FactsId {
+        FactsId(self.known_facts.borrow_mut().intern(facts))
     }
 
     /// The rules of a pod's direction; none for a pod that has no rules at all.
     fn rules_of(&self, pod: &PodKey, direction: Direction) -> Option<RulesId> {
-        let rules = self.loaded.memory.pod(pod)?.direction(direction);
-        let rules = Rules::new(pod, rules, &self.records);
-        Some(RulesId(self.known_rules.borrow_mut().know(rules)))
+        let rules = self.loaded.simulator.pod(pod)?.direction(direction);
+        let rules = RuleSet::new(pod, rules, &self.records);
+        Some(RulesId(self.known_rules.borrow_mut().intern(rules)))
     }
 }
 
-/// Values that have a number, equal ones the same.
+/// Gives equal values one number.
 #[derive(Debug)]
-struct Known<T> {
+struct Interner<T> {
     values: Vec<Rc<T>>,
     numbers: HashMap<Rc<T>, usize>,
 }
 
-impl<T> Default for Known<T> {
+impl<T> Default for Interner<T> {
     fn default() -> Self {
         Self {
             values: Vec::new(),
@@ -288,8 +290,8 @@ impl<T> Default for Known<T> {
     }
 }
 
-impl<T: Eq + std::hash::Hash> Known<T> {
-    fn know(&mut self, value: T) -> usize {
+impl<T: Eq + std::hash::Hash> Interner<T> {
+    fn intern(&mut self, value: T) -> usize {
         if let Some(number) = self.numbers.get(&value) {
             return *number;
         }
@@ -304,9 +306,9 @@ impl<T: Eq + std::hash::Hash> Known<T> {
     }
 }
 
-/// What is in which set, with the ports at which it is.
+/// Members of sets, with the ports at which they are members.
 #[derive(Debug, Default)]
-struct Sets {
+struct SetMembership {
     /// Pods and nodes.
     by_address: HashMap<IpAddr, BTreeMap<SetId, PortSet>>,
     /// Single addresses of sets that are neither a pod's nor a node's.
@@ -314,13 +316,13 @@ struct Sets {
     networks: BTreeMap<SetId, BTreeSet<IpNet>>,
 }
 
-impl Sets {
-    fn of(loaded: &Loaded, nodes: &BTreeMap<Arc<str>, BTreeSet<IpAddr>>) -> Self {
+impl SetMembership {
+    fn of(loaded: &LoadedCluster, nodes: &BTreeMap<Arc<str>, BTreeSet<IpAddr>>) -> Self {
         let mut sets = Self::default();
-        let memory = &loaded.memory;
-        let members = memory
+        let simulator = &loaded.simulator;
+        let members = simulator
             .sets()
-            .flat_map(|set| memory.members(set.id).map(|(member, _)| (set.id, member)));
+            .flat_map(|set| simulator.members(set.id).map(|(member, _)| (set.id, member)));
         for (set, member) in members {
             match member {
                 SetMember::Address(address) => sets.add(address, set, &PortSet::everything()),
@@ -359,13 +361,13 @@ impl Sets {
 }
 
 /// Nodes, with the addresses that only pods of their network show.
-fn nodes(loaded: &Loaded) -> BTreeMap<Arc<str>, BTreeSet<IpAddr>> {
+fn nodes(loaded: &LoadedCluster) -> BTreeMap<Arc<str>, BTreeSet<IpAddr>> {
     let mut nodes: BTreeMap<Arc<str>, BTreeSet<IpAddr>> = BTreeMap::new();
     for node in &loaded.manifests.nodes {
         let addresses = nodes.entry(Arc::clone(&node.name)).or_default();
         addresses.extend(node.addresses.iter().map(IpAddr::to_canonical));
     }
-    for place in &loaded.manifests.places {
+    for place in &loaded.manifests.address_reports {
         if let Entity::NodeAddressReport(report) = place {
             let addresses = report.addresses.iter().map(IpAddr::to_canonical);
             let of_node = addresses.filter(|address| loaded.cluster.pod_at(*address).is_none());

@@ -14,34 +14,26 @@ use std::io::{self, Write};
 use clap::Args;
 
 pub mod answer;
-pub mod ask;
-pub mod cluster;
-pub mod dns;
-pub mod files;
+pub mod questions;
 pub mod input;
 pub mod judge;
-pub mod manifests;
-pub mod note;
 pub mod route;
 pub mod row;
-pub mod selection;
 pub mod table;
-pub mod texts;
-pub mod unreadable;
 
-use crate::output::{Format, Out};
+use crate::output::{Format, TerminalWrite};
 
-use answer::Answerer;
-use ask::{Ask, AskError, write_remarks};
+use answer::ProbeAnswerer;
 use input::Probe;
-use row::{Row, Word};
+use questions::{QuestionArguments, QuestionError, write_remarks};
+use row::{Row, VerdictWord};
 
 /// What is asked on the command line.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    ask: Ask,
+    ask: QuestionArguments,
     /// How to print the answers
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -76,7 +68,7 @@ Exit status:
 pub enum VerdictError {
     /// What was asked cannot be read.
     #[error(transparent)]
-    Ask(#[from] AskError),
+    Ask(#[from] QuestionError),
     /// The answers cannot be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
@@ -84,7 +76,7 @@ pub enum VerdictError {
 
 /// Whether all was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AnswerStatus {
     /// Every probe has a verdict; the one of a single question is allow.
     Answered,
     /// The verdict of a single question is deny.
@@ -93,14 +85,14 @@ pub enum Outcome {
     Unanswered,
 }
 
-impl Outcome {
-    pub(crate) fn of(verdicts: impl IntoIterator<Item = Word>, is_single: bool) -> Self {
+impl AnswerStatus {
+    pub(crate) fn of(verdicts: impl IntoIterator<Item = VerdictWord>, is_single: bool) -> Self {
         verdicts
             .into_iter()
             .fold(Self::Answered, |outcome, word| match (word, outcome) {
-                (Word::Error, _) => Self::Unanswered,
-                (Word::Deny, Self::Answered) if is_single => Self::Denied,
-                (Word::Deny | Word::Allow, outcome) => outcome,
+                (VerdictWord::Error, _) => Self::Unanswered,
+                (VerdictWord::Deny, Self::Answered) if is_single => Self::Denied,
+                (VerdictWord::Deny | VerdictWord::Allow, outcome) => outcome,
             })
     }
 }
@@ -110,9 +102,13 @@ impl Arguments {
     ///
     /// # Errors
     /// Why there are no answers at all.
-    pub fn run(&self, out: &mut impl Out, remarks: &mut impl Write) -> Result<Outcome, VerdictError> {
+    pub fn run(
+        &self,
+        out: &mut impl TerminalWrite,
+        remarks: &mut impl Write,
+    ) -> Result<AnswerStatus, VerdictError> {
         let asked = self.ask.read()?;
-        let mut answerer = Answerer::new(&asked);
+        let mut answerer = ProbeAnswerer::new(&asked);
         let answers: Vec<(&Probe, Row)> = asked
             .probes
             .iter()
@@ -122,6 +118,6 @@ impl Arguments {
         let rows: Vec<&Row> = answers.iter().map(|(_, row)| row).collect();
         self.output.write(&rows, || table::render(&answers), out)?;
         let verdicts = answers.iter().map(|(_, row)| row.verdict);
-        Ok(Outcome::of(verdicts, asked.is_single))
+        Ok(AnswerStatus::of(verdicts, asked.is_single))
     }
 }

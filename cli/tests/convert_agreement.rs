@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::lower::lower;
-use egret_policies::memory::{Connection, Protocol};
 use egret_policies::model::Direction;
 use egret_policies::oracle::World;
+use egret_policies::simulator::{Connection, Protocol};
 use egret_shared::net::Transport;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;

@@ -9,10 +9,10 @@ use std::fs;
 
 use clap::Parser;
 use egret_cli::list::connections;
+use egret_cli::options::ManifestOptions;
 use egret_cli::reach::Reach;
 use egret_cli::reach::fold::Folding;
-use egret_cli::reach::input::From;
-use egret_cli::reach::load::Loaded;
+use egret_cli::reach::load::LoadedCluster;
 
 const KINDS: usize = 3;
 
@@ -20,7 +20,7 @@ const KINDS: usize = 3;
 #[derive(Parser)]
 struct Options {
     #[command(flatten)]
-    from: From,
+    from: ManifestOptions,
 }
 
 /// Pods of three kinds; a policy lets each kind reach the next one, and one of another namespace has a rule for each pod.
@@ -69,11 +69,11 @@ fn judgements(pods: usize) -> (usize, usize) {
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("all.yaml"), manifests(pods)).unwrap();
     let options = Options::parse_from(["egret", "--manifests", folder.to_str().unwrap()]);
-    let reach = Reach::new(Loaded::read(&options.from).unwrap());
+    let reach = Reach::new(LoadedCluster::read(&options.from).unwrap());
     fs::remove_dir_all(&folder).unwrap();
     let units = reach.units(Folding::Pods, &BTreeSet::new());
     let rows = connections(&reach, &units);
-    (reach.judgements(), rows.len())
+    (reach.evaluation_count(), rows.len())
 }
 
 #[test]

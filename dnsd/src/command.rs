@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::config::Args;
-use crate::{check, convert};
+use crate::config::{check, convert};
 
 /// Answers the pods' DNS queries, notes which pod was told which addresses, and holds an answer until the
 /// kernel lets the pod connect.

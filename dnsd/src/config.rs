@@ -1,13 +1,20 @@
-//! What dnsd is told to do: `Written` is what people write, on the command line and in the file; `Config` is
+//! What dnsd is told to do: `RawConfig` is what people write, on the command line and in the file; `Config` is
 //! what is meant, whole and within its ranges.
 
-mod value;
-mod written;
+pub mod model;
+pub mod corefile;
+pub mod check;
+pub mod convert;
+pub mod environment;
+mod values;
+mod options;
 mod lower;
-mod corefile;
+mod corefile_blocks;
 mod servers;
-mod cut;
+mod nxdomain_cut;
 mod host;
+pub mod host_setup;
+pub mod node_cache;
 mod intercept;
 
 use std::collections::BTreeSet;
@@ -18,27 +25,27 @@ use std::time::Duration;
 use egret_shared::net::IpNet;
 use egret_shared::rt::config::{ConfigError, load};
 
-use crate::answer::TtlLimits;
-use crate::cut::CutZone;
-use crate::hold::HoldLimits;
-use crate::intercept::Interception;
-use crate::ledger::LedgerLimits;
-use crate::message::WireName;
-use crate::node_cache::keeper::Setup;
-use crate::plan::{Forward, Plan, Zone};
-use crate::rate::RateLimits;
-use crate::tally::Places;
+use crate::config::model::{Forward, Plan, Zone};
+use crate::dns::answer::TtlLimits;
+use crate::dns::message::WireName;
+use crate::enforcement::gate::GateLimits;
+use crate::enforcement::records::RecordLimits;
+use crate::limits::permits::PermitLimits;
+use crate::limits::rate::RateLimits;
+pub use nxdomain_cut::{CutZone, ZoneKind};
 
-pub use host::{FallbackKind, Host};
-pub use intercept::{Intercept, MarkBits, Whom};
-pub use value::{InvalidValue, OnStall, Size, Span, Upstream};
-pub use written::{Args, Written};
+use host_setup::{HostSetup, Interception};
+
+pub use host::{FallbackKind, HostOptions};
+pub use intercept::{InterceptOptions, InterceptUpstream, MarkBits};
+pub use options::{Args, RawConfig};
+pub use values::{ByteSize, InvalidValue, MillisDuration, OnStall, Upstream};
 
 /// The configuration as it is meant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// What needs a restart to change.
-    pub fixed: Fixed,
+    pub fixed: StartupConfig,
     /// The server blocks: where clients ask, and what answers them.
     pub plan: Plan,
     /// What was understood otherwise than it may have been meant, for the log.
@@ -46,7 +53,7 @@ pub struct Config {
     /// How long all of them are waited for.
     pub total_timeout: Duration,
     /// Queries that may wait for upstreams.
-    pub waiting: Places,
+    pub waiting: PermitLimits,
     /// Queries in a second.
     pub queries_per_second: RateLimits,
     /// The largest datagram, to clients and from upstreams.
@@ -54,7 +61,7 @@ pub struct Config {
     /// What becomes of an answer that cannot be held any longer.
     pub on_stall: OnStall,
     /// What may be held, and how long.
-    pub hold: HoldLimits,
+    pub hold: GateLimits,
     /// Between what TTLs are brought.
     pub ttl: TtlLimits,
     /// Limits of TCP.
@@ -71,7 +78,7 @@ pub struct Config {
 
 /// The part of the configuration that needs a restart to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fixed {
+pub struct StartupConfig {
     /// The enforcer's socket.
     pub link: PathBuf,
     /// Where operators ask.
@@ -81,7 +88,7 @@ pub struct Fixed {
     /// Threads that answer.
     pub threads: usize,
     /// What is set up on this host, if anything.
-    pub host: Option<Setup>,
+    pub host: Option<HostSetup>,
     /// Where a successor asks for the sockets.
     pub handover: Option<PathBuf>,
     /// Where how setting up goes is answered, as node-cache does.
@@ -92,7 +99,7 @@ pub struct Fixed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
     /// Connections that may be open.
-    pub connections: Places,
+    pub connections: PermitLimits,
     /// How long a connection may be idle.
     pub idle: Duration,
 }
@@ -138,7 +145,7 @@ pub enum Invalid {
         accepted: String,
     },
     /// The Corefile.
-    #[error("{}", .0.join("\n"))]
+    #[error("{}",.0.join("\n"))]
     Corefile(Vec<String>),
 }
 
@@ -152,13 +159,13 @@ impl Config {
     /// With the field, or the file, line and column.
     pub fn load(args: &Args) -> Result<Self, Invalid> {
         let file = match &args.config {
-            Some(path) => load::<Written>(path)?,
-            None => Written::default(),
+            Some(path) => load::<RawConfig>(path)?,
+            None => RawConfig::default(),
         };
-        let written = args.written.clone().over(file);
-        let (host, intercept) = (written.host.clone(), written.intercept.clone());
-        let searched = cut::searched(written.nxdomain_cut, written.nxdomain_cut_search.as_deref())?;
-        let mut config = written.whole(args)?;
+        let raw = args.raw.clone().over(file);
+        let (host, intercept) = (raw.host.clone(), raw.intercept.clone());
+        let searched = nxdomain_cut::searched(raw.nxdomain_cut, raw.nxdomain_cut_search.as_deref())?;
+        let mut config = raw.with_corefile(args)?;
         config.search_in(searched);
         match &args.node_cache {
             Some(flags) => {
@@ -169,7 +176,7 @@ impl Config {
             None => config.fixed.host = host.setup(&config.plan)?,
         }
         config.trusted_originals = intercept.trusted()?;
-        config.fixed.host = intercept.add_to(config.fixed.host)?;
+        config.fixed.host = intercept.apply(config.fixed.host)?;
         Ok(config)
     }
 
@@ -184,7 +191,7 @@ impl Config {
 
     /// Whether the sockets of this address are given what pods ask of others.
     #[must_use]
-    pub fn catches_at(&self, address: SocketAddr) -> bool {
+    pub fn intercepts_at(&self, address: SocketAddr) -> bool {
         self.interception()
             .is_some_and(|interception| interception.is_at(address))
     }
@@ -199,7 +206,7 @@ impl Config {
     #[must_use]
     pub fn interception(&self) -> Option<&Interception> {
         let setup = self.fixed.host.as_ref()?;
-        setup.situation.intercept.as_ref()
+        setup.settings.intercept.as_ref()
     }
 
     /// The fields by which `other` differs that need a restart.
@@ -220,18 +227,18 @@ impl Config {
     }
 }
 
-impl Written {
+impl RawConfig {
     /// With the blocks of the Corefile, if one is named.
-    fn whole(self, args: &Args) -> Result<Config, Invalid> {
+    fn with_corefile(self, args: &Args) -> Result<Config, Invalid> {
         let Some(path) = self.corefile.clone() else {
-            return self.mean();
+            return self.validate();
         };
         let port = args
             .node_cache
             .as_ref()
-            .map_or(corefile::PORT, |flags| flags.dns_port);
-        let (plan, warnings) = corefile::load(&path, port)?;
-        let config = self.mean_with(Some(plan))?;
+            .map_or(corefile_blocks::PORT, |flags| flags.dns_port);
+        let (plan, warnings) = corefile_blocks::load(&path, port)?;
+        let config = self.validate_with(Some(plan))?;
         Ok(Config { warnings, ..config })
     }
 
@@ -239,9 +246,9 @@ impl Written {
     ///
     /// # Errors
     /// With the field.
-    pub fn mean(mut self) -> Result<Config, Invalid> {
+    pub fn validate(mut self) -> Result<Config, Invalid> {
         let blocks = self.take_servers().map(servers::Servers::plan).transpose()?;
-        self.mean_with(blocks)
+        self.validate_with(blocks)
     }
 
     /// The server blocks and what is said beside them, if there are blocks.
@@ -255,7 +262,7 @@ impl Written {
     }
 
     /// The same with server blocks that were written elsewhere, in the place of the simple form.
-    fn mean_with(self, blocks: Option<Plan>) -> Result<Config, Invalid> {
+    fn validate_with(self, blocks: Option<Plan>) -> Result<Config, Invalid> {
         let ttl = self.ttl_limits()?;
         let simple = match &blocks {
             Some(_) => self.is_without_simple_form().map(|()| None)?,
@@ -269,24 +276,24 @@ impl Written {
             .clone()
             .unwrap_or_else(|| blocks.iter().map(|_| "cluster.local".to_owned()).collect());
         let cluster_domains = zones("clusterDomains", cluster_domains)?;
-        let cut_zones = cut::zones(
+        let cut_zones = nxdomain_cut::zones(
             self.nxdomain_cut,
             self.nxdomain_cut_zones.clone().unwrap_or_default(),
             &cluster_domains,
         )?;
-        let ledger = LedgerLimits {
+        let records = RecordLimits {
             per_client: count("recordsPerClient", self.records_per_client, 10_000)?,
             total: count("recordsTotal", self.records_total, 200_000)?,
             grace: span("recordGrace", self.record_grace, 30_000, 0, 86_400_000)?,
         };
-        let hold = HoldLimits {
+        let hold = GateLimits {
             deadline: span("stallDeadline", self.stall_deadline, 200, 1, 4_000)?,
             per_client: count("heldPerClient", self.held_per_client, 200)?,
             total: within("heldTotal", self.held_total, 2_000, 1, 8_000)?,
-            ledger,
+            records,
         };
         let config = Config {
-            fixed: Fixed {
+            fixed: StartupConfig {
                 link: self.link.unwrap_or_else(|| PathBuf::from("/run/egret/link.sock")),
                 admin: self
                     .admin
@@ -305,7 +312,7 @@ impl Written {
             }),
             warnings: Vec::new(),
             total_timeout: span("totalTimeout", self.total_timeout, 4_500, 50, 60_000)?,
-            waiting: Places {
+            waiting: PermitLimits {
                 per_client: count("waitingPerClient", self.waiting_per_client, 1_024)?,
                 total: count("waitingTotal", self.waiting_total, 4_096)?,
             },
@@ -318,7 +325,7 @@ impl Written {
             hold,
             ttl,
             tcp: TcpLimits {
-                connections: Places {
+                connections: PermitLimits {
                     per_client: count("tcpConnectionsPerClient", self.tcp_connections_per_client, 100)?,
                     total: count("tcpConnections", self.tcp_connections, 1_000)?,
                 },
@@ -339,8 +346,8 @@ impl Written {
         }
     }
 
-    fn simple_form(&self) -> Result<lower::Simple, Invalid> {
-        Ok(lower::Simple {
+    fn simple_form(&self) -> Result<lower::SimpleForm, Invalid> {
+        Ok(lower::SimpleForm {
             listen: some("listen", self.listen.clone(), "one or more ADDRESS:PORT")?,
             upstreams: some(
                 "upstreams",
@@ -471,18 +478,18 @@ fn within<T: PartialOrd + std::fmt::Display>(
 
 fn span(
     field: &'static str,
-    value: Option<Span>,
+    value: Option<MillisDuration>,
     default: u64,
     least: u64,
     most: u64,
 ) -> Result<Duration, Invalid> {
-    let [default, least, most] = [default, least, most].map(Span::from_millis);
-    within(field, value, default, least, most).map(Span::as_duration)
+    let [default, least, most] = [default, least, most].map(MillisDuration::from_millis);
+    within(field, value, default, least, most).map(MillisDuration::as_duration)
 }
 
-fn size(field: &'static str, value: Option<Size>) -> Result<usize, Invalid> {
-    let [default, least, most] = [32 << 20, 1 << 20, 16 << 30].map(Size::from_octets);
-    within(field, value, default, least, most).map(Size::as_octets)
+fn size(field: &'static str, value: Option<ByteSize>) -> Result<usize, Invalid> {
+    let [default, least, most] = [32 << 20, 1 << 20, 16 << 30].map(ByteSize::from_octets);
+    within(field, value, default, least, most).map(ByteSize::as_octets)
 }
 
 /// The path of the file, for logs.

@@ -1,55 +1,31 @@
-//! dnsd: answers the pods' DNS queries, notes who was told what, and holds an answer until the kernel is ready.
+//! dnsd: answers the pods' DNS queries, records who was given which addresses, and holds an answer until the kernel is ready.
+//!
+//! A query passes these rooms, and the answer comes back through them:
 //!
 //! ```text
-//!  listen ──▶ message ──▶ client ──▶ server ──▶ cache ──▶ local, forward ──▶ exchange ──▶ observe ──▶ ledger ──▶ hold ──▶ release ──▶ listen
-//!                                                                                                        │          ▲
-//!                                                                                                        └── link ──┘
+//!  listener ──▶ pipeline ──▶ zones ──▶ cache ──▶ plugins, upstream ──▶ enforcement ──▶ listener
+//!                  │                                                       ▲
+//!                  └── limits                                    link ─────┘
 //! ```
 //!
-//! `resolve` is the way of one query through all of it. `message`, `answer`, `exchange`, `observe`, `cache`,
-//! `ledger` and `hold` do no IO and read no clock.
+//! The rooms stand in the order of use: a room uses only those above it (`integration/tests/architecture.rs`). `config::model`
+//! is below the other rooms, and the readers of `config` are above `enforcement`. `dns`, `cache`, `plugins` and, of
+//! `enforcement`, the records and the gate do no IO and read no clock.
 
-pub mod command;
-pub mod config;
-pub mod plan;
-pub mod corefile;
-pub mod check;
-pub mod convert;
-pub mod message;
-mod batch;
-mod room;
-mod arrival;
-pub mod listen;
-pub mod client;
-pub mod resolve;
-pub mod answer;
-pub mod server;
-pub mod cache;
-pub mod cut;
-pub mod local;
-pub mod forward;
-pub mod exchange;
-pub mod observe;
-pub mod ledger;
-pub mod hold;
-pub mod release;
-pub mod link;
-pub mod node_cache;
-pub mod intercept;
-pub mod handover;
-pub mod memory;
-pub mod quota;
-pub mod tally;
-pub mod threads;
-mod wanted;
-mod table;
-mod heard;
-pub mod rate;
-pub mod environment;
 pub mod exit;
-pub mod files;
-pub mod faults;
-pub mod metrics;
-mod sums;
-pub mod admin;
-pub mod pages;
+mod hash;
+pub mod net;
+pub mod dns;
+pub mod limits;
+pub mod cache;
+pub mod upstream;
+pub mod plugins;
+pub mod enforcement;
+pub mod config;
+pub mod zones;
+pub mod pipeline;
+pub mod takeover;
+pub mod listener;
+pub mod host;
+pub mod telemetry;
+pub mod command;

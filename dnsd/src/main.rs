@@ -1,7 +1,6 @@
 //! The program: usage, configuration, start, serve, drain.
 
 mod daemon;
-mod host;
 
 use std::borrow::Cow;
 use std::process::ExitCode;
@@ -9,14 +8,14 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use egret_dnsd::command::{Command, CommandLine};
-use egret_dnsd::config::{Args, Config, Invalid, Written};
+use egret_dnsd::config::node_cache::flags::{self, read};
+use egret_dnsd::config::node_cache::usage::{USAGE as NODE_CACHE_USAGE, flags_of, plugins};
+use egret_dnsd::config::{Args, Config, Invalid, RawConfig};
 use egret_dnsd::exit::USAGE;
-use egret_dnsd::faults::{self, Fault};
-use egret_dnsd::metrics::{BUCKETS, COREDNS_BUCKETS};
-use egret_dnsd::node_cache::call::{USAGE as NODE_CACHE_USAGE, flags_of, plugins};
-use egret_dnsd::node_cache::flags::{self, read};
-use egret_dnsd::node_cache::keeper::{Prepared, SetupErrors};
-use egret_dnsd::node_cache::source::Source;
+use egret_dnsd::host::node_cache::reconciler::{PreparedHost, SetupErrors};
+use egret_dnsd::host::node_cache::source::Source;
+use egret_dnsd::telemetry::faults::{self, Panic};
+use egret_dnsd::telemetry::metrics::{BUCKETS, COREDNS_BUCKETS};
 use egret_shared::escape;
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;
@@ -25,48 +24,49 @@ use tokio::sync::oneshot;
 use daemon::Daemon;
 
 fn main() -> ExitCode {
-    match wanted() {
-        Ok(Wanted::Serve(args)) => start(*args).unwrap_or_else(|error| {
+    match action() {
+        Ok(Action::Serve(args)) => start(*args).unwrap_or_else(|error| {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
         }),
-        Ok(Wanted::Do(command)) => command.run(),
+        Ok(Action::Run(command)) => command.run(),
         Err(code) => code,
     }
 }
 
-enum Wanted {
+/// What the command line asks for.
+enum Action {
     Serve(Box<Args>),
-    Do(Command),
+    Run(Command),
 }
 
-/// What is wanted; or how the program ends, where that is already said.
-fn wanted() -> Result<Wanted, ExitCode> {
+/// Reads the command line. The error is the exit code of a program that has already printed why it ends.
+fn action() -> Result<Action, ExitCode> {
     let words: Vec<_> = std::env::args_os().collect();
     if let Some(flags) = flags_of(&words) {
-        return Ok(Wanted::Serve(Box::new(node_cache(flags)?)));
+        return Ok(Action::Serve(Box::new(node_cache(flags)?)));
     }
     let CommandLine { args, command } =
-        CommandLine::try_parse_from(words).map_err(|error| tell_usage(&error))?;
+        CommandLine::try_parse_from(words).map_err(|error| print_usage(&error))?;
     Ok(match command {
-        Some(command) => Wanted::Do(command),
-        None => Wanted::Serve(Box::new(args)),
+        Some(command) => Action::Run(command),
+        None => Action::Serve(Box::new(args)),
     })
 }
 
 fn node_cache(words: Vec<String>) -> Result<Args, ExitCode> {
     match read(words) {
-        Ok(flags::Wanted::Serve(flags)) => Ok(Args {
+        Ok(flags::Invocation::Serve(flags)) => Ok(Args {
             config: flags.own.clone(),
-            written: Written {
+            raw: RawConfig {
                 corefile: Some(flags.corefile.clone()),
-                ..Written::default()
+                ..RawConfig::default()
             },
             node_cache: Some(flags),
         }),
-        Ok(flags::Wanted::Help) => Err(say(NODE_CACHE_USAGE)),
-        Ok(flags::Wanted::Version) => Err(say(concat!("dnsd ", env!("CARGO_PKG_VERSION"), "\n"))),
-        Ok(flags::Wanted::Plugins) => Err(say(&plugin_lines())),
+        Ok(flags::Invocation::Help) => Err(print(NODE_CACHE_USAGE)),
+        Ok(flags::Invocation::Version) => Err(print(concat!("dnsd ", env!("CARGO_PKG_VERSION"), "\n"))),
+        Ok(flags::Invocation::Plugins) => Err(print(&plugin_lines())),
         Err(error) => Err(refuse(&error)),
     }
 }
@@ -76,60 +76,60 @@ fn plugin_lines() -> String {
     lines.collect()
 }
 
-/// The first thread serves, and has the tasks of which there is one; others help it where they are wanted.
+/// Serves on this thread, with further threads for UDP where they are configured.
 fn start(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        // First of all: a signal would end it with its interface left behind, or be lost on the first process of a container.
+        // First: a signal would otherwise end dnsd with its interface left behind, or be ignored by process 1 of a container.
         let mut signals = Signals::listen()?;
-        faults::tell_to(Fault::log);
+        faults::set_panic_hook(Panic::log);
         let recorder = telemetry::Metrics::install(&BUCKETS, &COREDNS_BUCKETS)?;
-        let read = tokio::select! {
+        let loaded = tokio::select! {
             biased;
             () = signals.stop() => return Ok(ExitCode::SUCCESS),
-            read = read_beside(args) => read?,
+            loaded = load_in_thread(args) => loaded?,
         };
-        let Read {
+        let Loaded {
             args,
             config,
             source,
             errors,
-        } = match read {
-            Ok(read) => read,
+        } = match loaded {
+            Ok(loaded) => loaded,
             Err(error) => return Ok(refuse(&error)),
         };
         let setup = config.fixed.host.clone();
-        let prepared = setup.map(|setup| Prepared::new(setup, source, errors));
-        let daemon = Daemon::start(args, config, recorder, prepared).await?;
+        let host = setup.map(|setup| PreparedHost::new(setup, source, errors));
+        let daemon = Daemon::start(args, config, recorder, host).await?;
         daemon.run(signals).await?;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-/// What is there before anything is set up.
-struct Read {
+/// The configuration, and what the Corefile was made from.
+struct Loaded {
     args: Args,
     config: Config,
     source: Option<Source>,
     errors: SetupErrors,
 }
 
-/// In a thread that nobody waits for: a file may be where nothing answers.
-async fn read_beside(args: Args) -> anyhow::Result<Result<Read, Invalid>> {
-    let (sender, read) = oneshot::channel();
+/// Loads the configuration in a thread of its own: reading a file may hang.
+async fn load_in_thread(args: Args) -> anyhow::Result<Result<Loaded, Invalid>> {
+    let (sender, loaded) = oneshot::channel();
     let thread = std::thread::Builder::new().name("read".to_owned());
-    // As deep as the thread that reads them again later.
+    // The stack of the main thread, which reads the files again later.
     thread.stack_size(8 << 20).spawn(move || {
-        // Nobody hears it who was asked to stop.
-        drop(sender.send(read_files(args)));
+        // A daemon that was told to stop has dropped the receiver.
+        drop(sender.send(load(args)));
     })?;
-    read.await.context("the configuration could not be read")
+    loaded.await.context("the configuration could not be read")
 }
 
-/// The Corefile of node-cache is made before it is read.
-fn read_files(args: Args) -> Result<Read, Invalid> {
+/// With node-cache's flags, the Corefile is written first.
+fn load(args: Args) -> Result<Loaded, Invalid> {
     let errors = SetupErrors::default();
     let is_logged = args.node_cache.is_some();
     if is_logged {
@@ -147,7 +147,7 @@ fn read_files(args: Args) -> Result<Read, Invalid> {
     if !is_logged {
         telemetry::start_log();
     }
-    Ok(Read {
+    Ok(Loaded {
         args,
         config,
         source,
@@ -155,8 +155,8 @@ fn read_files(args: Args) -> Result<Read, Invalid> {
     })
 }
 
-/// `--help` and `--version` are no errors.
-fn tell_usage(error: &clap::Error) -> ExitCode {
+/// Prints what clap says. `--help` and `--version` are no errors.
+fn print_usage(error: &clap::Error) -> ExitCode {
     match escape::lines(&error.to_string()) {
         Cow::Owned(escaped) => eprint!("{escaped}"),
         Cow::Borrowed(_) => {
@@ -168,8 +168,8 @@ fn tell_usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
 }
 
-fn say(words: &str) -> ExitCode {
-    print!("{words}");
+fn print(text: &str) -> ExitCode {
+    print!("{text}");
     ExitCode::SUCCESS
 }
 

@@ -9,24 +9,21 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use egret_dnsd::answer::{Answer, Ttls};
-use egret_dnsd::cache::{Cache, Found, Hit, Key, Maker, Verdict};
-use egret_dnsd::exchange::Matched;
-use egret_dnsd::ledger::{Ledger, LedgerLimits};
-use egret_dnsd::message::Query;
-use egret_dnsd::observe::observe;
-use egret_dnsd::plan::{CacheRules, Capacity, Disabled};
-use egret_dnsd::server::{By, Known, Packed};
+use egret_dnsd::cache::{Cache, Cacheability, Found, Hit, Key, Provenance};
+use egret_dnsd::config::model::{CacheRules, Capacity, Disabled};
+use egret_dnsd::dns::answer::{Answer, Ttls};
+use egret_dnsd::dns::message::Query;
+use egret_dnsd::enforcement::observation::observe;
+use egret_dnsd::enforcement::records::{RecordLimits, Records};
+use egret_dnsd::upstream::pending_query::ValidatedResponse;
+use egret_dnsd::zones::{AnswerSource, ResolvedAnswer, StoredAnswer};
 use egret_shared::observation::{Observation, ObservedAddress};
 use hickory_proto::rr::RecordType;
 use support::{NOW, address, matched, query, response};
 
 struct Counting;
 
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    static OCTETS: Cell<isize> = const { Cell::new(0) };
-}
+thread_local! { static ALLOCATIONS : Cell < usize > = const { Cell::new(0) }; static OCTETS : Cell < isize > = const { Cell::new(0) }; }
 
 /// Octets of the heap that an allocation takes with glibc: eight more, rounded up to 16, and 32 at least (malloc.c,
 /// `request2size`).
@@ -85,14 +82,14 @@ fn rules(entries: usize) -> CacheRules {
     }
 }
 
-fn known(answer: Matched<Answer>) -> Known {
-    let verdict = Verdict::of(&rules(1), &answer.get().message(), Maker::Upstream);
-    Known {
-        told: observe(&answer, &[]).0,
-        kept: verdict.kept(),
-        maker: Maker::Upstream,
-        by: By::Forward,
-        failed: None,
+fn known(answer: ValidatedResponse<Answer>) -> ResolvedAnswer {
+    let verdict = Cacheability::of(&rules(1), &answer.get().message(), Provenance::Upstream);
+    ResolvedAnswer {
+        observation: observe(&answer, &[]).0,
+        cacheable: verdict.kept(),
+        provenance: Provenance::Upstream,
+        source: AnswerSource::Forward,
+        error: None,
         answer,
     }
 }
@@ -108,8 +105,8 @@ fn a_hit_allocates_its_reply_and_nothing_else() {
             .unwrap()
             .owned();
         if size.is_none() {
-            let pack = |place: &Key| Packed::new(&known, place.as_octets());
-            cache.insert(&Key::of(&client).unwrap(), pack, known.kept.unwrap(), NOW);
+            let pack = |place: &Key| StoredAnswer::new(&known, place.as_octets());
+            cache.insert(&Key::of(&client).unwrap(), pack, known.cacheable.unwrap(), NOW);
         }
         let (of_key, key) = allocations(|| Key::of(&client).unwrap());
         let (of_get, found) = allocations(|| cache.get(&key, NOW));
@@ -151,8 +148,8 @@ fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
                     response(asked, vec![address(&name, 60, "192.0.2.1")])
                 }));
                 let client = Query::read(&query(&name, RecordType::A, None)).unwrap().owned();
-                let pack = |place: &Key| Packed::new(&known, place.as_octets());
-                cache.insert(&Key::of(&client).unwrap(), pack, known.kept.unwrap(), NOW);
+                let pack = |place: &Key| StoredAnswer::new(&known, place.as_octets());
+                cache.insert(&Key::of(&client).unwrap(), pack, known.cacheable.unwrap(), NOW);
             }
         });
         let (said, kept) = (cache.weight(), cache.len());
@@ -165,12 +162,12 @@ fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
 
 #[test]
 fn a_ledger_takes_no_more_than_120_octets_for_a_name_with_an_address() {
-    let limits = LedgerLimits {
+    let limits = RecordLimits {
         per_client: 10_000,
         total: 160_000,
         grace: Duration::from_secs(30),
     };
-    let mut ledger = Ledger::new(limits);
+    let mut records = Records::new(limits);
     let (taken, ()) = octets(|| {
         // Three times what it may keep of one client.
         for number in 0..30_000 {
@@ -183,25 +180,30 @@ fn a_ledger_takes_no_more_than_120_octets_for_a_name_with_an_address() {
                     expires: NOW.after(Duration::from_secs(60)),
                 }],
             };
-            assert!(ledger.note(&observation, None, |_| false, NOW).new.is_some());
+            assert!(
+                records
+                    .note(&observation, None, |_| false, |_, _| false, NOW)
+                    .new
+                    .is_some()
+            );
         }
     });
-    assert_eq!((ledger.len(), ledger.evictions()), (10_000, 20_000));
+    assert_eq!((records.len(), records.evictions()), (10_000, 20_000));
     assert!(
-        taken <= 120 * ledger.len(),
+        taken <= 120 * records.len(),
         "{} octets each",
-        taken / ledger.len()
+        taken / records.len()
     );
     let before = OCTETS.with(Cell::get);
     assert_eq!(
-        ledger.sweep(NOW.after(Duration::from_secs(89))),
+        records.sweep(NOW.after(Duration::from_secs(89))),
         0,
         "the grace is not over"
     );
-    assert_eq!(ledger.sweep(NOW.after(Duration::from_secs(90))), 10_000);
+    assert_eq!(records.sweep(NOW.after(Duration::from_secs(90))), 10_000);
     let given_back = usize::try_from(before - OCTETS.with(Cell::get)).unwrap();
     assert!(
-        ledger.is_empty() && given_back * 10 > taken * 9,
+        records.is_empty() && given_back * 10 > taken * 9,
         "{given_back} of {taken}"
     );
 }

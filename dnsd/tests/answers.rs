@@ -6,12 +6,12 @@ mod support;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::answer::{Answer, Ttls};
-use egret_dnsd::cache::{Key, Maker, Value};
-use egret_dnsd::exchange::{Case, Exchange, Matched, Mismatch, Transport};
-use egret_dnsd::message::{Message, Query};
-use egret_dnsd::observe::{Told, observe};
-use egret_dnsd::server::{By, Known, Packed};
+use egret_dnsd::cache::{Key, Provenance, Value};
+use egret_dnsd::dns::answer::{Answer, Ttls};
+use egret_dnsd::dns::message::{Message, Query};
+use egret_dnsd::enforcement::observation::{AnswerObservation, observe};
+use egret_dnsd::upstream::pending_query::{Case, Mismatch, PendingQuery, Transport, ValidatedResponse};
+use egret_dnsd::zones::{AnswerSource, ResolvedAnswer, StoredAnswer};
 use egret_shared::net::IpNet;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::svcb::{IpHint, SVCB, SvcParamKey, SvcParamValue};
@@ -32,7 +32,7 @@ fn learned_but(kind: RecordType, records: Vec<Record>, protected: &[IpNet]) -> L
     let answer = matched("api.example.test", kind, |asked| response(asked, records));
     let (told, _left_out) = observe(&answer, protected);
     is_the_same_when_kept("api.example.test", &answer, told.as_ref());
-    let Some(observation) = told.map(|told| told.to(CLIENT)) else {
+    let Some(observation) = told.map(|told| told.for_client(CLIENT)) else {
         return (Vec::new(), Vec::new());
     };
     assert_eq!(observation.question.as_str(), "api.example.test");
@@ -46,19 +46,19 @@ fn learned_but(kind: RecordType, records: Vec<Record>, protected: &[IpNet]) -> L
 }
 
 /// What is kept in one piece tells, and is given, as what was heard.
-fn is_the_same_when_kept(text: &str, answer: &Matched<Answer>, told: Option<&Told>) {
-    let known = Known {
+fn is_the_same_when_kept(text: &str, answer: &ValidatedResponse<Answer>, told: Option<&AnswerObservation>) {
+    let known = ResolvedAnswer {
         answer: answer.clone(),
-        told: told.cloned(),
-        kept: None,
-        maker: Maker::Upstream,
-        by: By::Forward,
-        failed: None,
+        observation: told.cloned(),
+        cacheable: None,
+        provenance: Provenance::Upstream,
+        source: AnswerSource::Forward,
+        error: None,
     };
     let own = Key::of(&Query::read(&query(text, RecordType::A, None)).unwrap()).unwrap();
     let other = Key::of(&Query::read(&query("other.test", RecordType::A, None)).unwrap()).unwrap();
     for key in [other, own.of_kind(0), own] {
-        let packed = Packed::new(&known, key.as_octets()).unwrap();
+        let packed = StoredAnswer::new(&known, key.as_octets()).unwrap();
         assert_eq!(packed.key().to_vec(), key.as_octets());
         for asked in [other, own.of_kind(0), own] {
             assert_eq!(packed.key() == asked.view(), asked == key);
@@ -67,11 +67,16 @@ fn is_the_same_when_kept(text: &str, answer: &Matched<Answer>, told: Option<&Tol
     }
 }
 
-fn says_the_same(packed: &Packed, text: &str, answer: &Matched<Answer>, told: Option<&Told>) {
-    assert_eq!(packed.told(NOW).as_ref(), told);
-    assert_eq!(packed.tells(), told.is_some());
+fn says_the_same(
+    packed: &StoredAnswer,
+    text: &str,
+    answer: &ValidatedResponse<Answer>,
+    told: Option<&AnswerObservation>,
+) {
+    assert_eq!(packed.observation(NOW).as_ref(), told);
+    assert_eq!(packed.has_addresses(), told.is_some());
     let addresses: Vec<_> = packed.addresses(NOW).collect();
-    assert_eq!(addresses, told.map_or(&[][..], Told::addresses));
+    assert_eq!(addresses, told.map_or(&[][..], AnswerObservation::addresses));
     let question = answer.get().message().question().name.to_name().unwrap();
     let plain = packed.with_question(|name| name == question.as_str());
     assert_eq!(plain, (!question.as_str().contains('\\')).then_some(true));
@@ -221,9 +226,9 @@ fn only_the_answer_to_the_question_asked_is_taken() {
     let client = Query::read(&query("api.example.test", RecordType::A, None))
         .unwrap()
         .owned();
-    let exchange = Exchange::new(&client, Transport::Udp, Case::Plain, 1232);
+    let pending_query = PendingQuery::new(&client, Transport::Udp, Case::Plain, 1232);
     let good = response(
-        exchange.octets(),
+        pending_query.octets(),
         vec![address("api.example.test", 60, "192.0.2.1")],
     )
     .to_vec()
@@ -233,7 +238,7 @@ fn only_the_answer_to_the_question_asked_is_taken() {
         octets[at] ^= bits;
         octets
     };
-    assert!(exchange.take(&good, NOW, &ANY_TTL).is_ok());
+    assert!(pending_query.validate(&good, NOW, &ANY_TTL).is_ok());
     for (what, octets, mismatch) in [
         ("another id", change(0, 1), Mismatch::Id),
         ("a query", change(2, 0x80), Mismatch::Unreadable),
@@ -243,7 +248,7 @@ fn only_the_answer_to_the_question_asked_is_taken() {
         ("cut short", good[..14].to_vec(), Mismatch::Unreadable),
     ] {
         assert_eq!(
-            exchange.take(&octets, NOW, &ANY_TTL).unwrap_err(),
+            pending_query.validate(&octets, NOW, &ANY_TTL).unwrap_err(),
             mismatch,
             "{what}"
         );
@@ -255,10 +260,10 @@ fn over_tcp_the_case_does_not_matter() {
     let client = Query::read(&query("api.example.test", RecordType::A, None))
         .unwrap()
         .owned();
-    let exchange = Exchange::new(&client, Transport::Tcp, Case::Plain, 1232);
-    let mut octets = response(exchange.octets(), Vec::new()).to_vec().unwrap();
+    let pending_query = PendingQuery::new(&client, Transport::Tcp, Case::Plain, 1232);
+    let mut octets = response(pending_query.octets(), Vec::new()).to_vec().unwrap();
     octets[13] ^= 0x20;
-    assert!(exchange.take(&octets, NOW, &ANY_TTL).is_ok());
+    assert!(pending_query.validate(&octets, NOW, &ANY_TTL).is_ok());
 }
 
 #[test]
@@ -271,7 +276,7 @@ fn ids_and_case_are_drawn_anew_for_each_question() {
     .unwrap()
     .owned();
     let drawn: std::collections::HashSet<Vec<u8>> = (0..20)
-        .map(|_| Exchange::new(&client, Transport::Udp, Case::Mixed, 1232).octets()[2..].to_vec())
+        .map(|_| PendingQuery::new(&client, Transport::Udp, Case::Mixed, 1232).octets()[2..].to_vec())
         .collect();
     assert!(drawn.len() > 15, "{} different cases", drawn.len());
 }
@@ -337,9 +342,9 @@ fn what_is_behind_the_last_record_is_given_to_nobody() {
     use hickory_proto::op::Message as Hickory;
     let octets = query("api.example.test", RecordType::A, None);
     let client = Query::read(&octets).unwrap();
-    let exchange = Exchange::new(&client, Transport::Udp, Case::Mixed, 1232);
+    let pending_query = PendingQuery::new(&client, Transport::Udp, Case::Mixed, 1232);
     let answer = response(
-        exchange.octets(),
+        pending_query.octets(),
         vec![address("api.example.test", 60, "192.0.2.1")],
     );
     let whole = answer.to_vec().unwrap();
@@ -350,7 +355,7 @@ fn what_is_behind_the_last_record_is_given_to_nobody() {
         &[7; 500],
     ] {
         let heard = [&whole, behind].concat();
-        let answer = exchange.take(&heard, NOW, &ANY_TTL).unwrap();
+        let answer = pending_query.validate(&heard, NOW, &ANY_TTL).unwrap();
         for size in [None, Some(1232)] {
             let octets = query("api.example.test", RecordType::A, size);
             let client = Query::read(&octets).unwrap();

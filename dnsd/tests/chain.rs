@@ -462,9 +462,9 @@ async fn what_coredns_counts_is_counted_by_its_names() {
     ] {
         dnsd.says(name).await;
     }
-    let mut page = egret_shared::rt::telemetry::Page::default();
+    let mut page = egret_shared::rt::telemetry::MetricsPage::default();
     dnsd.service.resolver.serving().count_caches();
-    dnsd.means.counts.write(&mut page);
+    dnsd.telemetry.counts.write(&mut page);
     let page = page.text();
     let server = "server=\"dns://127.0.0.1:0\"";
     let zone = format!("{server},zone=\"test.\",view=\"\"");

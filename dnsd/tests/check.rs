@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use egret_dnsd::config::Written;
-use egret_dnsd::plan::Plan;
+use egret_dnsd::config::RawConfig;
+use egret_dnsd::config::model::Plan;
 use serde_json::Value;
 
 #[path = "corefile/stock.rs"]
@@ -174,9 +174,9 @@ fn what_a_file_is_is_seen_from_it() {
 }
 
 fn plan(yaml: &str) -> Result<Plan, String> {
-    let written: Written = serde_saphyr::from_str(yaml).map_err(|error| error.to_string())?;
+    let written: RawConfig = serde_saphyr::from_str(yaml).map_err(|error| error.to_string())?;
     written
-        .mean()
+        .validate()
         .map(|config| config.plan)
         .map_err(|error| error.to_string())
 }

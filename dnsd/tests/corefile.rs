@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use egret_dnsd::corefile::{Error, Warning, read};
-use egret_dnsd::plan::{Plan, UpstreamHost};
+use egret_dnsd::config::corefile::{Error, Warning, read};
+use egret_dnsd::config::model::{Plan, UpstreamHost};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

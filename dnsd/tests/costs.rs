@@ -12,9 +12,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::thread;
 
-use egret_dnsd::metrics::Transport;
-use egret_dnsd::resolve::{Moment, Resolver, Step};
-use egret_dnsd::server::{Arrival, Table};
+use egret_dnsd::net::Transport;
+use egret_dnsd::pipeline::{Disposition, ReceivedAt, Resolver};
+use egret_dnsd::zones::{PacketInfo, ZoneTable};
 use hickory_proto::rr::RecordType;
 use support::{address, query, response};
 use whole::{Dnsd, Upstream};
@@ -53,7 +53,7 @@ const WAITING: usize = 4_000;
 /// A query at the door of a dnsd.
 struct AtDoor {
     resolver: Arc<Resolver>,
-    table: Arc<Table>,
+    table: Arc<ZoneTable>,
     octets: Vec<u8>,
 }
 
@@ -69,8 +69,8 @@ impl AtDoor {
         }
     }
 
-    fn take(&self) -> Step {
-        let arrival = Arrival {
+    fn take(&self) -> Disposition {
+        let arrival = PacketInfo {
             source: "127.0.0.1:5353".parse().unwrap(),
             asked: None,
             // Nobody's, so that nothing is held.
@@ -78,7 +78,7 @@ impl AtDoor {
             transport: Transport::Udp,
         };
         self.resolver
-            .take(&self.octets, arrival, &self.table, Moment::now())
+            .answer(&self.octets, arrival, &self.table, ReceivedAt::now())
     }
 }
 
@@ -102,7 +102,7 @@ async fn a_cached_answer_asks_for_no_memory_whatever_its_block_counts() {
         let before = COUNT.get();
         let step = at_door.take();
         let taken = COUNT.get() - before;
-        assert!(matches!(step, Step::Reply(_)), "it is in the cache");
+        assert!(matches!(step, Disposition::Reply(_)), "it is in the cache");
         assert_eq!(taken, CACHED, "{name}");
     }
 }
@@ -133,7 +133,7 @@ async fn forward(dnsd: &Dnsd, zone: &str) -> usize {
     let names: Vec<AtDoor> = (0..NAMES).map(name).collect();
     let before = COUNT.get();
     for at_door in &names {
-        let Step::Later(pending) = at_door.take() else {
+        let Disposition::Pending(pending) = at_door.take() else {
             panic!("it is not in the cache");
         };
         let waiting = pending.reply();

@@ -8,23 +8,23 @@ mod whole;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use egret_dnsd::metrics::Transport;
-use egret_dnsd::resolve::{Moment, Resolver, Step};
-use egret_dnsd::server::{Arrival, Table};
-use egret_shared::rt::telemetry::Page;
+use egret_dnsd::net::Transport;
+use egret_dnsd::pipeline::{Disposition, ReceivedAt, Resolver};
+use egret_dnsd::zones::{PacketInfo, ZoneTable};
+use egret_shared::rt::telemetry::MetricsPage;
 use hickory_proto::rr::RecordType;
 use support::{address, query};
 use whole::{Dnsd, Upstream};
 
 /// Queries of more series than are added up side by side: of two zones, over UDP and TCP, of both families; with and
 /// without an OPT, which makes no other series.
-fn queries() -> Vec<(Vec<u8>, Arrival)> {
+fn queries() -> Vec<(Vec<u8>, PacketInfo)> {
     let mut queries = Vec::new();
     for name in ["api.example.test", "api.other.test"] {
         for source in ["127.0.0.1:5353", "[::1]:5353"] {
             for transport in Transport::ALL {
                 for size in [None, Some(1232), None, None] {
-                    let arrival = Arrival {
+                    let arrival = PacketInfo {
                         source: source.parse().unwrap(),
                         asked: None,
                         interface: None,
@@ -38,7 +38,7 @@ fn queries() -> Vec<(Vec<u8>, Arrival)> {
     queries
 }
 
-fn at_door(dnsd: &Dnsd) -> (Arc<Resolver>, Arc<Table>) {
+fn at_door(dnsd: &Dnsd) -> (Arc<Resolver>, Arc<ZoneTable>) {
     let resolver = Arc::clone(&dnsd.service.resolver);
     let table = Arc::clone(resolver.serving().tables.first_key_value().unwrap().1);
     (resolver, table)
@@ -46,8 +46,8 @@ fn at_door(dnsd: &Dnsd) -> (Arc<Resolver>, Arc<Table>) {
 
 /// All that is counted, but for how long it took.
 fn counted(dnsd: &Dnsd) -> BTreeMap<String, f64> {
-    let mut page = Page::default();
-    dnsd.means.counts.write(&mut page);
+    let mut page = MetricsPage::default();
+    dnsd.telemetry.counts.write(&mut page);
     let lines = page.text();
     let numbers = lines.lines().filter(|line| !line.starts_with('#'));
     numbers
@@ -92,17 +92,17 @@ async fn what_is_answered_together_is_counted_as_what_is_answered_alone() {
     let dnsd = filled("counted", &up).await;
     let (resolver, table) = at_door(&dnsd);
     let before = counted(&dnsd);
-    let batch = resolver.batch(&table, Moment::now());
+    let batch = resolver.batch(&table, ReceivedAt::now());
     for (octets, arrival) in queries() {
-        let step = batch.take(&octets, arrival);
-        assert!(matches!(step, Step::Reply(_)), "it is in the cache");
+        let step = batch.answer(&octets, arrival);
+        assert!(matches!(step, Disposition::Reply(_)), "it is in the cache");
     }
     drop(batch);
     let together = added(&dnsd, &before);
     let before = counted(&dnsd);
     for (octets, arrival) in queries() {
-        let step = resolver.take(&octets, arrival, &table, Moment::now());
-        assert!(matches!(step, Step::Reply(_)), "it is in the cache");
+        let step = resolver.answer(&octets, arrival, &table, ReceivedAt::now());
+        assert!(matches!(step, Disposition::Reply(_)), "it is in the cache");
     }
     assert_eq!(together, added(&dnsd, &before));
     let asked = f64::from(u16::try_from(queries().len()).unwrap());

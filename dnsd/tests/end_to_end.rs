@@ -8,8 +8,8 @@ mod whole;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer, encode};
-use egret_shared::revision::{Instance, Sequence};
+use egret_shared::link::{Frame, FrameDecoder, Interest, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::{DnsdInstance, Sequence};
 use egret_shared::rt::task;
 use hickory_proto::op::Message;
 use hickory_proto::rr::{Record, RecordType};
@@ -52,7 +52,7 @@ impl Enforcer {
         let (mut stream, _) = listener.accept().await.unwrap();
         say(&mut stream, &ToDnsd::Interest(interest)).await;
         say(&mut stream, &ToDnsd::InterestComplete).await;
-        let (mut decoder, mut buffer) = (Decoder::default(), vec![0; 65_536]);
+        let (mut decoder, mut buffer) = (FrameDecoder::default(), vec![0; 65_536]);
         loop {
             tokio::select! {
                 command = commands.recv() => match command {
@@ -136,7 +136,7 @@ impl Enforcer {
 
 async fn say(stream: &mut UnixStream, message: &ToDnsd) {
     let mut frame = Vec::new();
-    encode(Instance::from_random(2), message, &mut frame);
+    encode(DnsdInstance::from_random(2), message, &mut frame);
     stream.write_all(&frame).await.unwrap();
 }
 
@@ -162,7 +162,7 @@ async fn an_interesting_answer_is_held_until_it_is_realized_and_then_no_more() {
         let asking = dnsd.ask("api.example.test");
         let realizing = async {
             let told = enforcer.told(1).await;
-            assert_eq!(dnsd.holder.figures().held, 1);
+            assert_eq!(dnsd.gate.stats().held, 1);
             enforcer.realize(told).await;
         };
         let (answer, ()) = tokio::join!(asking, realizing);
@@ -182,7 +182,7 @@ async fn of_two_equal_questions_at_once_one_is_asked_and_both_are_held() {
         dnsd.is_linked().await;
         let realizing = async {
             let told = enforcer.told(1).await;
-            while dnsd.holder.figures().held < 2 {
+            while dnsd.gate.stats().held < 2 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             enforcer.realize(told).await;
@@ -223,7 +223,7 @@ async fn an_answer_that_is_realized_goes_before_questions_that_came_meanwhile() 
     client.try_send(&notification).unwrap();
     let (failed, mut frame) = (Vec::new(), Vec::new());
     let realized = ToDnsd::Realized { through, failed };
-    encode(Instance::from_random(2), &realized, &mut frame);
+    encode(DnsdInstance::from_random(2), &realized, &mut frame);
     assert_eq!(link.try_write(&frame).unwrap(), frame.len());
     let mut ids = Vec::new();
     for _ in 0..2 {
@@ -239,7 +239,7 @@ async fn an_answer_that_is_realized_goes_before_questions_that_came_meanwhile() 
 
 /// Waits until an observation is told; gives its number.
 async fn observed_on(link: &mut UnixStream) -> Sequence {
-    let (mut decoder, mut buffer) = (Decoder::default(), vec![0; 65_536]);
+    let (mut decoder, mut buffer) = (FrameDecoder::default(), vec![0; 65_536]);
     loop {
         let length = timeout(PATIENCE, link.read(&mut buffer)).await.unwrap().unwrap();
         decoder.push(&buffer[..length]);

@@ -4,9 +4,9 @@
 use std::panic::{catch_unwind, take_hook};
 use std::sync::mpsc::channel;
 
-use egret_dnsd::corefile;
-use egret_dnsd::faults::{follow, tell_to};
-use egret_dnsd::plan::Plan;
+use egret_dnsd::config::corefile;
+use egret_dnsd::config::model::Plan;
+use egret_dnsd::telemetry::faults::{follow, set_panic_hook};
 
 #[inline(never)]
 fn breaks_in_a_place_with_a_name() {
@@ -23,7 +23,7 @@ fn plan(errors: &str) -> Plan {
 fn a_fault_is_told_with_its_place_and_with_the_stack_where_a_block_says_stacktrace() {
     const ROWS: [(&str, bool); 3] = [("", false), ("{\n stacktrace\n }", true), ("", false)];
     let (sender, told) = channel();
-    tell_to(move |fault| sender.send(fault.clone()).unwrap());
+    set_panic_hook(move |fault| sender.send(fault.clone()).unwrap());
     let faults = ROWS.map(|(errors, _)| {
         follow(&plan(errors));
         assert!(catch_unwind(breaks_in_a_place_with_a_name).is_err());

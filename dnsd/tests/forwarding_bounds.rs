@@ -13,8 +13,8 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use egret_dnsd::forward::{Failure, Forwarder};
-use egret_dnsd::plan::Forward;
+use egret_dnsd::config::model::Forward;
+use egret_dnsd::upstream::{Failure, Forwarder};
 use tokio::runtime::Handle;
 use world::{Deed, Over, Upstream, ask, forwarder, join_all, nobody, plan, until};
 

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_dnsd::handover::memory::Piece;
-use egret_dnsd::handover::{Event, Memory, Name, Offer, Purpose, take};
+use egret_dnsd::takeover::state::StateRecord;
+use egret_dnsd::takeover::{SocketName, SocketPurpose, StateSource, TakeoverEvent, TakeoverSocket, take};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,7 +27,7 @@ fn a_datagram_that_waits_is_read_by_the_successor() {
             let (taken, mut inheritance) = take(&path, PATIENCE).unwrap().unwrap();
             let inherited = UdpSocket::from(inheritance.socket(name).unwrap());
             assert_eq!(inheritance.left().count(), 0);
-            let granted = taken.stop_predecessor().unwrap();
+            let granted = taken.pause().unwrap();
             let mut buffer = [0; 16];
             inherited.set_read_timeout(Some(PATIENCE)).unwrap();
             let (length, _from) = inherited.recv_from(&mut buffer).unwrap();
@@ -37,13 +37,13 @@ fn a_datagram_that_waits_is_read_by_the_successor() {
     };
     answer_sockets(&mut events, &socket, name);
     client.send_to(b"unread", name.address).unwrap();
-    let Some(Event::Pause(stopped)) = events.blocking_recv() else {
+    let Some(TakeoverEvent::Pause(stopped)) = events.blocking_recv() else {
         panic!("the successor stops its predecessor");
     };
     drop(socket);
     stopped.send(()).unwrap();
     assert_eq!(successor.join().unwrap(), b"unread");
-    assert!(matches!(events.blocking_recv(), Some(Event::Leave)));
+    assert!(matches!(events.blocking_recv(), Some(TakeoverEvent::Leave)));
     assert!(
         events.blocking_recv().is_none(),
         "nobody else takes over from who has gone"
@@ -69,17 +69,17 @@ fn a_successor_that_dies_before_it_serves_changes_nothing() {
         let successor = std::thread::spawn(move || {
             let (taken, _sockets) = take(&path, PATIENCE).unwrap().unwrap();
             if pauses {
-                drop(taken.stop_predecessor().unwrap());
+                drop(taken.pause().unwrap());
             }
         });
         answer_sockets(&mut events, &socket, name);
         if pauses {
-            let Some(Event::Pause(stopped)) = events.blocking_recv() else {
+            let Some(TakeoverEvent::Pause(stopped)) = events.blocking_recv() else {
                 panic!("the successor stops its predecessor");
             };
             stopped.send(()).unwrap();
         }
-        assert!(matches!(events.blocking_recv(), Some(Event::Resume)));
+        assert!(matches!(events.blocking_recv(), Some(TakeoverEvent::Resume)));
         successor.join().unwrap();
     }
     let last = std::thread::spawn({
@@ -102,8 +102,8 @@ fn of_two_successors_at_once_the_second_takes_over_from_the_first() {
     let second = std::thread::spawn(move || take(&after_first, PATIENCE).map(|taken| taken.is_some()));
     // It is to wait for its turn at the predecessor; comes it later, it finds the first at once.
     std::thread::sleep(Duration::from_millis(100));
-    let stopping = std::thread::spawn(move || first.stop_predecessor().unwrap());
-    let Some(Event::Pause(stopped)) = of_predecessor.blocking_recv() else {
+    let stopping = std::thread::spawn(move || first.pause().unwrap());
+    let Some(TakeoverEvent::Pause(stopped)) = of_predecessor.blocking_recv() else {
         panic!("the successor stops its predecessor");
     };
     stopped.send(()).unwrap();
@@ -117,7 +117,7 @@ fn of_two_successors_at_once_the_second_takes_over_from_the_first() {
 fn where_nobody_listens_there_is_nothing_to_take() {
     let place = Place::new("nobody");
     assert!(take(&place.path(), PATIENCE).unwrap().is_none(), "no file");
-    drop(Offer::at(&place.path()).unwrap());
+    drop(TakeoverSocket::at(&place.path()).unwrap());
     assert!(
         take(&place.path(), PATIENCE).unwrap().is_none(),
         "a file that somebody left"
@@ -142,8 +142,8 @@ fn sockets_of_another_network_are_not_taken() {
         eprintln!("NOT TESTED: no network namespace; run as root");
         return;
     };
-    let name = Name {
-        purpose: Purpose::Udp,
+    let name = SocketName {
+        purpose: SocketPurpose::Udp,
         address: socket.local_addr().unwrap(),
     };
     let path = place.path();
@@ -181,21 +181,21 @@ fn who_says_nonsense_is_not_given_anything() {
     assert!(last.join().unwrap());
 }
 
-fn answer_sockets(events: &mut UnboundedReceiver<Event>, socket: &UdpSocket, name: Name) {
-    let Some(Event::Sockets(answer)) = events.blocking_recv() else {
+fn answer_sockets(events: &mut UnboundedReceiver<TakeoverEvent>, socket: &UdpSocket, name: SocketName) {
+    let Some(TakeoverEvent::Sockets(answer)) = events.blocking_recv() else {
         panic!("the successor asks for the sockets");
     };
     let duplicate = OwnedFd::from(socket.try_clone().unwrap());
     answer.send(vec![(name, duplicate)]).unwrap();
 }
 
-fn socket() -> (UdpSocket, Name) {
+fn socket() -> (UdpSocket, SocketName) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address: SocketAddr = socket.local_addr().unwrap();
     (
         socket,
-        Name {
-            purpose: Purpose::Udp,
+        SocketName {
+            purpose: SocketPurpose::Udp,
             address,
         },
     )
@@ -204,9 +204,9 @@ fn socket() -> (UdpSocket, Name) {
 /// Who knows nothing.
 struct Nothing;
 
-impl Memory for Nothing {
-    fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()> {
-        hear(&[Piece::End])
+impl StateSource for Nothing {
+    fn export(&self, emit: &mut dyn FnMut(&[StateRecord]) -> io::Result<()>) -> io::Result<()> {
+        emit(&[StateRecord::End])
     }
 }
 
@@ -224,10 +224,13 @@ impl Place {
         self.0.join("handover.sock")
     }
 
-    fn offer(&self) -> UnboundedReceiver<Event> {
+    fn offer(&self) -> UnboundedReceiver<TakeoverEvent> {
         let (sender, events) = unbounded_channel();
         let memory = Arc::new(Nothing);
-        Offer::at(&self.path()).unwrap().serve(sender, memory).unwrap();
+        TakeoverSocket::at(&self.path())
+            .unwrap()
+            .serve(sender, memory)
+            .unwrap();
         events
     }
 }

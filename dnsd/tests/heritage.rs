@@ -15,11 +15,12 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::cache::{Demand, Maker};
-use egret_dnsd::handover::memory::{KeptAnswer, LANGUAGE, OfBlock, Piece, read, write};
-use egret_dnsd::handover::{Event, Memory, Name, Offer, Taken, take};
-use egret_dnsd::memory::{Begun, Remembering, inherit};
-use egret_dnsd::server::By;
+use egret_dnsd::cache::{Demand, Provenance};
+use egret_dnsd::enforcement::gate::GateRecord;
+use egret_dnsd::takeover::state::{STATE_VERSION, StateRecord, read, write};
+use egret_dnsd::takeover::transfer::{ProcessState, TransferSummary, inherit};
+use egret_dnsd::takeover::{OldProcess, SocketName, StateSource, TakeoverEvent, TakeoverSocket, take};
+use egret_dnsd::zones::{AnswerRecord, AnswerSource, BlockRecord};
 use egret_shared::rt::clock;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RecordType;
@@ -309,13 +310,13 @@ fn what_waits_unread_and_half_accepted_at_the_instant_is_answered_by_the_success
     place.ask("answer.example.test");
     let path = place.folder.join("handover.sock");
     let (taken, mut sockets) = take(&path, PATIENCE).unwrap().unwrap();
-    let names: Vec<Name> = sockets.left().copied().collect();
+    let names: Vec<SocketName> = sockets.left().copied().collect();
     assert!(names.iter().any(|name| name.address == v6), "{names:?}");
-    let held: Vec<(Name, OwnedFd)> = names
+    let held: Vec<(SocketName, OwnedFd)> = names
         .into_iter()
         .map(|name| (name, sockets.socket(name).unwrap()))
         .collect();
-    taken.stop_predecessor().unwrap().serving();
+    taken.pause().unwrap().serving();
     drop(first);
 
     let asked = query("answer.example.test", RecordType::A, None);
@@ -341,18 +342,18 @@ fn what_waits_unread_and_half_accepted_at_the_instant_is_answered_by_the_success
 
     let (sender, mut events) = unbounded_channel();
     let nothing = Arc::new(Says {
-        pieces: vec![Piece::End],
+        pieces: vec![StateRecord::End],
         for_ever: false,
     });
-    Offer::at(&path).unwrap().serve(sender, nothing).unwrap();
+    TakeoverSocket::at(&path).unwrap().serve(sender, nothing).unwrap();
     let giving = std::thread::spawn(move || {
         let mut held = Some(held);
         while let Some(event) = events.blocking_recv() {
             match event {
-                Event::Sockets(answer) => drop(answer.send(held.take().unwrap())),
-                Event::Pause(stopped) => stopped.send(()).unwrap(),
-                Event::Resume => panic!("the successor serves"),
-                Event::Leave => return,
+                TakeoverEvent::Sockets(answer) => drop(answer.send(held.take().unwrap())),
+                TakeoverEvent::Pause(stopped) => stopped.send(()).unwrap(),
+                TakeoverEvent::Resume => panic!("the successor serves"),
+                TakeoverEvent::Leave => return,
             }
         }
     });
@@ -457,17 +458,17 @@ fn key(name: &str, kind: u16) -> Vec<u8> {
     key
 }
 
-fn answer(name: &str) -> KeptAnswer {
+fn answer(name: &str) -> AnswerRecord {
     let asked = query(name, RecordType::A, None);
-    KeptAnswer {
+    AnswerRecord {
         key: key(name, 1),
         octets: response(&asked, vec![address(name, 300, "192.0.2.1")])
             .to_vec()
             .unwrap(),
         arrived: clock::now(),
-        maker: Maker::Upstream,
-        by: By::Forward,
-        failed: None,
+        provenance: Provenance::Upstream,
+        source: AnswerSource::Forward,
+        error: None,
         demand: Demand::default(),
     }
 }
@@ -476,15 +477,15 @@ const ONE_BLOCK: &str = "example.test {\n bind 127.0.0.1\n cache\n forward . 192
 
 /// Who says these pieces, over and over where it never ends.
 struct Says {
-    pieces: Vec<Piece>,
+    pieces: Vec<StateRecord>,
     for_ever: bool,
 }
 
-impl Memory for Says {
-    fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()> {
+impl StateSource for Says {
+    fn export(&self, emit: &mut dyn FnMut(&[StateRecord]) -> io::Result<()>) -> io::Result<()> {
         loop {
             for piece in &self.pieces {
-                hear(std::slice::from_ref(piece))?;
+                emit(std::slice::from_ref(piece))?;
             }
             if !self.for_ever {
                 return Ok(());
@@ -494,13 +495,13 @@ impl Memory for Says {
 }
 
 /// Takes over from who has this memory.
-fn taken(name: &str, memory: Arc<dyn Memory>) -> Taken {
+fn taken(name: &str, memory: Arc<dyn StateSource>) -> OldProcess {
     let folder = std::env::temp_dir().join(format!("egret-memory-{name}-{}", std::process::id()));
     let path = folder.join("handover.sock");
     let (sender, mut events) = unbounded_channel();
-    Offer::at(&path).unwrap().serve(sender, memory).unwrap();
+    TakeoverSocket::at(&path).unwrap().serve(sender, memory).unwrap();
     let answering = std::thread::spawn(move || {
-        if let Some(Event::Sockets(answer)) = events.blocking_recv() {
+        if let Some(TakeoverEvent::Sockets(answer)) = events.blocking_recv() {
             drop(answer.send(Vec::new()));
         }
         events
@@ -511,9 +512,14 @@ fn taken(name: &str, memory: Arc<dyn Memory>) -> Taken {
     taken
 }
 
-fn begins_with(name: &str, dnsd: &Dnsd, pieces: Vec<Piece>, for_ever: bool) -> Result<Begun, String> {
+fn begins_with(
+    name: &str,
+    dnsd: &Dnsd,
+    pieces: Vec<StateRecord>,
+    for_ever: bool,
+) -> Result<TransferSummary, String> {
     let taken = taken(name, Arc::new(Says { pieces, for_ever }));
-    inherit(&taken, &dnsd.service.resolver, &dnsd.holder).map_err(|error| error.to_string())
+    inherit(&taken, &dnsd.service.resolver, &dnsd.gate).map_err(|error| error.to_string())
 }
 
 fn kept(dnsd: &Dnsd) -> usize {
@@ -521,18 +527,21 @@ fn kept(dnsd: &Dnsd) -> usize {
 }
 
 /// The block as a dnsd with the same blocks tells it.
-fn told_block() -> Piece {
+fn told_block() -> StateRecord {
     let dnsd = Dnsd::with("told-block", ONE_BLOCK);
     let mut found = None;
-    let remembering = Remembering {
+    let remembering = ProcessState {
         resolver: Arc::clone(&dnsd.service.resolver),
-        holder: Arc::clone(&dnsd.holder),
+        gate: Arc::clone(&dnsd.gate),
     };
     remembering
-        .tell(&mut |pieces| {
-            found = found
-                .take()
-                .or_else(|| pieces.iter().find(|it| matches!(it, Piece::Block(_))).cloned());
+        .export(&mut |pieces| {
+            found = found.take().or_else(|| {
+                pieces
+                    .iter()
+                    .find(|it| matches!(it, StateRecord::Block(_)))
+                    .cloned()
+            });
             Ok(())
         })
         .unwrap();
@@ -541,11 +550,11 @@ fn told_block() -> Piece {
 
 #[tokio::test]
 async fn of_what_no_dnsd_would_say_nothing_is_taken() {
-    let right = || Piece::Answer(answer("api.example.test"));
-    let with = |change: fn(&mut KeptAnswer)| {
+    let right = || StateRecord::Answer(answer("api.example.test"));
+    let with = |change: fn(&mut AnswerRecord)| {
         let mut answer = answer("other.example.test");
         change(&mut answer);
-        Piece::Answer(answer)
+        StateRecord::Answer(answer)
     };
     let block = told_block();
     for (what, wrong) in [
@@ -569,28 +578,28 @@ async fn of_what_no_dnsd_would_say_nothing_is_taken() {
         ),
         (
             "an enforcer of tomorrow",
-            Piece::Enforcer {
+            StateRecord::Gate(GateRecord::Enforcer {
                 since: clock::now().after(Duration::from_secs(86_400)),
                 is_connected: true,
-            },
+            }),
         ),
     ] {
         let dnsd = Dnsd::with("wrong", ONE_BLOCK);
-        let pieces = vec![block.clone(), right(), wrong, Piece::End];
+        let pieces = vec![block.clone(), right(), wrong, StateRecord::End];
         let error = begins_with("wrong", &dnsd, pieces, false).expect_err(what);
-        assert!(error.contains("the other dnsd knows"), "{what}: {error}");
+        assert!(error.contains("the other dnsd's state has"), "{what}: {error}");
         assert_eq!(kept(&dnsd), 0, "{what}");
     }
 }
 
 #[tokio::test]
 async fn what_was_heard_until_the_other_one_died_or_the_time_was_over_counts() {
-    let right = Piece::Answer(answer("api.example.test"));
+    let right = StateRecord::Answer(answer("api.example.test"));
     let block = told_block();
     for (what, pieces, for_ever, expected) in [
         (
             "all",
-            vec![block.clone(), right.clone(), Piece::End],
+            vec![block.clone(), right.clone(), StateRecord::End],
             false,
             (1, true),
         ),
@@ -599,12 +608,12 @@ async fn what_was_heard_until_the_other_one_died_or_the_time_was_over_counts() {
         (
             "a block of others",
             vec![
-                Piece::Block(OfBlock {
-                    likeness: [0; 32],
-                    raised_to: [Duration::ZERO; 2],
+                StateRecord::Block(BlockRecord {
+                    digest: [0; 32],
+                    min_ttl: [Duration::ZERO; 2],
                 }),
                 right,
-                Piece::End,
+                StateRecord::End,
             ],
             false,
             (0, true),
@@ -619,36 +628,19 @@ async fn what_was_heard_until_the_other_one_died_or_the_time_was_over_counts() {
 #[test]
 fn what_is_written_is_read_as_the_same() {
     let pieces = vec![
-        Piece::Enforcer {
+        StateRecord::Gate(GateRecord::Enforcer {
             since: clock::now(),
             is_connected: true,
-        },
-        Piece::InterestComplete,
-        Piece::Answer(answer("api.example.test")),
-        Piece::End,
+        }),
+        StateRecord::Gate(GateRecord::InterestComplete),
+        StateRecord::Answer(answer("api.example.test")),
+        StateRecord::End,
     ];
     let octets = write(&pieces);
     assert_eq!(read(&octets), Ok(pieces));
     let longer = [octets.as_slice(), b"x"].concat();
     assert!(read(&longer).is_err(), "what stands behind is not skipped");
-    const { assert!(LANGUAGE > 0, "0 is nobody's") };
+    const { assert!(STATE_VERSION > 0, "0 is nobody's") };
 }
 
-proptest! {
-    #[test]
-    fn octets_that_are_damaged_are_read_to_their_end(
-        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
-        cut in any::<prop::sample::Index>(),
-    ) {
-        let mut octets = write(&[Piece::Answer(answer("api.example.test")), Piece::End]);
-        for (at, octet) in edits {
-            let at = at.index(octets.len());
-            octets[at] = octet;
-        }
-        for octets in [&octets[..], &octets[..cut.index(octets.len())]] {
-            if let Ok(pieces) = read(octets) {
-                prop_assert_eq!(read(&write(&pieces)), Ok(pieces));
-            }
-        }
-    }
-}
+proptest! { #[test] fn octets_that_are_damaged_are_read_to_their_end(edits in prop::collection::vec((any::< prop::sample::Index > (), any::< u8 > ()), 1 .. 8), cut in any::< prop::sample::Index > (),) { let mut octets = write(& [StateRecord::Answer(answer("api.example.test")), StateRecord::End]); for (at, octet) in edits { let at = at.index(octets.len()); octets[at] = octet; } for octets in [& octets[..], & octets[.. cut.index(octets.len())]] { if let Ok(pieces) = read(octets) { prop_assert_eq!(read(& write(& pieces)), Ok(pieces)); } } } }

@@ -6,9 +6,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::client::Asker;
-use egret_dnsd::hold::{Hold, HoldLimits, Inherited, Origin, Outcome, Stall, Ticket, Verdict};
-use egret_dnsd::ledger::LedgerLimits;
+use egret_dnsd::enforcement::client::ClientId;
+use egret_dnsd::enforcement::gate::{
+    Gate, GateLimits, GateSnapshot, Origin, Outcome, Stall, Ticket, Verdict,
+};
+use egret_dnsd::enforcement::records::RecordLimits;
 use egret_kernel::links::Attachment;
 use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
 use egret_shared::name::DnsName;
@@ -18,11 +20,11 @@ use egret_shared::time::Timestamp;
 
 const POD: [u8; 4] = [10, 0, 0, 1];
 const OTHER: [u8; 4] = [10, 0, 0, 2];
-const LIMITS: HoldLimits = HoldLimits {
+const LIMITS: GateLimits = GateLimits {
     deadline: Duration::from_millis(200),
     per_client: 3,
     total: 5,
-    ledger: LedgerLimits {
+    records: RecordLimits {
         per_client: 100,
         total: 1_000,
         grace: Duration::from_secs(30),
@@ -31,7 +33,7 @@ const LIMITS: HoldLimits = HoldLimits {
 
 /// A hold, a clock, and the enforcer's end of the link.
 struct World {
-    hold: Hold,
+    gate: Gate,
     now: Timestamp,
     sent: Vec<ToEnforcer>,
     /// What all clients' addresses are attached to.
@@ -42,15 +44,15 @@ impl World {
     fn new() -> Self {
         let now = Timestamp::from_millis(10_000);
         Self {
-            hold: Hold::new(LIMITS, now),
+            gate: Gate::new(LIMITS, now),
             now,
             sent: Vec::new(),
             attachment: Some(Attachment::to(&"a cable")),
         }
     }
 
-    fn asker(&self, address: IpAddr) -> Asker {
-        Asker {
+    fn client_id(&self, address: IpAddr) -> ClientId {
+        ClientId {
             address,
             attachment: self.attachment,
         }
@@ -65,23 +67,23 @@ impl World {
     }
 
     fn connect(&mut self, patterns: &[&str]) {
-        self.hold.connected(self.now);
+        self.gate.connected(self.now);
         self.interest(patterns);
-        self.hold.receive(ToDnsd::InterestComplete, self.now);
+        self.gate.receive(ToDnsd::InterestComplete, self.now);
         self.transmit();
     }
 
     fn interest(&mut self, patterns: &[&str]) {
         let patterns = patterns.iter().map(|text| text.parse().unwrap()).collect();
         let pod = POD.into();
-        self.hold
+        self.gate
             .receive(ToDnsd::Interest(Interest { pod, patterns }), self.now);
     }
 
     fn next(&mut self) -> Option<ToEnforcer> {
         let attachment = self.attachment;
-        let who_has = |address| Asker { address, attachment };
-        self.hold.poll_transmit(self.now, who_has)
+        let who_has = |address| ClientId { address, attachment };
+        self.gate.poll_transmit(self.now, who_has)
     }
 
     fn transmit(&mut self) -> Vec<ToEnforcer> {
@@ -92,7 +94,7 @@ impl World {
 
     /// Whether something is to go to the enforcer now.
     fn is_to_send(&self) -> bool {
-        self.hold.poll_outgoing().is_some_and(|due| due <= self.now)
+        self.gate.poll_outgoing().is_some_and(|due| due <= self.now)
     }
 
     /// The number of the last observation that was sent.
@@ -108,7 +110,7 @@ impl World {
     }
 
     fn realize(&mut self, through: Sequence, failed: Vec<Sequence>) {
-        self.hold.receive(ToDnsd::Realized { through, failed }, self.now);
+        self.gate.receive(ToDnsd::Realized { through, failed }, self.now);
     }
 
     fn realize_all(&mut self) {
@@ -131,18 +133,18 @@ impl World {
             chain: Vec::new(),
             addresses: vec![told],
         };
-        let is_settled = self.hold.is_settled(
-            self.asker(client),
+        let is_settled = self.gate.is_settled(
+            self.client_id(client),
             observation.question.as_str(),
             observation.addresses.iter().copied(),
         );
-        let before = self.hold.poll_outgoing();
+        let before = self.gate.poll_outgoing();
         let verdict = self
-            .hold
+            .gate
             .answer(observation, self.attachment, client.into(), origin, self.now);
         if is_settled {
             assert_eq!(
-                (verdict, self.hold.poll_outgoing()),
+                (verdict, self.gate.poll_outgoing()),
                 (Verdict::Release, before),
                 "{name}"
             );
@@ -156,11 +158,11 @@ impl World {
 
     fn pass(&mut self, millis: u64) {
         self.now = self.now.after(Duration::from_millis(millis));
-        self.hold.handle_timeout(self.now);
+        self.gate.handle_timeout(self.now);
     }
 
     fn ended(&mut self) -> Vec<(Ticket, Outcome)> {
-        std::iter::from_fn(|| self.hold.poll_ended()).collect()
+        std::iter::from_fn(|| self.gate.poll_ended()).collect()
     }
 }
 
@@ -240,9 +242,9 @@ fn what_was_kept_back_goes_at_once_when_an_interest_is_told_or_dnsd_ends() {
     let mut world = World::settled();
     let hurries: [fn(&mut World); 2] = [
         |world| world.interest(&["*.example.test", "*.other.test"]),
-        |world| world.hold.hurry(),
+        |world| world.gate.flush(),
     ];
-    for (number, hurry) in (1..).step_by(2).zip(hurries) {
+    for (number, flush) in (1..).step_by(2).zip(hurries) {
         for address in [number, number + 1] {
             world.pass(1);
             world.ask(&format!("n{address}.some.test"), address, 30);
@@ -252,7 +254,7 @@ fn what_was_kept_back_goes_at_once_when_an_interest_is_told_or_dnsd_ends() {
         world.transmit();
         world.ask(&format!("last{number}.some.test"), 100 + number, 30);
         assert!(!world.is_to_send());
-        hurry(&mut world);
+        flush(&mut world);
         assert!(world.is_to_send());
         world.transmit();
     }
@@ -261,11 +263,11 @@ fn what_was_kept_back_goes_at_once_when_an_interest_is_told_or_dnsd_ends() {
 #[test]
 fn what_was_told_while_no_enforcer_was_there_goes_at_once_when_dnsd_ends() {
     let mut world = World::settled();
-    world.hold.disconnected();
+    world.gate.disconnected();
     world.ask("n1.some.test", 1, 30);
-    world.hold.connected(world.now);
+    world.gate.connected(world.now);
     assert!(!world.is_to_send(), "its interests may come");
-    world.hold.hurry();
+    world.gate.flush();
     assert!(world.is_to_send());
     assert!(matches!(
         world.transmit()[..],
@@ -302,13 +304,13 @@ fn what_is_realized_is_released_at_once_until_it_lives_longer() {
             expires: world.now.after(Duration::from_secs(30)),
         },
     );
-    assert!(
-        world
-            .hold
-            .is_settled(world.asker(POD.into()), question.as_str(), [address].into_iter())
-    );
-    assert!(!world.hold.is_settled(
-        world.asker(OTHER.into()),
+    assert!(world.gate.is_settled(
+        world.client_id(POD.into()),
+        question.as_str(),
+        [address].into_iter()
+    ));
+    assert!(!world.gate.is_settled(
+        world.client_id(OTHER.into()),
         question.as_str(),
         [address].into_iter()
     ));
@@ -367,7 +369,7 @@ fn a_new_address_of_a_known_name_waits() {
 fn the_deadline_ends_a_wait_and_the_next_answer_waits_again() {
     let mut world = World::settled();
     let held = world.held("api.example.test", 1, 30);
-    assert_eq!(world.hold.poll_timeout(), Some(world.now.after(LIMITS.deadline)));
+    assert_eq!(world.gate.poll_timeout(), Some(world.now.after(LIMITS.deadline)));
     world.pass(199);
     assert_eq!(world.ended(), []);
     world.pass(1);
@@ -405,7 +407,7 @@ fn while_the_enforcer_is_away_its_last_interest_holds_and_what_it_realized_stays
     world.held("api.example.test", 1, 30);
     world.realize_all();
     world.ended();
-    world.hold.disconnected();
+    world.gate.disconnected();
     assert_eq!(world.ask("api.example.test", 1, 30), Verdict::Release);
     assert_eq!(world.ask("www.other.test", 1, 30), Verdict::Release);
     let held = world.held("new.example.test", 1, 30);
@@ -419,7 +421,7 @@ fn what_was_told_before_and_meanwhile_is_told_to_an_enforcer_that_comes_back() {
     world.held("before.example.test", 1, 30);
     world.ask("dead.example.test", 2, 1);
     world.realize_all();
-    world.hold.disconnected();
+    world.gate.disconnected();
     world.ask("meanwhile.other.test", 3, 60);
     world.pass(32_000);
     world.sent.clear();
@@ -451,11 +453,11 @@ fn numbers_are_sent_in_order_and_the_end_names_the_last() {
     for address in 0..50 {
         world.ask(&format!("n{address}.other.test"), address, 60);
     }
-    world.hold.disconnected();
+    world.gate.disconnected();
     world.sent.clear();
-    world.hold.connected(world.now);
+    world.gate.connected(world.now);
     world.interest(&["*.example.test"]);
-    world.hold.receive(ToDnsd::InterestComplete, world.now);
+    world.gate.receive(ToDnsd::InterestComplete, world.now);
     for address in 0..50 {
         let next = world.next();
         world.sent.extend(next);
@@ -488,7 +490,7 @@ fn a_held_answer_outlives_a_restart_of_the_enforcer_and_goes_first() {
     }
     let held = world.held("api.example.test", 1, 30);
     world.realize(Sequence::ZERO, Vec::new());
-    world.hold.disconnected();
+    world.gate.disconnected();
     world.pass(50);
     world.sent.clear();
     world.connect(&["*.example.test"]);
@@ -504,7 +506,7 @@ fn a_number_of_an_earlier_connection_releases_nothing() {
     world.held("api.example.test", 1, 30);
     world.transmit();
     let stale = world.last();
-    world.hold.disconnected();
+    world.gate.disconnected();
     world.connect(&["*.example.test"]);
     world.realize(stale, Vec::new());
     assert_eq!(world.ended(), []);
@@ -514,9 +516,9 @@ fn a_number_of_an_earlier_connection_releases_nothing() {
 fn a_connection_that_ends_before_it_realized_anything_leaves_nothing_realized() {
     let mut world = World::settled();
     world.ask("www.other.test", 1, 300);
-    world.hold.disconnected();
-    world.hold.connected(world.now);
-    world.hold.disconnected();
+    world.gate.disconnected();
+    world.gate.connected(world.now);
+    world.gate.disconnected();
     world.interest(&["*.other.test"]);
     world.held("www.other.test", 1, 300);
 }
@@ -546,9 +548,9 @@ fn an_interest_told_again_unchanged_makes_nobody_wait() {
 #[test]
 fn a_pod_that_a_new_connection_does_not_name_has_no_interest() {
     let mut world = World::settled();
-    world.hold.disconnected();
-    world.hold.connected(world.now);
-    world.hold.receive(ToDnsd::InterestComplete, world.now);
+    world.gate.disconnected();
+    world.gate.connected(world.now);
+    world.gate.receive(ToDnsd::InterestComplete, world.now);
     assert_eq!(world.ask("api.example.test", 1, 30), Verdict::Release);
 }
 
@@ -559,7 +561,7 @@ fn a_dnsd_that_never_heard_of_interest_waits_with_each_answer_for_two_seconds() 
     world.pass(200);
     assert_eq!(world.ended(), [(first, Outcome::Stalled(Stall::NoInterest))]);
     world.pass(1_799);
-    assert!(world.hold.waits_for_interest(world.now));
+    assert!(world.gate.waits_for_interest(world.now));
     world.held("www.other.test", 2, 30);
     world.pass(1);
     assert_eq!(world.ask("www.other.test", 3, 30), Verdict::Release);
@@ -580,7 +582,7 @@ fn the_first_interest_tells_which_answers_wait_on() {
 #[test]
 fn an_enforcer_that_never_names_interests_is_told_everything_all_the_same() {
     let mut world = World::new();
-    world.hold.connected(world.now);
+    world.gate.connected(world.now);
     assert!(world.transmit().is_empty());
     world.pass(100);
     let told: Vec<String> = world.transmit().iter().map(describe).collect();
@@ -613,9 +615,63 @@ fn a_flood_of_one_client_leaves_the_records_of_the_others() {
     for number in 0..5_000 {
         world.ask(&format!("n{number}.other.test"), 2, 300);
     }
-    let figures = world.hold.figures();
-    assert_eq!(figures.told, 101);
-    assert_eq!(figures.evictions, 4_900);
+    let stats = world.gate.stats();
+    assert_eq!(stats.recorded, 101);
+    assert_eq!(stats.evictions, 4_900);
+}
+
+/// The names of a pod's records.
+fn recorded(world: &World) -> Vec<String> {
+    let records = world.gate.records_of(POD.into(), world.now);
+    let names = records
+        .iter()
+        .map(|record| record.observation.question.to_string());
+    names.collect()
+}
+
+#[test]
+fn names_without_interest_are_evicted_before_names_with_interest() {
+    let mut world = World::settled();
+    for number in 0..50 {
+        world.ask(&format!("n{number}.example.test"), 1, 300);
+        world.realize_all();
+    }
+    for number in 0..5_000 {
+        world.ask(&format!("n{number}.other.test"), 2, 300);
+    }
+    let of_interest = recorded(&world)
+        .iter()
+        .filter(|name| name.ends_with(".example.test"))
+        .count();
+    assert_eq!((of_interest, world.gate.stats().recorded), (50, 100));
+    // Among names with interest, and where there are no others, the oldest is evicted.
+    for number in 50..180 {
+        world.ask(&format!("n{number}.example.test"), 1, 300);
+        world.realize_all();
+    }
+    let recorded = recorded(&world);
+    assert_eq!(recorded.len(), 100);
+    assert!((80..180).all(|number| recorded.contains(&format!("n{number}.example.test"))));
+}
+
+#[test]
+fn which_names_are_evicted_first_follows_the_interest() {
+    let mut world = World::settled();
+    for number in 0..40 {
+        world.ask(&format!("n{number}.other.test"), 2, 300);
+        world.ask(&format!("n{number}.example.test"), 1, 300);
+        world.realize_all();
+    }
+    world.interest(&["*.other.test"]);
+    for number in 0..5_000 {
+        world.ask(&format!("n{number}.third.test"), 3, 300);
+    }
+    let recorded = recorded(&world);
+    let of = |zone: &str| recorded.iter().filter(|name| name.ends_with(zone)).count();
+    assert_eq!(
+        (of(".other.test"), of(".example.test"), of(".third.test")),
+        (40, 0, 60)
+    );
 }
 
 /// The names that the enforcer was told, in order.
@@ -644,10 +700,10 @@ fn what_was_told_is_told_again_of_the_same_pod_alone() {
         world.attachment = then;
         world.ask("api.example.test", 1, 60);
         world.realize_all();
-        world.hold.disconnected();
+        world.gate.disconnected();
         world.attachment = now;
-        world.hold.connected(world.now);
-        world.hold.receive(ToDnsd::InterestComplete, world.now);
+        world.gate.connected(world.now);
+        world.gate.receive(ToDnsd::InterestComplete, world.now);
         let sent = world.transmit();
         assert_eq!(!told(&sent).is_empty(), is_told, "{then:?} {now:?}");
         assert!(
@@ -678,7 +734,7 @@ fn the_next_pod_at_an_address_is_told_what_the_one_before_was_told() {
     assert!(matches!(verdict, Verdict::Hold(_)), "{verdict:?}");
     assert_eq!(told(&world.transmit()), ["api.example.test"]);
     assert_eq!(
-        world.hold.figures().told,
+        world.gate.stats().recorded,
         1,
         "what was told to the one before is forgotten"
     );
@@ -703,13 +759,13 @@ fn an_interest_that_ends_and_begins_makes_all_be_told_when_it_is_asked_again() {
 // --- a hold that begins with what another one knew ----------------------------------------------------------------
 
 /// What a hold knows, as it is told to its successor.
-fn known_by(world: &World) -> Inherited {
-    let clients = world.hold.clients().into_iter();
-    Inherited {
-        since: Some(world.hold.since()),
-        interests: world.hold.interests(),
-        told: clients
-            .flat_map(|client| world.hold.told_to(client, world.now))
+fn known_by(world: &World) -> GateSnapshot {
+    let clients = world.gate.clients().into_iter();
+    GateSnapshot {
+        since: Some(world.gate.since()),
+        interests: world.gate.interests(),
+        records: clients
+            .flat_map(|client| world.gate.records_of(client, world.now))
             .collect(),
     }
 }
@@ -717,20 +773,20 @@ fn known_by(world: &World) -> Inherited {
 fn successor(of: &World) -> World {
     let mut next = World::new();
     next.now = of.now;
-    next.hold = Hold::new(LIMITS, next.now);
-    next.hold.inherit(known_by(of), next.now);
+    next.gate = Gate::new(LIMITS, next.now);
+    next.gate.restore(known_by(of), next.now);
     next
 }
 
 #[test]
 fn who_takes_over_from_one_that_waited_long_enough_for_an_enforcer_does_not_wait() {
     let mut old = World::new();
-    assert!(old.hold.waits_for_interest(old.now));
-    assert!(successor(&old).hold.waits_for_interest(old.now));
+    assert!(old.gate.waits_for_interest(old.now));
+    assert!(successor(&old).gate.waits_for_interest(old.now));
     old.now = old.now.after(Duration::from_secs(3));
-    assert!(Hold::new(LIMITS, old.now).waits_for_interest(old.now));
+    assert!(Gate::new(LIMITS, old.now).waits_for_interest(old.now));
     let mut next = successor(&old);
-    assert!(!next.hold.waits_for_interest(next.now));
+    assert!(!next.gate.waits_for_interest(next.now));
     assert_eq!(next.ask("api.example.test", 1, 60), Verdict::Release);
 }
 
@@ -751,9 +807,9 @@ fn what_was_realized_for_a_predecessor_is_waited_for_again_only_when_an_enforcer
     );
     next.connect(&["*.example.test"]);
     assert!(matches!(next.ask("api.example.test", 1, 60), Verdict::Hold(_)));
-    assert!(!next.hold.is_caught_up());
+    assert!(!next.gate.is_caught_up());
     next.realize_all();
-    assert!(next.hold.is_caught_up());
+    assert!(next.gate.is_caught_up());
     assert_eq!(next.ask("api.example.test", 1, 60), Verdict::Release);
 }
 
@@ -805,9 +861,9 @@ fn where_as_many_answers_are_held_as_may_the_largest_user_gives_way_to_who_has_l
         panic!("the first is held");
     };
     let over = Outcome::Stalled(Stall::OverLimit);
-    assert_eq!(world.hold.poll_ended(), Some((oldest, over)));
+    assert_eq!(world.gate.poll_ended(), Some((oldest, over)));
     // Nobody has two more than another now.
     assert_eq!(hold(&mut world, OTHER, 6), Verdict::OverLimit);
-    assert_eq!(world.hold.poll_ended(), None);
-    assert_eq!(world.hold.figures().held, 5);
+    assert_eq!(world.gate.poll_ended(), None);
+    assert_eq!(world.gate.stats().held, 5);
 }

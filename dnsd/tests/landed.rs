@@ -5,7 +5,7 @@ mod support;
 #[path = "support/whole.rs"]
 mod whole;
 
-use egret_dnsd::resolve::Pending;
+use egret_dnsd::pipeline::Pending;
 use hickory_proto::op::Message;
 use hickory_proto::rr::RecordType;
 use support::{address, query};

@@ -4,21 +4,21 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::client::Asker;
-use egret_dnsd::ledger::{Ledger, LedgerLimits};
+use egret_dnsd::enforcement::client::ClientId;
+use egret_dnsd::enforcement::records::{RecordLimits, Records};
 use egret_kernel::links::Attachment;
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;
 
 const NOW: Timestamp = Timestamp::from_millis(10_000);
-const LIMITS: LedgerLimits = LedgerLimits {
+const LIMITS: RecordLimits = RecordLimits {
     per_client: 100,
     total: 10_000,
     grace: Duration::from_secs(30),
 };
 
-fn asker() -> Asker {
-    Asker {
+fn client_id() -> ClientId {
+    ClientId {
         address: [10, 0, 0, 1].into(),
         attachment: Some(Attachment::to(&"a cable")),
     }
@@ -29,29 +29,29 @@ fn answer(addresses: impl Iterator<Item = IpAddr>) -> Observation {
     let expires = NOW.after(Duration::from_secs(86_400));
     let told = |address| ObservedAddress { address, expires };
     Observation {
-        client: asker().address,
+        client: client_id().address,
         question: "any.example.test".parse().unwrap(),
         chain: Vec::new(),
         addresses: addresses.map(told).collect(),
     }
 }
 
-fn note(ledger: &mut Ledger, answer: &Observation) {
-    let noted = ledger.note(answer, asker().attachment, |_| false, NOW);
+fn note(records: &mut Records, answer: &Observation) {
+    let noted = records.note(answer, client_id().attachment, |_| false, |_, _| false, NOW);
     assert!(noted.new.is_some() || answer.addresses.is_empty());
 }
 
 /// Each by itself: it does not stand where it stood in its answer.
-fn knows(ledger: &Ledger, address: IpAddr) -> bool {
+fn knows(records: &Records, address: IpAddr) -> bool {
     let alone = answer(std::iter::once(address)).addresses.into_iter();
-    let told = ledger.told(asker(), "any.example.test", alone, |_| false);
+    let told = records.sequence_of(client_id(), "any.example.test", alone, |_| false);
     told.is_some()
 }
 
 /// Whoever has a zone can give addresses that were never given before, thousands in an answer, for as long as it likes.
 #[test]
 fn one_name_whose_answers_are_never_alike_has_no_more_records_than_a_client_may() {
-    let mut ledger = Ledger::new(LIMITS);
+    let mut records = Records::new(LIMITS);
     let address = |number: u32| IpAddr::from((0xc612_0000 + number).to_be_bytes());
     let mut given = 0..;
     for (of_answer, told) in [(40, 40), (40, 80), (40, 100), (1, 100), (300, 300), (2, 100)] {
@@ -59,15 +59,15 @@ fn one_name_whose_answers_are_never_alike_has_no_more_records_than_a_client_may(
         // As unordered as a server may have them, and one of them twice.
         let numbers = numbers.iter().rev().chain(numbers.first());
         let answer = answer(numbers.map(|number| address(*number)));
-        note(&mut ledger, &answer);
+        note(&mut records, &answer);
         for told in &answer.addresses {
-            assert!(knows(&ledger, told.address), "{told:?} was told just now");
+            assert!(knows(&records, told.address), "{told:?} was told just now");
         }
-        assert_eq!(ledger.len(), told);
+        assert_eq!(records.len(), told);
     }
-    assert_eq!(ledger.evictions(), 20 + 1 + 100 + 202);
+    assert_eq!(records.evictions(), 20 + 1 + 100 + 202);
     assert!(
-        !knows(&ledger, address(0)),
+        !knows(&records, address(0)),
         "what was told longest ago goes first"
     );
 }
@@ -81,13 +81,13 @@ fn addresses_of_a_name_are_found_in_whatever_order_they_were_told() {
         vec![v4(5), v6(2), v4(3), v6(9)],
         vec![v4(1), v4(9), v6(1)],
     ];
-    let mut ledger = Ledger::new(LIMITS);
+    let mut records = Records::new(LIMITS);
     for (last, addresses) in answers.iter().enumerate() {
-        note(&mut ledger, &answer(addresses.iter().copied()));
+        note(&mut records, &answer(addresses.iter().copied()));
         for address in answers[..=last].iter().flatten() {
-            assert!(knows(&ledger, *address), "{address}");
+            assert!(knows(&records, *address), "{address}");
         }
     }
-    assert_eq!(ledger.len(), 8);
-    assert!(!knows(&ledger, v4(8)) && !knows(&ledger, v6(7)));
+    assert_eq!(records.len(), 8);
+    assert!(!knows(&records, v4(8)) && !knows(&records, v6(7)));
 }

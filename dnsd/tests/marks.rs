@@ -1,14 +1,15 @@
-//! Marks at kept answers say nothing that the ledger would not: whatever happened, a marked answer is one whose addresses
-//! the kernel holds for its client, and one that the ledger knows once all that was told is realized.
+//! Marks at kept answers say nothing that the records would not: whatever happened, a marked answer is one whose addresses
+//! the kernel holds for its client, and one that the records knows once all that was told is realized.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use egret_dnsd::client::{Asker, Payer};
-use egret_dnsd::hold::{Hold, HoldLimits, Origin};
-use egret_dnsd::ledger::{LedgerLimits, Marks};
+use egret_dnsd::enforcement::client::ClientId;
+use egret_dnsd::enforcement::gate::{Gate, GateLimits, Origin};
+use egret_dnsd::enforcement::records::{ClientBitmap, RecordLimits};
+use egret_dnsd::limits::quota_key::QuotaKey;
 use egret_kernel::links::Attachment;
 use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
 use egret_shared::name::NamePattern;
@@ -22,11 +23,11 @@ const NAMES: usize = 4;
 /// Of each name, as it is kept with signatures and without: both tell the same addresses.
 const VARIANTS: usize = 2;
 const PATTERNS: [&str; 2] = ["*.odd.test", "*.even.test"];
-const LIMITS: HoldLimits = HoldLimits {
+const LIMITS: GateLimits = GateLimits {
     deadline: Duration::from_millis(200),
     per_client: 100,
     total: 100,
-    ledger: LedgerLimits {
+    records: RecordLimits {
         per_client: 3,
         total: 7,
         grace: Duration::from_secs(2),
@@ -86,8 +87,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct Kept {
-    marks: Marks,
+struct Cacheable {
+    bitmap: ClientBitmap,
     told: ObservedAddress,
 }
 
@@ -96,9 +97,9 @@ type Record = (IpAddr, String, IpAddr);
 
 /// A hold, what is kept, and an enforcer with its kernel.
 struct World {
-    hold: Hold,
+    hold: Gate,
     now: Timestamp,
-    kept: Vec<Kept>,
+    kept: Vec<Cacheable>,
     attachments: [u32; PODS],
     is_connected: bool,
     wanted: [Vec<NamePattern>; PODS],
@@ -129,7 +130,7 @@ impl World {
         let now = Timestamp::from_millis(10_000);
         let kept = (0..NAMES * VARIANTS).map(|answer| kept(answer, now, 5));
         Self {
-            hold: Hold::new(LIMITS, now),
+            hold: Gate::new(LIMITS, now),
             now,
             kept: kept.collect(),
             attachments: [0; PODS],
@@ -142,8 +143,8 @@ impl World {
         }
     }
 
-    fn asker(&self, pod: usize) -> Asker {
-        Asker {
+    fn client_id(&self, pod: usize) -> ClientId {
+        ClientId {
             address: address(pod),
             attachment: Some(Attachment::to(&self.attachments[pod])),
         }
@@ -192,27 +193,27 @@ impl World {
 
     /// As a resolver does with what is fresh.
     fn ask(&mut self, pod: usize, answer: usize) {
-        let (asker, question, told) = (self.asker(pod), name(answer), self.kept[answer].told);
+        let (client_id, question, told) = (self.client_id(pod), name(answer), self.kept[answer].told);
         if told.expires <= self.now {
             return;
         }
-        let is_settled = self.hold.is_settled(asker, &question, [told].into_iter());
-        if self.hold.is_marked(asker, &self.kept[answer].marks) {
+        let is_settled = self.hold.is_settled(client_id, &question, [told].into_iter());
+        if self.hold.is_marked(client_id, &self.kept[answer].bitmap) {
             self.marked += 1;
             self.check(pod, &question, told, is_settled);
         } else if is_settled {
-            self.hold.mark(asker, &self.kept[answer].marks);
+            self.hold.mark(client_id, &self.kept[answer].bitmap);
         } else {
             let observation = Observation {
-                client: asker.address,
+                client: client_id.address,
                 question: question.parse().unwrap(),
                 chain: Vec::new(),
                 addresses: vec![told],
             };
             self.hold.answer(
                 observation,
-                asker.attachment,
-                asker.address.into(),
+                client_id.attachment,
+                client_id.address.into(),
                 Origin::Cache,
                 self.now,
             );
@@ -269,7 +270,7 @@ impl World {
 
     fn read(&mut self) {
         let attachments = self.attachments;
-        let who_has = |of| Asker {
+        let who_has = |of| ClientId {
             address: of,
             attachment: (0..PODS)
                 .find(|pod| address(*pod) == of)
@@ -319,9 +320,9 @@ impl World {
     }
 }
 
-fn kept(answer: usize, now: Timestamp, seconds: u64) -> Kept {
-    Kept {
-        marks: Marks::default(),
+fn kept(answer: usize, now: Timestamp, seconds: u64) -> Cacheable {
+    Cacheable {
+        bitmap: ClientBitmap::default(),
         told: ObservedAddress {
             address: [192, 0, 2, u8::try_from(answer / VARIANTS).unwrap()].into(),
             expires: now.after(Duration::from_secs(seconds)),
@@ -365,7 +366,9 @@ fn marked() -> World {
 }
 
 fn is_marked(world: &World, pod: usize, answer: usize) -> bool {
-    world.hold.is_marked(world.asker(pod), &world.kept[answer].marks)
+    world
+        .hold
+        .is_marked(world.client_id(pod), &world.kept[answer].bitmap)
 }
 
 #[test]
@@ -459,28 +462,28 @@ fn who_lost_its_seat_has_one_again_after_a_sweep() {
 #[test]
 fn more_pods_than_seats_are_answered_by_the_ledger() {
     let mut world = World::new();
-    let marks = Marks::default();
+    let bitmap = ClientBitmap::default();
     let told = kept(0, world.now, 5).told;
-    let asker = |number: u8| Asker {
+    let client_id = |number: u8| ClientId {
         address: [10, 0, 1, number].into(),
         attachment: None,
     };
     world.take(&Step::Connect);
     for number in 0..=255 {
         let observation = Observation {
-            client: asker(number).address,
+            client: client_id(number).address,
             question: name(0).parse().unwrap(),
             chain: Vec::new(),
             addresses: vec![told],
         };
         let mut limits = LIMITS;
-        (limits.ledger.total, limits.total) = (1_000, 1_000);
+        (limits.records.total, limits.total) = (1_000, 1_000);
         world.hold.set_limits(limits);
         world
             .hold
-            .answer(observation, None, Payer::OWN, Origin::Cache, world.now);
-        world.hold.mark(asker(number), &marks);
+            .answer(observation, None, QuotaKey::OWN, Origin::Cache, world.now);
+        world.hold.mark(client_id(number), &bitmap);
     }
-    let marked = (0..=255).filter(|number| world.hold.is_marked(asker(*number), &marks));
+    let marked = (0..=255).filter(|number| world.hold.is_marked(client_id(*number), &bitmap));
     assert!(marked.eq(0..128), "each of the first has a seat of its own");
 }

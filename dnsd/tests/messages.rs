@@ -5,8 +5,8 @@ mod support;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use egret_dnsd::answer::{Answer, Ttls};
-use egret_dnsd::message::{Message, Query, Refusal, error_reply, rcode, truncated_reply};
+use egret_dnsd::dns::answer::{Answer, Ttls};
+use egret_dnsd::dns::message::{Message, Query, Refusal, error_reply, rcode, truncated_reply};
 use hickory_proto::op::Message as Hickory;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use proptest::prelude::*;

@@ -8,14 +8,15 @@ mod fresh;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 
-use egret_dnsd::client::{Behind, Routes as _};
-use egret_dnsd::intercept::{Interception, Seats, seat};
-use egret_dnsd::node_cache::fallback::Past;
-use egret_dnsd::node_cache::network::{Life, Rules, ensure_interface, remove_interface};
-use egret_dnsd::node_cache::rules::{Fallback, Situation};
+use egret_dnsd::config::host_setup::Interception;
+use egret_dnsd::config::host_setup::{Fallback, RuleSettings};
+use egret_dnsd::enforcement::client::{InterfaceRole, Routes as _};
+use egret_dnsd::host::interception::{PodSets, follow_pods};
+use egret_dnsd::host::node_cache::fallback::BypassCount;
+use egret_dnsd::host::node_cache::kernel::{Heartbeat, Rules, ensure_interface, remove_interface};
 use egret_kernel::links::Links;
 use egret_kernel::{Family, Mark, Transport};
-use egret_shared::link::{ClusterDns, Pods};
+use egret_shared::link::{ClusterDns, NodePods};
 use fresh::{enter_fresh_namespace, in_a_thread, run};
 use tokio::sync::watch;
 
@@ -81,18 +82,18 @@ fn the_kernel_tells_which_interfaces_are_pods_own() {
         }
         let mut links = Links::open().unwrap();
         for (name, behind) in [
-            ("lo", Behind::Node),
-            ("own0", Behind::Node),
-            ("pod0", Behind::Pod),
-            ("relay0", Behind::Relay),
-            ("pods0", Behind::Pods),
-            ("mixedbr", Behind::Others),
-            ("empty0", Behind::Others),
+            ("lo", InterfaceRole::Local),
+            ("own0", InterfaceRole::Local),
+            ("pod0", InterfaceRole::Pod),
+            ("relay0", InterfaceRole::Relay),
+            ("pods0", InterfaceRole::PodBridge),
+            ("mixedbr", InterfaceRole::Other),
+            ("empty0", InterfaceRole::Other),
         ] {
             let index = links.interface_by_name(name).unwrap().unwrap().index;
-            assert_eq!(links.behind(index).unwrap(), behind, "{name}");
+            assert_eq!(links.role(index).unwrap(), behind, "{name}");
         }
-        assert_eq!(links.behind(9_999).unwrap(), Behind::Others, "it is gone");
+        assert_eq!(links.role(9_999).unwrap(), InterfaceRole::Other, "it is gone");
     });
 }
 
@@ -106,7 +107,7 @@ fn the_rules_are_there_once_come_back_and_go_without_a_trace() {
                 run(&format!("{v4} -t mangle -N KUBE-KUBELET-CANARY"));
                 run(&format!("{v4} -A INPUT -s 192.0.2.7/32 -j DROP"));
                 let before = everything(flavour);
-                let rules = Rules::new(situation(fallback.clone())).unwrap();
+                let rules = Rules::new(settings(fallback.clone())).unwrap();
                 assert!(ensure(&rules) > 0);
                 let whole = everything(flavour);
                 assert_eq!(ensure(&rules), 0, "all is there: {whole}");
@@ -130,9 +131,9 @@ fn the_rules_are_there_once_come_back_and_go_without_a_trace() {
     }
 }
 
-fn intercepting() -> Situation {
+fn intercepting() -> RuleSettings {
     let bit = std::num::NonZeroU32::new(0x20).unwrap();
-    Situation {
+    RuleSettings {
         intercept: Some(Interception {
             to: ["169.254.20.10", "fd00::20:10"]
                 .map(|text| text.parse().unwrap())
@@ -142,7 +143,7 @@ fn intercepting() -> Situation {
             priority: 53,
             except: vec!["192.0.2.0/24".parse().unwrap()],
         }),
-        ..situation(Fallback::None)
+        ..settings(Fallback::None)
     }
 }
 
@@ -166,7 +167,7 @@ fn what_catches_questions_is_there_once_comes_back_and_goes_without_a_trace() {
             assert_eq!(everything(flavour), whole);
             assert_eq!(run("ip rule list").matches("20053").count(), 1);
             // One that catches nothing removes what another left.
-            ensure(&Rules::new(situation(Fallback::None)).unwrap());
+            ensure(&Rules::new(settings(Fallback::None)).unwrap());
             assert!(!everything(flavour).contains("egret dnsd: intercept"));
             ensure(&rules);
             rules.remove().unwrap();
@@ -209,10 +210,10 @@ fn nothing_is_caught_where_others_use_the_mark_and_the_rest_is_set_up() {
 #[test]
 fn the_pods_that_are_caught_are_those_that_were_told_last() {
     in_fresh_namespace(|| {
-        let situation = intercepting();
-        ensure(&Rules::new(situation.clone()).unwrap());
-        let mut seats = Seats::open(situation.intercept.as_ref().unwrap()).unwrap();
-        let pods = |caught: &[&str], spared: &[&str]| Pods {
+        let settings = intercepting();
+        ensure(&Rules::new(settings.clone()).unwrap());
+        let mut seats = PodSets::open(settings.intercept.as_ref().unwrap()).unwrap();
+        let pods = |caught: &[&str], spared: &[&str]| NodePods {
             caught: caught.iter().map(|text| text.parse().unwrap()).collect(),
             spared: spared.iter().map(|text| text.parse().unwrap()).collect(),
         };
@@ -252,10 +253,10 @@ fn the_pods_that_are_caught_are_those_that_were_told_last() {
 #[test]
 fn who_was_told_nothing_leaves_the_pods_that_are_caught_as_they_are() {
     in_fresh_namespace(|| {
-        let situation = intercepting();
-        ensure(&Rules::new(situation.clone()).unwrap());
-        let opened = || Seats::open(situation.intercept.as_ref().unwrap()).unwrap();
-        let pods = |caught: &[&str]| Pods {
+        let settings = intercepting();
+        ensure(&Rules::new(settings.clone()).unwrap());
+        let opened = || PodSets::open(settings.intercept.as_ref().unwrap()).unwrap();
+        let pods = |caught: &[&str]| NodePods {
             caught: caught.iter().map(|text| text.parse().unwrap()).collect(),
             spared: Vec::new(),
         };
@@ -272,7 +273,7 @@ fn who_was_told_nothing_leaves_the_pods_that_are_caught_as_they_are() {
         ] {
             let (_, heard) = watch::channel(told.clone());
             let (_, nowhere) = watch::channel(ClusterDns::default());
-            runtime.block_on(seat(opened(), heard, nowhere));
+            runtime.block_on(follow_pods(opened(), heard, nowhere));
             let saved = run("ipset save egret-dnsd-pods-4");
             assert_eq!(saved.matches("add ").count(), held, "{told:?}: {saved}");
         }
@@ -312,7 +313,7 @@ fn what_node_cache_left_is_taken_over_and_not_doubled() {
             assert!(added.success());
         }
         for fallback in fallbacks() {
-            ensure(&Rules::new(situation(fallback.clone())).unwrap());
+            ensure(&Rules::new(settings(fallback.clone())).unwrap());
             let saved = run("iptables-nft-save -t raw");
             let found = saved
                 .lines()
@@ -326,9 +327,9 @@ fn what_node_cache_left_is_taken_over_and_not_doubled() {
 #[test]
 fn a_sign_of_life_counts_for_a_second() {
     in_fresh_namespace(|| {
-        let situation = situation(Fallback::ClusterDns { servers: Vec::new() });
-        ensure(&Rules::new(situation.clone()).unwrap());
-        let mut life = Life::of(&situation).unwrap().unwrap();
+        let settings = settings(Fallback::ClusterDns { servers: Vec::new() });
+        ensure(&Rules::new(settings.clone()).unwrap());
+        let mut life = Heartbeat::new(&settings).unwrap().unwrap();
         let alive = || {
             ["4", "6"].map(|family| {
                 run(&format!("ipset list egret-dnsd-alive-{family}"))
@@ -343,7 +344,7 @@ fn a_sign_of_life_counts_for_a_second() {
         assert_eq!(alive(), [2, 1]);
         life.end().unwrap();
         assert_eq!(alive(), [0, 0]);
-        assert!(Life::of(&self::situation(Fallback::None)).unwrap().is_none());
+        assert!(Heartbeat::new(&self::settings(Fallback::None)).unwrap().is_none());
     });
 }
 
@@ -353,7 +354,7 @@ fn who_was_told_stays_in_the_rules_until_others_are_and_what_went_past_is_counte
         in_fresh_namespace(move || {
             run(&format!("iptables-{flavour} -t mangle -N KUBE-KUBELET-CANARY"));
             run("ip addr add fd00::20:10/128 dev lo nodad");
-            let fresh = || Rules::new(situation(Fallback::ClusterDns { servers: Vec::new() })).unwrap();
+            let fresh = || Rules::new(settings(Fallback::ClusterDns { servers: Vec::new() })).unwrap();
             let servers = |texts: &[&str]| -> Vec<SocketAddr> {
                 texts.iter().map(|text| text.parse().unwrap()).collect()
             };
@@ -382,7 +383,10 @@ fn who_was_told_stays_in_the_rules_until_others_are_and_what_went_past_is_counte
                 counts
             };
             let transport = Transport::Udp;
-            assert_eq!(count(&fresh()), [(Family::V6, Past { transport, count: 3 })]);
+            assert_eq!(
+                count(&fresh()),
+                [(Family::V6, BypassCount { transport, count: 3 })]
+            );
             assert_eq!(count(&rules), [], "nobody counts them again");
         });
     }
@@ -399,8 +403,8 @@ fn local_ips() -> Vec<IpAddr> {
         .to_vec()
 }
 
-fn situation(fallback: Fallback) -> Situation {
-    Situation {
+fn settings(fallback: Fallback) -> RuleSettings {
+    RuleSettings {
         local_ips: local_ips(),
         dns_port: 53,
         health_port: 8080,

@@ -7,7 +7,7 @@ mod whole;
 
 use std::time::Duration;
 
-use egret_dnsd::message::Message;
+use egret_dnsd::dns::message::Message;
 use hickory_proto::rr::RecordType;
 use support::query;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use egret_dnsd::node_cache::keeper::{Prepared, Setup, SetupErrors};
-use egret_dnsd::node_cache::network::Rules;
-use egret_dnsd::node_cache::rules::{Fallback, Situation};
+use egret_dnsd::config::host_setup::{Fallback, HostSetup, RuleSettings};
+use egret_dnsd::host::node_cache::kernel::Rules;
+use egret_dnsd::host::node_cache::reconciler::{PreparedHost, SetupErrors};
 use fresh::{enter_fresh_namespace, in_a_thread, run};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
@@ -90,7 +90,7 @@ fn an_order_to_stop_that_comes_before_it_serves_leaves_nothing_behind() {
 #[test]
 fn what_a_killed_one_left_goes_with_the_next_however_soon_that_ends() {
     in_fresh_namespace("left", |_| {
-        let situation = Situation {
+        let settings = RuleSettings {
             local_ips: vec![ADDRESS.parse().unwrap()],
             dns_port: 53,
             health_port: 8080,
@@ -98,16 +98,16 @@ fn what_a_killed_one_left_goes_with_the_next_however_soon_that_ends() {
             intercept: None,
         };
         for _ in 0..5 {
-            let left = Rules::new(situation.clone()).unwrap();
+            let left = Rules::new(settings.clone()).unwrap();
             assert!(left.ensure(&[], |_, _| {}).unwrap() > 0);
-            let setup = Setup {
+            let setup = HostSetup {
                 interface: Some(INTERFACE.to_owned()),
                 rules: true,
-                situation: situation.clone(),
+                settings: settings.clone(),
                 sync_interval: WITHIN,
                 skips_teardown: false,
             };
-            let prepared = Prepared::new(setup, None, SetupErrors::default());
+            let prepared = PreparedHost::new(setup, None, SetupErrors::default());
             prepared.keep(|| {}).unwrap().tear_down();
             assert!(!is_set_up());
         }

@@ -10,8 +10,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use egret_dnsd::handover::memory::Piece;
-use egret_dnsd::handover::{Granted, Inheritance, Memory, Name, Offer, Purpose, Taken, take};
+use egret_dnsd::takeover::state::StateRecord;
+use egret_dnsd::takeover::{
+    InheritedSockets, OldProcess, SocketName, SocketPurpose, StateSource, StoppedOldProcess, TakeoverSocket,
+    take,
+};
 use egret_integration::{Daemon, Family, Lookup, RecordType, Records, World, node};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::Signal;
@@ -25,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How far the successor gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum Stage {
     /// It is there, and says nothing.
     None,
     /// It was given the sockets.
@@ -38,14 +41,14 @@ enum Word {
 fn pods_are_answered_whatever_word_a_successor_hangs_at() {
     let Some(world) = world() else { return };
     let (mut dnsd, place) = start(&world, 0);
-    for word in [Word::None, Word::Hello, Word::Stop] {
-        let successor = Successor::of(&dnsd, &place, word);
+    for word in [Stage::None, Stage::Hello, Stage::Stop] {
+        let successor = NewProcess::of(&dnsd, &place, word);
         assert_is_answered(&world, word);
         drop(successor);
         assert_is_answered(&world, word);
     }
-    let late = Successor::of(&dnsd, &place, Word::Stop);
-    assert_is_answered(&world, Word::Stop);
+    let late = NewProcess::of(&dnsd, &place, Stage::Stop);
+    assert_is_answered(&world, Stage::Stop);
     late.serves(&place);
     eventually("who goes on takes over", || {
         dnsd.ended().is_some_and(|end| end.success())
@@ -58,15 +61,15 @@ fn pods_are_answered_whatever_word_a_successor_hangs_at() {
 #[test]
 fn who_is_told_to_stop_while_another_takes_over_leaves_everything_to_it() {
     let Some(world) = world() else { return };
-    for (number, word) in [Word::Hello, Word::Stop].into_iter().enumerate() {
+    for (number, word) in [Stage::Hello, Stage::Stop].into_iter().enumerate() {
         let (mut dnsd, place) = start(&world, number);
-        let mut successor = Successor::of(&dnsd, &place, word);
+        let mut successor = NewProcess::of(&dnsd, &place, word);
         dnsd.signal(Signal::SIGTERM).unwrap();
-        if word == Word::Hello {
+        if word == Stage::Hello {
             eventually("it is about to end", || {
                 dnsd.log().contains("what is under way is answered")
             });
-            successor.stop_predecessor();
+            successor.pause();
         }
         successor.serves(&place);
         eventually("it ends", || dnsd.ended().is_some_and(|end| end.success()));
@@ -80,13 +83,13 @@ fn what_is_set_up_goes_with_who_is_told_to_stop_only_where_nobody_else_lives() {
     let Some(world) = world() else { return };
     for (number, lives) in [true, false].into_iter().enumerate() {
         let (mut dnsd, place) = start(&world, number);
-        let successor = Successor::of(&dnsd, &place, Word::Stop);
+        let successor = NewProcess::of(&dnsd, &place, Stage::Stop);
         if lives {
             // It reads, and could not say so.
             offer(&place);
         }
         drop(successor);
-        assert_is_answered(&world, Word::Stop);
+        assert_is_answered(&world, Stage::Stop);
         assert!(dnsd.terminate().unwrap().success());
         assert_eq!(is_set_up(&world), lives);
     }
@@ -125,7 +128,7 @@ fn is_set_up(world: &World) -> bool {
 }
 
 #[track_caller]
-fn assert_is_answered(world: &World, word: Word) {
+fn assert_is_answered(world: &World, word: Stage) {
     let lookup = || Lookup::of(NAME, RecordType::A).patience(GAP);
     let over = |lookup: Lookup| [lookup.clone(), lookup.over_tcp()];
     for server in [IpAddr::from(node::DNS), node::DNS_V6.into()] {
@@ -136,43 +139,43 @@ fn assert_is_answered(world: &World, word: Word) {
     }
 }
 
-struct Successor {
+struct NewProcess {
     _connection: Option<Socket>,
-    taken: Option<Taken>,
-    granted: std::cell::Cell<Option<Granted>>,
+    taken: Option<OldProcess>,
+    granted: std::cell::Cell<Option<StoppedOldProcess>>,
     sockets: Vec<UdpSocket>,
 }
 
-impl Successor {
-    fn of(dnsd: &Daemon, place: &Path, last: Word) -> Self {
+impl NewProcess {
+    fn of(dnsd: &Daemon, place: &Path, last: Stage) -> Self {
         let mut successor = Self {
             _connection: None,
             taken: None,
             granted: std::cell::Cell::new(None),
             sockets: Vec::new(),
         };
-        if last == Word::None {
+        if last == Stage::None {
             let connection = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
             connection.connect(&SockAddr::unix(place).unwrap()).unwrap();
             successor._connection = Some(connection);
             return successor;
         }
         let (taken, mut inheritance) = take_beside(dnsd, place);
-        let at_port_53 = |name: &&Name| name.purpose == Purpose::Udp && name.address.port() == 53;
-        let names: Vec<Name> = inheritance.left().filter(at_port_53).copied().collect();
+        let at_port_53 = |name: &&SocketName| name.purpose == SocketPurpose::Udp && name.address.port() == 53;
+        let names: Vec<SocketName> = inheritance.left().filter(at_port_53).copied().collect();
         let sockets = names
             .into_iter()
             .map(|name| inheritance.socket(name).unwrap().into());
         successor.sockets = sockets.collect();
         successor.taken = Some(taken);
-        if last == Word::Stop {
-            successor.stop_predecessor();
+        if last == Stage::Stop {
+            successor.pause();
         }
         successor
     }
 
-    fn stop_predecessor(&mut self) {
-        let granted = self.taken.take().unwrap().stop_predecessor().unwrap();
+    fn pause(&mut self) {
+        let granted = self.taken.take().unwrap().pause().unwrap();
         self.granted.set(Some(granted));
     }
 
@@ -202,7 +205,7 @@ impl Successor {
 }
 
 /// In the network of this dnsd: who is elsewhere has no use for its sockets.
-fn take_beside(dnsd: &Daemon, place: &Path) -> (Taken, Inheritance) {
+fn take_beside(dnsd: &Daemon, place: &Path) -> (OldProcess, InheritedSockets) {
     let network = File::open(format!("/proc/{}/ns/net", dnsd.pid())).unwrap();
     std::thread::scope(|scope| {
         let taking = scope.spawn(|| {
@@ -216,7 +219,7 @@ fn take_beside(dnsd: &Daemon, place: &Path) -> (Taken, Inheritance) {
 /// Somebody is where successors ask, until the test ends.
 fn offer(place: &Path) {
     let (sender, events) = unbounded_channel();
-    Offer::at(place)
+    TakeoverSocket::at(place)
         .unwrap()
         .serve(sender, Arc::new(Nothing))
         .unwrap();
@@ -226,9 +229,9 @@ fn offer(place: &Path) {
 /// Who knows nothing.
 struct Nothing;
 
-impl Memory for Nothing {
-    fn tell(&self, hear: &mut dyn FnMut(&[Piece]) -> io::Result<()>) -> io::Result<()> {
-        hear(&[Piece::End])
+impl StateSource for Nothing {
+    fn export(&self, emit: &mut dyn FnMut(&[StateRecord]) -> io::Result<()>) -> io::Result<()> {
+        emit(&[StateRecord::End])
     }
 }
 

@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use egret_dnsd::client::{Asker, Attribution};
-use egret_dnsd::hold::{Hold, HoldLimits, Origin, Verdict};
-use egret_dnsd::ledger::LedgerLimits;
-use egret_dnsd::link;
-use egret_dnsd::metrics::Metrics;
-use egret_dnsd::observe::{Told, observe};
-use egret_dnsd::release::{Admission, Holder};
+use egret_dnsd::enforcement::Metrics;
+use egret_dnsd::enforcement::client::{ClientId, ClientLookup};
+use egret_dnsd::enforcement::gate::{Gate, GateLimits, Origin, Verdict};
+use egret_dnsd::enforcement::gated::{Admission, ResponseGate};
+use egret_dnsd::enforcement::link;
+use egret_dnsd::enforcement::observation::{AnswerObservation, observe};
+use egret_dnsd::enforcement::records::RecordLimits;
 use egret_kernel::links::Attachment;
-use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer};
-use egret_shared::revision::{Instance, Sequence};
+use egret_shared::link::{Frame, FrameDecoder, Interest, ToDnsd, ToEnforcer};
+use egret_shared::revision::{DnsdInstance, Sequence};
 use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 use hickory_proto::rr::RecordType;
@@ -35,11 +35,11 @@ use tokio::time::timeout;
 use whole::{Loopback, PATIENCE};
 
 const POD: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-const LIMITS: HoldLimits = HoldLimits {
+const LIMITS: GateLimits = GateLimits {
     deadline: Duration::from_secs(4),
     per_client: 1_000,
     total: 1_000,
-    ledger: LedgerLimits {
+    records: RecordLimits {
         per_client: 10_000,
         total: 10_000,
         grace: Duration::from_secs(30),
@@ -48,14 +48,14 @@ const LIMITS: HoldLimits = HoldLimits {
 /// How long what nobody waits for is kept back at most.
 const TOGETHER: u64 = 10;
 
-fn asker() -> Asker {
-    Asker {
+fn client_id() -> ClientId {
+    ClientId {
         address: POD,
         attachment: Some(Attachment::to(&"a cable")),
     }
 }
 
-fn told(name: &str, host: u8) -> Told {
+fn told(name: &str, host: u8) -> AnswerObservation {
     let text = format!("192.0.2.{host}");
     let answer = matched(name, RecordType::A, |query| {
         response(query, vec![address(name, 600, &text)])
@@ -82,11 +82,11 @@ fn realized(told: &[ToEnforcer]) -> Option<ToDnsd> {
         .map(|through: Sequence| ToDnsd::Realized { through, failed })
 }
 
-fn holder() -> (Arc<Holder>, Arc<Metrics>) {
-    let attribution = Arc::new(Attribution::new(Box::new(Loopback)));
+fn gate() -> (Arc<ResponseGate>, Arc<Metrics>) {
+    let client_lookup = Arc::new(ClientLookup::new(Box::new(Loopback)));
     let metrics = Arc::new(Metrics::register());
-    let holder = Holder::new(LIMITS, clock::now(), attribution, Arc::clone(&metrics));
-    (Arc::new(holder), metrics)
+    let gate = ResponseGate::new(LIMITS, clock::now(), client_lookup, Arc::clone(&metrics));
+    (Arc::new(gate), metrics)
 }
 
 /// The enforcer is at something else, so that at some time there is no room for more.
@@ -95,32 +95,32 @@ async fn what_is_said_to_have_gone_can_be_read_though_dnsd_is_gone() {
     let socket = std::env::temp_dir().join(format!("egret-telling-{}.sock", std::process::id()));
     drop(std::fs::remove_file(&socket));
     let listener = UnixListener::bind(&socket).unwrap();
-    let (holder, metrics) = holder();
+    let (gate, metrics) = gate();
     let keep = link::keep(
         socket.as_path().into(),
-        Instance::from_random(1),
-        Arc::clone(&holder),
+        DnsdInstance::from_random(1),
+        Arc::clone(&gate),
         metrics,
     );
     let link = task::spawn("link", keep);
     let (enforcer, _) = timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
     std::fs::remove_file(&socket).unwrap();
-    while !holder.figures().is_connected {
+    while !gate.stats().is_connected {
         tokio::task::yield_now().await;
     }
-    holder.receive(ToDnsd::InterestComplete);
+    gate.receive(ToDnsd::InterestComplete);
     let mut gone = 0;
     loop {
         let told = told(&format!("n{gone}.other.test"), 1);
-        let admission = holder.admit(
-            asker(),
+        let admission = gate.admit(
+            client_id(),
             POD.into(),
             Cow::Owned(told),
             Origin::Upstream,
             clock::now(),
         );
         assert!(matches!(admission, Admission::Now));
-        if timeout(Duration::from_millis(300), holder.tell_rest())
+        if timeout(Duration::from_millis(300), gate.tell_rest())
             .await
             .is_err()
         {
@@ -132,7 +132,7 @@ async fn what_is_said_to_have_gone_can_be_read_though_dnsd_is_gone() {
     drop(link.await);
     let mut enforcer = enforcer.into_std().unwrap();
     enforcer.set_nonblocking(false).unwrap();
-    let (mut octets, mut decoder, mut read) = (Vec::new(), Decoder::default(), 0);
+    let (mut octets, mut decoder, mut read) = (Vec::new(), FrameDecoder::default(), 0);
     enforcer.read_to_end(&mut octets).unwrap();
     decoder.push(&octets);
     while let Some(frame) = decoder.next_frame().unwrap() {
@@ -151,10 +151,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        3 => (any::<bool>(), 0..40_u8).prop_map(|(is_waited_for, name)| Step::Ask { is_waited_for, name }),
-        2 => (0..12_u64).prop_map(Step::Pass),
-    ]
+    prop_oneof![3 => (any::< bool > (), 0 .. 40_u8).prop_map(| (is_waited_for, name) | Step::Ask { is_waited_for, name }), 2 => (0 .. 12_u64).prop_map(Step::Pass),]
 }
 
 fn domain(is_waited_for: bool) -> &'static str {
@@ -166,37 +163,8 @@ fn domain(is_waited_for: bool) -> &'static str {
 }
 
 proptest! {
-    /// In simulated time, so that any delay at all is seen.
-    #[test]
-    fn what_nobody_waits_for_keeps_back_nothing_that_is_waited_for(steps in prop::collection::vec(step(), 1..60)) {
-        let mut now = Timestamp::from_millis(10_000);
-        let mut hold = Hold::new(LIMITS, now);
-        hold.connected(now);
-        hold.receive(interest(), now);
-        hold.receive(ToDnsd::InterestComplete, now);
-        let mut kept_since = None;
-        for step in steps {
-            match step {
-                Step::Pass(millis) => now = now.after(Duration::from_millis(millis)),
-                Step::Ask { is_waited_for, name } => {
-                    let told = told(&format!("n{name}.{}", domain(is_waited_for)), name);
-                    let verdict = hold.answer(told.to(POD), asker().attachment, POD.into(), Origin::Upstream, now);
-                    prop_assert!(is_waited_for || verdict == Verdict::Release);
-                }
-            }
-            while hold.poll_outgoing().is_some_and(|due| due <= now) {
-                let message = hold.poll_transmit(now, |_| asker());
-                if let Some(realized) = realized(message.as_slice()) {
-                    hold.receive(realized, now);
-                }
-            }
-            prop_assert!(!hold.is_holding(), "an answer waits for more than the enforcer");
-            kept_since = (hold.queued() > 0).then(|| kept_since.unwrap_or(now));
-            let kept = kept_since.map_or(Duration::ZERO, |since| now.since(since));
-            prop_assert!(kept < Duration::from_millis(TOGETHER), "kept back for {kept:?}");
-        }
-    }
-}
+/// In simulated time, so that any delay at all is seen.
+#[test] fn what_nobody_waits_for_keeps_back_nothing_that_is_waited_for(steps in prop::collection::vec(step(), 1 .. 60)) { let mut now = Timestamp::from_millis(10_000); let mut hold = Gate::new(LIMITS, now); hold.connected(now); hold.receive(interest(), now); hold.receive(ToDnsd::InterestComplete, now); let mut kept_since = None; for step in steps { match step { Step::Pass(millis) => now = now.after(Duration::from_millis(millis)), Step::Ask { is_waited_for, name } => { let told = told(& format!("n{name}.{}", domain(is_waited_for)), name); let verdict = hold.answer(told.for_client(POD), client_id().attachment, POD.into(), Origin::Upstream, now); prop_assert!(is_waited_for || verdict == Verdict::Release); } } while hold.poll_outgoing().is_some_and(| due | due <= now) { let message = hold.poll_transmit(now, | _ | client_id()); if let Some(realized) = realized(message.as_slice()) { hold.receive(realized, now); } } prop_assert!(!hold.is_holding(), "an answer waits for more than the enforcer"); kept_since = (hold.queued() > 0).then(|| kept_since.unwrap_or(now)); let kept = kept_since.map_or(Duration::ZERO, | since | now.since(since)); prop_assert!(kept < Duration::from_millis(TOGETHER), "kept back for {kept:?}"); } } }
 
 /// Whether it was woken.
 #[derive(Default)]
@@ -211,19 +179,19 @@ impl Wake for Woken {
 /// The link sleeps until what is kept back is due; nothing but the answer is there to wake it.
 #[tokio::test]
 async fn who_sleeps_until_what_is_kept_back_is_due_is_woken_for_what_is_waited_for() {
-    let (holder, _) = holder();
-    holder.connected();
-    holder.receive(interest());
-    holder.receive(ToDnsd::InterestComplete);
-    drop(holder.outgoing(256));
+    let (gate, _) = gate();
+    gate.connected();
+    gate.receive(interest());
+    gate.receive(ToDnsd::InterestComplete);
+    drop(gate.outgoing(256));
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut link = Context::from_waker(&waker);
     for round in 0..=u8::MAX {
         let admit = |name: &str| {
             let told = told(&format!("n{round}.{name}"), round);
-            holder.admit(
-                asker(),
+            gate.admit(
+                client_id(),
                 POD.into(),
                 Cow::Owned(told),
                 Origin::Upstream,
@@ -231,9 +199,9 @@ async fn who_sleeps_until_what_is_kept_back_is_due_is_woken_for_what_is_waited_f
             )
         };
         assert!(matches!(admit("a.other.test"), Admission::Now));
-        drop(holder.outgoing(256));
+        drop(gate.outgoing(256));
         assert!(matches!(admit("b.other.test"), Admission::Now));
-        let mut due = pin!(holder.has_outgoing());
+        let mut due = pin!(gate.has_outgoing());
         if due.as_mut().poll(&mut link).is_ready() {
             // Where this machine is slow, it is due already.
             continue;
@@ -242,7 +210,7 @@ async fn who_sleeps_until_what_is_kept_back_is_due_is_woken_for_what_is_waited_f
         assert!(matches!(admit("example.test"), Admission::Held(_)));
         assert!(woken.0.load(Ordering::Relaxed), "all of it goes at once");
         assert!(due.as_mut().poll(&mut link).is_ready());
-        assert_eq!(holder.outgoing(256).len(), 2);
+        assert_eq!(gate.outgoing(256).len(), 2);
         return;
     }
     panic!("never was anything kept back");

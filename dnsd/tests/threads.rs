@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use egret_dnsd::metrics::{BUCKETS, COREDNS_BUCKETS};
-use egret_shared::link::{Decoder, Frame, Interest, ToDnsd, ToEnforcer, encode};
-use egret_shared::revision::{Instance, Sequence};
+use egret_dnsd::telemetry::metrics::{BUCKETS, COREDNS_BUCKETS};
+use egret_shared::link::{Frame, FrameDecoder, Interest, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::{DnsdInstance, Sequence};
 use egret_shared::rt::telemetry;
 use hickory_proto::op::Message;
 use hickory_proto::rr::{RData, RecordType};
@@ -90,7 +90,7 @@ fn enforce(listener: &UnixListener, known: &Mutex<Known>) {
         say(&mut link, &ToDnsd::Interest(Interest { pod, patterns }));
     }
     say(&mut link, &ToDnsd::InterestComplete);
-    let (mut decoder, mut buffer) = (Decoder::default(), vec![0; 65_536]);
+    let (mut decoder, mut buffer) = (FrameDecoder::default(), vec![0; 65_536]);
     for turn in 0_usize.. {
         let length = match link.read(&mut buffer) {
             Ok(0) => return,
@@ -118,7 +118,7 @@ fn enforce(listener: &UnixListener, known: &Mutex<Known>) {
 
 fn say(link: &mut UnixStream, message: &ToDnsd) {
     let mut frame = Vec::new();
-    encode(Instance::from_random(2), message, &mut frame);
+    encode(DnsdInstance::from_random(2), message, &mut frame);
     // Where dnsd is gone, the next read says so.
     drop(link.write_all(&frame));
 }
@@ -266,7 +266,7 @@ async fn threads_that_answer_the_same_questions_at_once_overtake_nothing_and_ask
             again <= lost,
             "{threads}: {again} were asked again, {lost} as lost"
         );
-        timeout(PATIENCE, dnsd.holder.tell_rest())
+        timeout(PATIENCE, dnsd.gate.tell_rest())
             .await
             .expect("all is told");
         is_told(&known, threads).await;

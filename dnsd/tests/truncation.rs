@@ -5,9 +5,9 @@ mod support;
 
 use std::time::Duration;
 
-use egret_dnsd::answer::{Answer, Ttls};
-use egret_dnsd::exchange::Matched;
-use egret_dnsd::message::{Message, Query};
+use egret_dnsd::dns::answer::{Answer, Ttls};
+use egret_dnsd::dns::message::{Message, Query};
+use egret_dnsd::upstream::pending_query::ValidatedResponse;
 use hickory_proto::op::Message as Hickory;
 use hickory_proto::rr::RecordType;
 use support::{NOW, address, alias, matched, query, response};
@@ -18,13 +18,13 @@ const RECORD: usize = 16;
 const OPT: usize = 11;
 
 /// Thirty addresses. Names are compressed as far as the case allows in which the upstream was asked.
-fn answer() -> Matched<Answer> {
+fn answer() -> ValidatedResponse<Answer> {
     let records = (0..30).map(|n| address(NAME, 60, &format!("192.0.2.{n}")));
     matched(NAME, RecordType::A, |asked| response(asked, records.collect()))
 }
 
 /// The reply to a client with or without EDNS, within so many octets, 20 seconds after the answer came.
-fn reply(answer: &Matched<Answer>, edns: bool, limit: usize) -> (Vec<u8>, bool) {
+fn reply(answer: &ValidatedResponse<Answer>, edns: bool, limit: usize) -> (Vec<u8>, bool) {
     let client = Query::read(&query("API.example.test", RecordType::A, edns.then_some(1232)))
         .unwrap()
         .owned();
@@ -33,7 +33,7 @@ fn reply(answer: &Matched<Answer>, edns: bool, limit: usize) -> (Vec<u8>, bool) 
 }
 
 /// Where each record of the whole answer ends.
-fn ends(answer: &Matched<Answer>) -> Vec<usize> {
+fn ends(answer: &ValidatedResponse<Answer>) -> Vec<usize> {
     let (octets, is_whole) = reply(answer, false, 65_535);
     assert!(is_whole);
     let message = Message::read(&octets).unwrap();

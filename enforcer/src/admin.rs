@@ -1,85 +1,76 @@
-//! What operators are answered. Everything is asked of the engine, so that an engine that hangs is told of.
+//! The admin endpoints. Every answer comes from the engine, so an engine that hangs is noticed.
 
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use egret_shared::rt::admin::Admin;
+use egret_shared::rt::admin::AdminHandler;
 use egret_shared::rt::clock;
 use egret_shared::rt::telemetry;
 use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::backend::VerdictCounters;
-use crate::engine::{Answer, Input, Question, Report, What};
-use crate::metrics;
+use crate::backend::metrics::publish_verdicts;
+use crate::engine::{AdminQuery, AdminReply, AdminRequest, Input, Report};
 
 /// How long the engine may take to answer: longer than the slowest change of rules.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// How old counters of the kernel may be.
-const FRESH: Duration = Duration::from_millis(250);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
+/// Counters that were read less than this ago are not read again.
+const COUNTERS_MAX_AGE: Duration = Duration::from_millis(250);
 
-/// Answers operators.
+/// Answers requests of operators.
 #[derive(Debug)]
-pub struct Operators {
-    /// The engine.
+pub struct EngineAdmin {
+    /// The engine's inputs.
     pub engine: mpsc::Sender<Input>,
-    /// Counters of verdicts.
+    /// The kernel's counters of verdicts.
     pub counters: Arc<dyn VerdictCounters>,
-    /// What was read of the counters; one scrape at a time reads them.
-    pub read: Mutex<LastRead>,
-    /// What renders the metrics.
+    /// When the counters were read last. One scrape at a time reads them.
+    pub counters_read: Mutex<Option<Timestamp>>,
+    /// Renders the metrics.
     pub recorder: telemetry::Metrics,
     /// How many rules have a series of their own.
-    pub rule_metrics: RwLock<usize>,
+    pub rule_metrics: AtomicUsize,
 }
 
-/// What was read of the counters.
-#[derive(Debug, Default)]
-pub struct LastRead {
-    at: Option<Timestamp>,
-}
-
-impl Operators {
-    fn ask(&self, what: What) -> Result<Answer, String> {
-        let (answer, answered) = sync_channel(1);
+impl EngineAdmin {
+    fn ask(&self, query: AdminQuery) -> Result<AdminReply, String> {
+        let (reply, replied) = sync_channel(1);
         self.engine
-            .try_send(Input::Ask(Question { what, answer }))
+            .try_send(Input::Admin(AdminRequest { query, reply }))
             .map_err(|_full| "the engine does not keep up with its inputs".to_owned())?;
-        wait(&answered)
+        replied
+            .recv_timeout(REPLY_TIMEOUT)
+            .map_err(|_elapsed| format!("the engine did not answer within {} s", REPLY_TIMEOUT.as_secs()))
     }
 
     fn report(&self) -> Result<Report, String> {
-        match self.ask(What::Report)? {
-            Answer::Report(report) => Ok(*report),
-            Answer::Page(_) => Err("the engine answered something else".to_owned()),
+        match self.ask(AdminQuery::Report)? {
+            AdminReply::Report(report) => Ok(*report),
+            AdminReply::Page(_) => Err("the engine answered something else".to_owned()),
         }
     }
 
     fn read_counters(&self) {
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read_at = self.counters_read.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::now();
-        if read.at.is_some_and(|at| now.since(at) < FRESH) {
+        if read_at.is_some_and(|at| now.since(at) < COUNTERS_MAX_AGE) {
             return;
         }
-        let series = *self.rule_metrics.read().unwrap_or_else(PoisonError::into_inner);
+        let series = self.rule_metrics.load(Ordering::Relaxed);
         match self.counters.by_series(series) {
             Ok(counts) => {
-                metrics::verdict_counts(&counts, series > 0);
-                read.at = Some(now);
+                publish_verdicts(&counts, series > 0);
+                *read_at = Some(now);
             }
             Err(error) => tracing::warn!(%error, "verdicts cannot be counted"),
         }
     }
 }
 
-fn wait(answered: &Receiver<Answer>) -> Result<Answer, String> {
-    answered
-        .recv_timeout(PATIENCE)
-        .map_err(|_elapsed| format!("the engine did not answer within {} s", PATIENCE.as_secs()))
-}
-
-impl Admin for Operators {
+impl AdminHandler for EngineAdmin {
     fn health(&self) -> Result<(), String> {
         self.report().map(|_report| ())
     }
@@ -89,19 +80,19 @@ impl Admin for Operators {
         if !report.reasons.is_empty() {
             return Err(report.reasons.join("\n"));
         }
-        let mut sentence = format!("ready: {} pods at revision {}", report.pods, report.revision);
+        let mut text = format!("ready: {} pods at revision {}", report.pods, report.revision);
         for bad in &report.source.bad {
-            sentence += &format!("\nkept as it was: {bad}");
+            text += &format!("\nkept as it was: {bad}");
         }
-        for gap in &report.outlook.gaps {
-            sentence += &format!("\nnot judged: {gap}");
+        for bypass in &report.bypass_report.bypasses {
+            text += &format!("\nnot judged: {bypass}");
         }
-        Ok(sentence)
+        Ok(text)
     }
 
     fn metrics(&self) -> String {
         match self.report() {
-            Ok(report) => metrics::report(&report),
+            Ok(report) => report.publish(),
             Err(reason) => tracing::warn!(reason, "a scrape shows what the engine reported last"),
         }
         self.read_counters();
@@ -109,14 +100,14 @@ impl Admin for Operators {
     }
 
     fn page(&self, path: &str) -> Option<String> {
-        let what = match path {
-            "/records" => What::Records,
-            "/rules" => What::Rules,
+        let query = match path {
+            "/records" => AdminQuery::Records,
+            "/rules" => AdminQuery::Rules,
             _ => return None,
         };
-        Some(match self.ask(what) {
-            Ok(Answer::Page(text)) => text,
-            Ok(Answer::Report(_)) => "the engine answered something else\n".to_owned(),
+        Some(match self.ask(query) {
+            Ok(AdminReply::Page(text)) => text,
+            Ok(AdminReply::Report(_)) => "the engine answered something else\n".to_owned(),
             Err(reason) => reason + "\n",
         })
     }

@@ -1,4 +1,4 @@
-//! Keeping what is there as it should be: what differs, and when to try again.
+//! Desired against programmed state, and when to try again.
 
-pub mod delta;
+pub mod tracker;
 pub mod retry;

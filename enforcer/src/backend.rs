@@ -1,5 +1,4 @@
-//! The way into a kernel. A backend sees rules and sets, never an API object, and keeps the kernel as the
-//! last batch says, whatever else happens to it.
+//! Backends: each one makes a kernel hold the rules and sets of the last batch. A backend sees no API objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,159 +9,161 @@ use egret_policies::rules::{self, Batch, Direction, MembersChanged, Tier};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use outlook::Outlook;
+use bypass::BypassReport;
 
-/// A kernel, or what stands for one. Every method is called by the engine's thread alone.
+/// A kernel, or a replacement for one. Only the engine's thread calls its methods.
 ///
-/// What a method could not do is in the [`Standing`] that it returns, and stays wanted: `reconcile` tries
-/// again. So the engine never repeats a batch, and a backend never forgets one.
+/// A failed change is in the returned [`SyncStatus`] and stays desired: `reconcile` tries it again. So the engine never
+/// repeats a batch, and a backend never forgets one.
 pub trait Backend: Send + fmt::Debug {
-    /// The word by which it is chosen.
+    /// The name in the configuration.
     fn name(&self) -> &'static str;
 
-    /// Reads what the kernel holds of an earlier life. Changes nothing.
+    /// Reads what the previous process left in the kernel. Changes nothing.
     ///
     /// # Errors
-    /// When the kernel cannot be read: nothing else may be called then.
+    ///
+    /// When the kernel cannot be read; no other method may be called then.
     fn adopt(&mut self, now: Timestamp) -> Result<(), BackendError>;
 
-    /// Whether `adopt` found rules of an earlier life: they stay in force until the first batch, which need not hurry.
+    /// Whether `adopt` found rules of the previous process. They stay in force until the first batch, which may wait
+    /// then.
     fn is_in_force(&self) -> bool {
         false
     }
 
-    /// Before the first batch, and where nothing is in force: closes pods that nobody knows, as configured. Returns
-    /// whether they are closed now.
+    /// Closes unknown pods before the first batch, as configured, if nothing is in force. Returns whether they are
+    /// closed.
     ///
     /// # Errors
-    /// When it cannot be done.
-    fn close_unknown(&mut self) -> Result<bool, BackendError> {
+    ///
+    /// When the kernel refuses.
+    fn close_unknown_pods(&mut self) -> Result<bool, BackendError> {
         Ok(false)
     }
 
-    /// Turns one state into the next, field by field of the batch. The first batch after `adopt` holds everything.
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing;
+    /// Applies a batch, field by field. The first one after `adopt` is complete.
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus;
 
-    /// Opens what pods were told: a batch of members alone, that come to sets of records that are there, or live longer there;
-    /// rules that name these only allow. Somebody waits for it. Nothing where everything stands as it did.
-    fn open_answer(&mut self, batch: &Batch, now: Timestamp) -> Option<Standing> {
+    /// Adds observed addresses: a batch of members alone, in existing sets of records that only Allow rules name. A
+    /// client waits for it. Returns none if the status is unchanged.
+    fn add_records(&mut self, batch: &Batch, now: Timestamp) -> Option<SyncStatus> {
         Some(self.apply(batch, now))
     }
 
-    /// Links, addresses or routes of the node changed: pods may have got or lost their interface.
-    fn links_changed(&mut self, now: Timestamp) -> Standing;
+    /// Handles changed links, addresses or routes: a pod's interface may have appeared or gone.
+    fn links_changed(&mut self, now: Timestamp) -> SyncStatus;
 
-    /// Looks, at little cost, whether others changed what was applied, and says what makes one think so: to be called every
-    /// few seconds. `reconcile` finds out, and repairs.
-    fn look(&mut self, _now: Timestamp) -> Option<String> {
+    /// Checks cheaply whether other programs changed something. Called every few seconds. Returns what was found;
+    /// `reconcile` compares and repairs.
+    fn poll_drift(&mut self, _now: Timestamp) -> Option<String> {
         None
     }
 
-    /// Reads the kernel and repairs what differs from what was applied; removes what is ours and not wanted.
-    fn reconcile(&mut self, now: Timestamp) -> Standing;
+    /// Compares the kernel with what was applied, repairs it, and removes our leftovers.
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus;
 
-    /// What is to be found out, outside of the backend, before it is known what members that went leave open. Whoever gets it
-    /// runs it on whatever thread, works on with the backend meanwhile, and calls `end_forbidden` when it has run. None where nothing
-    /// is to be found out, or the last one is not done yet.
-    fn inquiry(&mut self) -> Option<Inquiry> {
+    /// A search for connections that removed members leave open. The caller runs it on any thread while it uses the
+    /// backend, and then calls `end_denied_connections`. None if nothing is to be searched, or the last search runs.
+    fn connection_search(&mut self) -> Option<ConnectionSearch> {
         None
     }
 
-    /// Ends open connections that what was applied so far forbids and that would go on by themselves, as far as they are
-    /// known: those that only an inquiry finds end when it has. Called when all batches that belong together were applied:
-    /// what one closes, the next may open again.
-    fn end_forbidden(&mut self) -> Ended {
-        Ended::default()
+    /// Ends open connections that the applied batches deny, as far as they are known; others are found by a search.
+    /// Called after all batches that belong together, because a later one may allow again what an earlier one denied.
+    fn end_denied_connections(&mut self) -> EndedConnections {
+        EndedConnections::default()
     }
 
-    /// Finds out what there is to be found out, and ends it: for who has nothing else to do meanwhile.
-    fn ask_and_end(&mut self) -> Ended {
-        if let Some(inquiry) = self.inquiry() {
+    /// Runs the search in the caller's thread, and ends what it finds.
+    fn search_and_end(&mut self) -> EndedConnections {
+        if let Some(inquiry) = self.connection_search() {
             inquiry();
         }
-        self.end_forbidden()
+        self.end_denied_connections()
     }
 
-    /// The pod of this node that sends and receives by an interface of the node; where several do, the one with the
-    /// address.
-    fn pod_behind(&self, _interface: &str, _address: IpAddr) -> Option<PodKey> {
+    /// The pod of this node behind an interface; if several pods share it, the one with the address.
+    fn pod_at_interface(&self, _interface: &str, _address: IpAddr) -> Option<PodKey> {
         None
     }
 
-    /// A way to hand in what pods were told while another method is at work; without one, that waits.
-    fn meanwhile(&self) -> Option<Arc<dyn Meanwhile>> {
+    /// Adds members from another thread while a method runs; none if this backend cannot.
+    fn concurrent_set_update(&self) -> Option<Arc<dyn ConcurrentSetUpdate>> {
         None
     }
 
-    /// What leads packets past the rules, as it was seen last.
-    fn outlook(&self) -> Outlook {
-        Outlook::default()
+    /// Ways past the rules, as they were seen last.
+    fn bypass_report(&self) -> BypassReport {
+        BypassReport::default()
     }
 
-    /// What counts verdicts; read by any thread, at any time.
+    /// The counters of verdicts, for any thread.
     fn counters(&self) -> Arc<dyn VerdictCounters>;
 
-    /// Desired, programmed and pending, for people.
+    /// Desired, programmed and pending state, as text.
     fn dump(&self) -> String;
 
-    /// Removes all that is in the kernel by this backend.
+    /// Removes everything of this backend from the kernel.
     ///
     /// # Errors
-    /// With what could not be removed.
+    ///
+    /// What could not be removed.
     fn remove_everything(&mut self) -> Result<(), BackendError>;
 }
 
-/// Puts members into sets that are there, from any thread.
-pub trait Meanwhile: Send + Sync + fmt::Debug {
-    /// Puts them in. They are of sets that no batch names which is being applied, and rules that name these only allow.
+/// Adds members to existing sets, from any thread.
+pub trait ConcurrentSetUpdate: Send + Sync + fmt::Debug {
+    /// Adds members. The sets are in no batch that is being applied, and only Allow rules name them.
     ///
     /// # Errors
-    /// When the kernel refuses. That is wanted nevertheless: the next [`Standing`] says so, and `reconcile` tries again.
+    ///
+    /// When the kernel refuses. The members stay desired: the next [`SyncStatus`] says so, and `reconcile` tries again.
     fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError>;
 }
 
-/// Looks for what is open, which waits for packets on their way and walks tables of the kernel.
-pub type Inquiry = Box<dyn FnOnce() -> Found + Send>;
+/// Searches open connections. It waits for packets in flight and walks kernel tables.
+pub type ConnectionSearch = Box<dyn FnOnce() -> SearchResult + Send>;
 
-/// What an inquiry found.
+/// The result of a connection search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Nothing is to be done about it.
+pub enum SearchResult {
+    /// No connection is to be ended.
     Nothing,
-    /// Something may have to be judged again, or it could not be found out: that takes its time.
+    /// Some connections may have to be re-evaluated, or the search failed.
     Something,
 }
 
-/// How much was ended.
+/// Counts of what was ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
-    /// Flows, once for each direction in which they are forbidden.
+pub struct EndedConnections {
+    /// Connections, once for each direction that is denied.
     pub flows: u64,
-    /// Sockets of programs.
+    /// Sockets of pods' programs.
     pub sockets: u64,
 }
 
-/// Where a backend stands after it did what it could.
+/// How far the kernel is in sync with what was applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// Pods for which the kernel is not yet as it should be.
+pub struct SyncStatus {
+    /// Pods for which the kernel does not hold the rules yet.
     pub pending: BTreeMap<PodKey, Pending>,
-    /// What the kernel refused of rules that are no pod's, or that decide nothing for one: it is tried again.
+    /// What the kernel refused of rules of no pod, or of rules that decide nothing. It is tried again.
     pub refused: Option<String>,
-    /// Why nothing at all can be done, where that is so.
+    /// Why nothing can be done at all, if so.
     pub broken: Option<String>,
-    /// Differences that nobody asked for and that were repaired by this call, by kind.
+    /// Differences that this call repaired, by kind.
     pub repaired: BTreeMap<&'static str, u64>,
-    /// The same by name, as far as there are not too many.
+    /// Their descriptions, up to a limit.
     pub differences: Vec<String>,
-    /// Rules of others in front of ours, by which packets may pass unjudged.
+    /// Rules of others in front of ours by which packets may pass unjudged.
     pub bypassed_by: Vec<String>,
-    /// Rules of others that write what we keep in the connection mark.
+    /// Rules of others that write our bits of the connection mark.
     pub foreign_marks: Vec<String>,
 }
 
-impl Standing {
-    /// Whether trying again could help.
+impl SyncStatus {
+    /// Whether another attempt could help.
     #[must_use]
     pub fn wants_retry(&self) -> bool {
         self.broken.is_some()
@@ -174,10 +175,10 @@ impl Standing {
     }
 }
 
-/// What a pod waits for.
+/// Why a pod is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// It has no interface (or cgroup) yet; an event will tell.
+    /// It has no interface or cgroup yet; an event follows when it has.
     Unattached(String),
     /// The kernel refused something; it is tried again.
     Refused(String),
@@ -191,7 +192,7 @@ impl fmt::Display for Pending {
     }
 }
 
-/// Why a backend cannot go on.
+/// Why a backend cannot work.
 #[derive(Debug, thiserror::Error)]
 #[error("{asked}: {reason}")]
 pub struct BackendError {
@@ -200,7 +201,7 @@ pub struct BackendError {
 }
 
 impl BackendError {
-    /// What was asked of the kernel, and what it said.
+    /// The failed operation, and the kernel's reason.
     pub fn new(asked: &'static str, reason: impl fmt::Display) -> Self {
         Self {
             asked,
@@ -209,18 +210,20 @@ impl BackendError {
     }
 }
 
-/// Counts of verdicts.
+/// Counters of verdicts.
 pub trait VerdictCounters: Send + Sync + fmt::Debug {
-    /// All counts since the rules were first put in. They never fall, but for a restart of the node.
+    /// All counts since the rules were first written. They fall only when the node restarts.
     ///
     /// # Errors
+    ///
     /// When the kernel cannot be read.
     fn read(&self) -> Result<Vec<VerdictCount>, BackendError>;
 
-    /// The same by series: at most so many single rules, and all others as one of no origin for each key. No series
-    /// ever falls.
+    /// Counts by series: at most `most` single rules, and all others as one series without an origin for each key. No
+    /// series ever falls.
     ///
     /// # Errors
+    ///
     /// When the kernel cannot be read.
     fn by_series(&self, most: usize) -> Result<Vec<VerdictCount>, BackendError>;
 }
@@ -230,10 +233,10 @@ pub trait VerdictCounters: Send + Sync + fmt::Debug {
 pub struct VerdictCount {
     /// What decided.
     pub key: VerdictKey,
-    /// Object and index of the rule; none for what rules counted that are gone.
+    /// Object and index of the rule; none for rules that are gone.
     pub origin: Option<(Arc<str>, usize)>,
-    /// Packets that were decided: the first of each connection, and every one that is refused. What would be denied is
-    /// allowed as well, and counted in both ways.
+    /// Packets: the first one of each allowed connection, and each denied one. A packet that audited policies would
+    /// deny counts as allowed as well.
     pub packets: u64,
 }
 
@@ -242,20 +245,20 @@ pub struct VerdictCount {
 pub enum Decider {
     /// The policies of a tier.
     Tier(Tier),
-    /// Nothing: no tier decided.
+    /// No tier decided.
     Default,
-    /// It is of a pod that nobody knows yet.
+    /// The pod is unknown.
     UnknownPod,
-    /// Its source address is not of the pod that sends it.
+    /// The source address is not the sending pod's.
     SpoofedSource,
-    /// It is an ICMP error about a flow of somebody else than the pod that sends it.
+    /// An ICMP error about a connection that is not the sending pod's.
     SpoofedError,
-    /// It is encapsulated, and would leave the node as nobody's.
+    /// An encapsulated packet, which would leave the node without an identity.
     Encapsulation,
 }
 
 impl Decider {
-    /// All of them.
+    /// All deciders.
     pub fn all() -> impl Iterator<Item = Self> {
         let others = [
             Self::Default,
@@ -267,7 +270,7 @@ impl Decider {
         Tier::ALL.into_iter().map(Self::Tier).chain(others)
     }
 
-    /// Whether it decides in a direction. What a pod pretends to be concerns what it sends.
+    /// Whether it decides in a direction. Forged packets are those that a pod sends.
     #[must_use]
     pub fn is_of(self, direction: Direction) -> bool {
         match self {
@@ -276,7 +279,7 @@ impl Decider {
         }
     }
 
-    /// The word for it.
+    /// The value of the label.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -290,19 +293,19 @@ impl Decider {
     }
 }
 
-/// The bounded part of a verdict's labels.
+/// The labels of a verdict that have few values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VerdictKey {
     /// What decided.
     pub decider: Decider,
-    /// What was decided, or would be.
+    /// The decision.
     pub action: Action,
-    /// In which direction.
+    /// The direction.
     pub direction: Direction,
 }
 
 impl VerdictKey {
-    /// All that can be counted: only tiers pass, NetworkPolicies do not, and by default everything is allowed.
+    /// All keys that occur: NetworkPolicies do not pass, and without a policy everything is allowed.
     pub fn all() -> impl Iterator<Item = Self> {
         use Action::{Allow, Deny, Pass, WouldDeny};
         Decider::all().flat_map(|decider| {
@@ -331,7 +334,7 @@ impl VerdictKey {
         })
     }
 
-    /// The word for the action.
+    /// The value of the label.
     #[must_use]
     pub const fn action_word(self) -> &'static str {
         match self.action {
@@ -343,16 +346,16 @@ impl VerdictKey {
     }
 }
 
-/// What is counted of a packet.
+/// The counted decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// It was allowed.
+    /// Allowed.
     Allow,
-    /// It was refused.
+    /// Denied.
     Deny,
-    /// It was handed on to the next tier.
+    /// Passed to the next tier.
     Pass,
-    /// It was allowed, and would be refused if the policies in audit were in force.
+    /// Allowed, and denied if the audited policies were in force.
     WouldDeny,
 }
 
@@ -366,7 +369,8 @@ impl From<rules::Action> for Action {
     }
 }
 
-pub mod outlook;
+pub mod metrics;
+pub mod bypass;
 pub mod series;
 pub mod none;
 pub mod memory;

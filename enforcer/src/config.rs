@@ -1,5 +1,4 @@
-//! What the enforcer is told to do: `Written` is what people write, on the command line and in the file; `Config` is
-//! what is meant, whole and within its ranges.
+//! Configuration: `Options` are the options of the command line and the file; `Config` is complete and validated.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -19,81 +18,79 @@ use crate::backend::netfilter::model::settings::DenyAction;
 use crate::backend::netfilter::model::settings::JumpPosition;
 use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::backend::netfilter::model::unknown_pods::{Stance, UnknownPods};
-use crate::backend::netfilter::{MOST_MEMBERS, NftWriter};
+use crate::events::sink::Destination;
 
 mod value;
-mod written;
+mod options;
 
+pub use options::{Args, Command, Options};
 pub use value::{
-    BackendKind, Enforce, EventsTo, FlavourChoice, InvalidValue, OnUnknownPod, Opened, OwnNode,
-    PodInterfaces, Source, Span,
+    BackendKind, EnforcementMode, FlavourChoice, InvalidValue, MillisDuration, NameTarget, OwnNodeAccess,
+    PodInterfaces, Source, UnknownPodPolicy,
 };
-pub use written::{Args, Command, Written};
 
-use written::{DEFAULT_OBJECTS, DEFAULT_STATE};
+use options::{DEFAULT_OBJECTS, DEFAULT_STATE};
 
-/// Rules that may have a series of their own: each is a line that the kernel keeps, written with every change of rules.
-const MOST_SERIES: usize = 4096;
+/// The most rules with a series of their own: each is a line in the kernel, written with every change.
+const MAX_SERIES: usize = 4096;
 
-/// The configuration as it is meant.
+/// The validated configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What needs a restart to change.
-    pub fixed: Fixed,
-    /// How often the kernel is compared; never where it is zero.
+    /// Settings that need a restart to change.
+    pub startup: StartupConfig,
+    /// The interval of comparisons with the kernel; zero for never.
     pub resync: Duration,
     /// How many rules have a series of their own.
     pub rule_metrics: usize,
 }
 
-/// The part of the configuration that needs a restart to change.
+/// Settings that need a restart to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fixed {
-    /// Where objects come from.
-    pub source: PathBuf,
-    /// Which kernel.
+pub struct StartupConfig {
+    /// The folder of manifests.
+    pub source: Source,
+    /// How the API server is reached, where that is the source; none to find out.
+    pub kubeconfig: Option<PathBuf>,
+    /// The backend.
     pub backend: BackendKind,
     /// The socket for dnsd.
     pub link: PathBuf,
-    /// Where operators ask.
+    /// The address of the admin endpoints.
     pub admin: SocketAddr,
-    /// The file that keeps what pods were told; none to keep nothing.
+    /// The file of records; none to store nothing.
     pub state: Option<PathBuf>,
-    /// The file that keeps what the source said last; none to keep nothing.
+    /// The file of the source's objects; none to store nothing.
     pub state_objects: Option<PathBuf>,
-    /// The folder for the report of the node's addresses; none to report nothing.
+    /// The folder for the report of the node's addresses; none for no report.
     pub report_dir: Option<PathBuf>,
-    /// For the compiler; the node's name is in it.
+    /// Settings of the compiler, with the node's name.
     pub compiler: Settings,
-    /// Which iptables; none to find out.
+    /// The flavour of iptables; none to detect it.
     pub flavour: Option<Flavour>,
-    /// What writes rules in the flavour `nft`.
-    pub nft_writer: NftWriter,
     /// Our bits of the connection mark.
     pub marks: Marks,
     /// Whether rules of others may write these bits.
     pub allow_foreign_marks: bool,
-    /// Where our jumps stand among the rules of others.
+    /// Where our jumps are among the rules of others.
     pub jump: JumpPosition,
-    /// What a refused sender is told.
+    /// What the sender of a denied packet receives.
     pub deny: DenyAction,
-    /// What happens to pods that are not known yet.
+    /// What happens to unknown pods.
     pub unknown: UnknownPods,
-    /// Where denied packets are told, and how many.
+    /// The log of denied packets.
     pub events: Events,
-    /// How many members a set of the backend netfilter has places for.
-    pub members_per_set: u32,
-    /// What is done about bridges that pods are on.
+    /// What is done about bridges of pods.
     pub bridges: BridgeNetfilter,
     /// Namespaces whose pods dnsd does not intercept.
     pub not_intercepted: BTreeSet<Arc<str>>,
-    /// Where the backend ebpf finds the pods' cgroups.
+    /// The cgroup2 folder of the backend ebpf.
     pub cgroup_root: PathBuf,
-    /// Where the backend ebpf keeps what outlives it.
+    /// The pin path of the backend ebpf.
     pub bpf_pins: PathBuf,
 }
 
-impl Fixed {
+impl StartupConfig {
     /// The name of this node.
     #[must_use]
     pub fn node_name(&self) -> &str {
@@ -104,63 +101,65 @@ impl Fixed {
     }
 }
 
-/// Where denied packets are told, and how many.
+/// The log of denied packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Events {
-    /// Where.
-    pub to: EventsTo,
-    /// How the kernel tells of them.
+    /// Where it is written.
+    pub to: Destination,
+    /// How the kernel logs denied packets.
     pub telling: NflogSettings,
 }
 
-/// Why a configuration cannot be taken.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
-pub enum Invalid {
-    /// The file.
+pub enum InvalidConfig {
+    /// The file cannot be read or parsed.
     #[error(transparent)]
     File(#[from] ConfigError),
-    /// A field that must be there.
-    #[error("{field} is missing: {wanted}")]
+    /// A required field is missing.
+    #[error("{field} is missing: {expected}")]
     Missing {
         /// The field.
         field: &'static str,
-        /// What would be accepted.
-        wanted: &'static str,
+        /// What it should hold.
+        expected: &'static str,
     },
-    /// A value outside of its range.
+    /// A value is out of range.
     #[error("{field}: {value} is not accepted; {range} is")]
     Range {
         /// The field.
         field: &'static str,
-        /// What was written.
+        /// The value.
         value: String,
-        /// What would be accepted.
+        /// The accepted range.
         range: &'static str,
     },
-    /// The marks.
+    /// The masks share bits.
     #[error("egressMarkMask, ingressMarkMask: {0}")]
     Marks(#[from] SharedBits),
 }
 
 impl Config {
-    /// Takes the command line, and the file that it names if it does.
+    /// Reads the command line and the file that it names.
     ///
     /// # Errors
-    /// With the field, or the file, line and column.
-    pub fn load(args: &Args) -> Result<Self, Invalid> {
+    ///
+    /// The field, or the file with line and column.
+    pub fn load(args: &Args) -> Result<Self, InvalidConfig> {
         let file = match &args.config {
-            Some(path) => load::<Written>(path)?,
-            None => Written::default(),
+            Some(path) => load::<Options>(path)?,
+            None => Options::default(),
         };
-        args.written.clone().over(file).mean()
+        args.options.clone().over(file).validate()
     }
 
-    /// The fields by which `other` differs that need a restart.
+    /// Fields that differ and need a restart.
     #[must_use]
     pub fn needs_restart(&self, other: &Self) -> Vec<&'static str> {
-        let (mine, theirs) = (&self.fixed, &other.fixed);
+        let (mine, theirs) = (&self.startup, &other.startup);
         [
             ("source", mine.source != theirs.source),
+            ("kubeconfig", mine.kubeconfig != theirs.kubeconfig),
             ("backend", mine.backend != theirs.backend),
             ("link", mine.link != theirs.link),
             ("admin", mine.admin != theirs.admin),
@@ -182,7 +181,6 @@ impl Config {
                 mine.compiler.records != theirs.compiler.records,
             ),
             ("iptables", mine.flavour != theirs.flavour),
-            ("nftWriter", mine.nft_writer != theirs.nft_writer),
             ("egressMarkMask, ingressMarkMask", mine.marks != theirs.marks),
             (
                 "allowForeignMarks",
@@ -195,7 +193,6 @@ impl Config {
                 "events, eventsPerSecond, eventsGroup",
                 mine.events != theirs.events,
             ),
-            ("membersPerSet", mine.members_per_set != theirs.members_per_set),
             ("bridgeNetfilter", mine.bridges != theirs.bridges),
             ("notIntercepted", mine.not_intercepted != theirs.not_intercepted),
             ("cgroupRoot", mine.cgroup_root != theirs.cgroup_root),
@@ -207,35 +204,36 @@ impl Config {
     }
 }
 
-impl Written {
-    /// What is meant, with defaults where nothing was written.
+impl Options {
+    /// Validates the options and adds defaults.
     ///
     /// # Errors
-    /// With the field.
-    pub fn mean(self) -> Result<Config, Invalid> {
+    ///
+    /// The field.
+    pub fn validate(self) -> Result<Config, InvalidConfig> {
         let (compiler, unknown) = (self.compiler()?, self.unknown());
         let events = self.events()?;
         let rule_metrics = self.rule_metrics.unwrap_or(0);
-        if rule_metrics > MOST_SERIES {
-            return Err(Invalid::Range {
+        if rule_metrics > MAX_SERIES {
+            return Err(InvalidConfig::Range {
                 field: "ruleMetrics",
                 value: rule_metrics.to_string(),
                 range: "at most 4096",
             });
         }
         let report_dir = self.report_dir(&compiler.node)?;
-        let members_per_set = self.members_per_set()?;
         let (egress, ingress) = (
             self.egress_mark_mask.unwrap_or(DEFAULT_EGRESS),
             self.ingress_mark_mask.unwrap_or(DEFAULT_INGRESS),
         );
-        let source = self.source.ok_or(Invalid::Missing {
+        let source = self.source.ok_or(InvalidConfig::Missing {
             field: "source",
-            wanted: "dir: and the path of a folder of manifests",
+            expected: "kube, or dir: and the path of a folder of manifests",
         })?;
         Ok(Config {
-            fixed: Fixed {
-                source: source.into_path(),
+            startup: StartupConfig {
+                source,
+                kubeconfig: self.kubeconfig,
                 backend: self.backend.unwrap_or(BackendKind::Netfilter),
                 link: self.link.unwrap_or_else(|| "/run/egret/link.sock".into()),
                 admin: self
@@ -248,14 +246,12 @@ impl Written {
                 report_dir,
                 compiler,
                 flavour: self.iptables.unwrap_or(FlavourChoice::Auto).flavour(),
-                nft_writer: self.nft_writer.unwrap_or_default(),
                 marks: Marks::new(egress, ingress)?,
                 allow_foreign_marks: self.allow_foreign_marks.unwrap_or(false),
                 jump: self.jump.unwrap_or(JumpPosition::Insert),
                 deny: self.deny_action.unwrap_or(DenyAction::Drop),
                 events,
                 unknown,
-                members_per_set,
                 bridges: self.bridge_netfilter.unwrap_or(BridgeNetfilter::Off),
                 not_intercepted: self
                     .not_intercepted
@@ -266,52 +262,46 @@ impl Written {
                 cgroup_root: self.cgroup_root.unwrap_or_else(|| "/sys/fs/cgroup".into()),
                 bpf_pins: self.bpf_pins.unwrap_or_else(|| "/sys/fs/bpf/egret".into()),
             },
-            resync: self.resync.map_or(Duration::from_secs(60), Span::as_duration),
+            resync: self
+                .resync
+                .map_or(Duration::from_secs(60), MillisDuration::as_duration),
             rule_metrics,
         })
     }
 
-    fn compiler(&self) -> Result<Settings, Invalid> {
+    fn compiler(&self) -> Result<Settings, InvalidConfig> {
         let node = self.node.clone().filter(|node| !node.is_empty());
-        let node = node.ok_or(Invalid::Missing {
+        let node = node.ok_or(InvalidConfig::Missing {
             field: "node",
-            wanted: "the name that Pods have in spec.nodeName",
+            expected: "the name that Pods have in spec.nodeName",
         })?;
         Ok(Settings {
             node: NodeScope::One(Arc::from(node)),
             records: self.records()?,
-            pod_to_own_node: match self.pod_to_own_node.unwrap_or(OwnNode::Allow) {
-                OwnNode::Allow => PodToOwnNode::Allow,
-                OwnNode::Dns => PodToOwnNode::Dns,
-                OwnNode::Enforce => PodToOwnNode::Enforce,
+            pod_to_own_node: match self.pod_to_own_node.unwrap_or(OwnNodeAccess::Allow) {
+                OwnNodeAccess::Allow => PodToOwnNode::Allow,
+                OwnNodeAccess::Dns => PodToOwnNode::Dns,
+                OwnNodeAccess::Enforce => PodToOwnNode::Enforce,
             },
             dns: self.dns()?,
-            enforcement: match self.enforcement.unwrap_or(Enforce::Enforce) {
-                Enforce::Enforce => Enforcement::Enforced,
-                Enforce::Audit => Enforcement::Audited,
+            enforcement: match self.enforcement.unwrap_or(EnforcementMode::Enforce) {
+                EnforcementMode::Enforce => Enforcement::Enforced,
+                EnforcementMode::Audit => Enforcement::Audited,
             },
         })
     }
 
-    fn members_per_set(&self) -> Result<u32, Invalid> {
-        let Some(written) = self.members_per_set else {
-            return Ok(MOST_MEMBERS);
-        };
-        let members = at_least("membersPerSet", Some(written), written, 1)?;
-        Ok(u32::try_from(members).unwrap_or(MOST_MEMBERS))
-    }
-
-    /// The name of the node becomes that of a file.
-    fn report_dir(&self, node: &NodeScope) -> Result<Option<PathBuf>, Invalid> {
+    /// The node's name becomes a file name.
+    fn report_dir(&self, node: &NodeScope) -> Result<Option<PathBuf>, InvalidConfig> {
         let written = self.report_dir.clone();
-        let wanted = written.filter(|path| !path.as_os_str().is_empty());
+        let new = written.filter(|path| !path.as_os_str().is_empty());
         match node {
-            NodeScope::One(name) if wanted.is_some() && !is_name_of_node(name) => Err(Invalid::Range {
+            NodeScope::One(name) if new.is_some() && !is_name_of_node(name) => Err(InvalidConfig::Range {
                 field: "node",
                 value: name.to_string(),
                 range: "with reportDir, a name as Nodes have it (a-z, 0-9, - and ., at most 240 characters)",
             }),
-            NodeScope::One(_) | NodeScope::All => Ok(wanted),
+            NodeScope::One(_) | NodeScope::All => Ok(new),
         }
     }
 
@@ -320,20 +310,20 @@ impl Written {
         UnknownPods {
             stance: match self.on_unknown_pod {
                 None => Stance::DenyOncePolicies,
-                Some(OnUnknownPod::Deny) => Stance::Deny,
-                Some(OnUnknownPod::Allow) => Stance::Allow,
+                Some(UnknownPodPolicy::Deny) => Stance::Deny,
+                Some(UnknownPodPolicy::Allow) => Stance::Allow,
             },
             interfaces: match written {
-                None => written::usual_pod_interfaces(),
+                None => options::default_pod_interfaces(),
                 Some(written) => written.into_iter().map(PodInterfaces::into_pattern).collect(),
             },
         }
     }
 
-    fn events(&self) -> Result<Events, Invalid> {
+    fn events(&self) -> Result<Events, InvalidConfig> {
         let per_second = self.events_per_second.unwrap_or(10);
         let group = self.events_group.unwrap_or(9254);
-        let refuse = |field, value: u32, range| Invalid::Range {
+        let refuse = |field, value: u32, range| InvalidConfig::Range {
             field,
             value: value.to_string(),
             range,
@@ -345,41 +335,43 @@ impl Written {
             return Err(refuse("eventsGroup", 0, "1 to 65535"));
         }
         Ok(Events {
-            to: self.events.clone().unwrap_or(EventsTo::Off),
+            to: self.events.clone().unwrap_or(Destination::Off),
             telling: NflogSettings { group, per_second },
         })
     }
 
-    fn dns(&self) -> Result<DnsStandIn, Invalid> {
+    fn dns(&self) -> Result<DnsStandIn, InvalidConfig> {
         let listens: Vec<IpAddr> = self.dns_address.iter().flatten().copied().collect();
         if let Some(any) = listens.iter().find(|address| address.is_unspecified()) {
-            return Err(Invalid::Range {
+            return Err(InvalidConfig::Range {
                 field: "dnsAddress",
                 value: any.to_string(),
                 range: "each address that pods ask, by itself,",
             });
         }
-        let usual = DnsStandIn::default();
+        let default = DnsStandIn::default();
         Ok(DnsStandIn {
-            service: self.dns_service.clone().unwrap_or(usual.service),
+            service: self.dns_service.clone().unwrap_or(default.service),
             addresses: listens.into_iter().collect(),
         })
     }
 
-    fn lets_names_open(&self, what: Opened) -> bool {
+    fn may_names_open(&self, what: NameTarget) -> bool {
         self.names_may_open.iter().flatten().any(|opened| *opened == what)
     }
 
-    fn records(&self) -> Result<RecordSettings, Invalid> {
-        let usual = RecordSettings::default();
-        let span = |written: Option<Span>, usual: Duration| written.map_or(usual, Span::as_duration);
+    fn records(&self) -> Result<RecordSettings, InvalidConfig> {
+        let default = RecordSettings::default();
+        let span = |written: Option<MillisDuration>, default: Duration| {
+            written.map_or(default, MillisDuration::as_duration)
+        };
         let (min_ttl, max_ttl) = (
-            span(self.min_ttl, usual.min_ttl),
-            span(self.max_ttl, usual.max_ttl),
+            span(self.min_ttl, default.min_ttl),
+            span(self.max_ttl, default.max_ttl),
         );
         if min_ttl > max_ttl {
             let value = format!("{} s", min_ttl.as_secs());
-            return Err(Invalid::Range {
+            return Err(InvalidConfig::Range {
                 field: "minTtl",
                 value,
                 range: "at most maxTtl",
@@ -388,27 +380,27 @@ impl Written {
         Ok(RecordSettings {
             min_ttl,
             max_ttl,
-            grace: span(self.record_grace, usual.grace),
+            grace: span(self.record_grace, default.grace),
             protected: self.protected.clone().unwrap_or_else(usually_protected),
             names_may_open: NamesMayOpen {
-                node: self.lets_names_open(Opened::Node),
-                api_server: self.lets_names_open(Opened::ApiServer),
+                node: self.may_names_open(NameTarget::Node),
+                api_server: self.may_names_open(NameTarget::ApiServer),
             },
             limits: RecordLimits {
-                names_per_pod: at_least("namesPerPod", self.names_per_pod, usual.limits.names_per_pod, 1)?,
+                names_per_pod: at_least("namesPerPod", self.names_per_pod, default.limits.names_per_pod, 1)?,
                 addresses_per_name: at_least(
                     "addressesPerName",
                     self.addresses_per_name,
-                    usual.limits.addresses_per_name,
+                    default.limits.addresses_per_name,
                     100,
                 )?,
-                total: at_least("recordsTotal", self.records_total, usual.limits.total, 1)?,
+                total: at_least("recordsTotal", self.records_total, default.limits.total, 1)?,
             },
         })
     }
 }
 
-/// RFC 1123, as the API server asks of Nodes; the file's name must fit, too.
+/// RFC 1123, as the API server demands of Nodes. The length leaves room for the rest of the file name.
 fn is_name_of_node(name: &str) -> bool {
     let is_end = |octet: &u8| octet.is_ascii_lowercase() || octet.is_ascii_digit();
     let octets = name.as_bytes();
@@ -423,10 +415,10 @@ fn is_name_of_node(name: &str) -> bool {
 fn at_least(
     field: &'static str,
     written: Option<usize>,
-    usual: usize,
+    default: usize,
     least: usize,
-) -> Result<usize, Invalid> {
-    let value = written.unwrap_or(usual);
+) -> Result<usize, InvalidConfig> {
+    let value = written.unwrap_or(default);
     if (least..=10_000_000).contains(&value) {
         return Ok(value);
     }
@@ -435,7 +427,7 @@ fn at_least(
     } else {
         "1 to 10000000"
     };
-    Err(Invalid::Range {
+    Err(InvalidConfig::Range {
         field,
         value: value.to_string(),
         range,
@@ -447,27 +439,27 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    fn config(arguments: &[&str]) -> Result<Config, Invalid> {
+    fn config(arguments: &[&str]) -> Result<Config, InvalidConfig> {
         Config::load(&Args::try_parse_from([&["enforcer"], arguments].concat()).unwrap())
     }
 
     #[test]
     fn source_and_node_must_be_written_and_the_rest_has_defaults() {
         let config = config(&["--source", "dir:/m", "--node", "n"]).unwrap();
-        assert_eq!(config.fixed.source, PathBuf::from("/m"));
-        assert_eq!(config.fixed.backend, BackendKind::Netfilter);
-        assert_eq!(config.fixed.state, Some(PathBuf::from("/run/egret/state")));
+        assert_eq!(config.startup.source, Source::Dir("/m".into()));
+        assert_eq!(config.startup.backend, BackendKind::Netfilter);
+        assert_eq!(config.startup.state, Some(PathBuf::from("/run/egret/state")));
         assert_eq!(
-            config.fixed.state_objects,
+            config.startup.state_objects,
             Some(PathBuf::from("/var/lib/egret/objects"))
         );
         assert!(matches!(
             super::tests::config(&["--node", "n"]),
-            Err(Invalid::Missing { field: "source", .. })
+            Err(InvalidConfig::Missing { field: "source", .. })
         ));
         assert!(matches!(
             super::tests::config(&["--source", "dir:/m"]),
-            Err(Invalid::Missing { field: "node", .. })
+            Err(InvalidConfig::Missing { field: "node", .. })
         ));
     }
 
@@ -475,8 +467,8 @@ mod tests {
     fn jumps_are_inserted_and_no_foreign_marks_allowed_unless_it_is_written() {
         let beside = |arguments: &[&str]| {
             let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();
-            let fixed = config(&arguments).unwrap().fixed;
-            (fixed.jump, fixed.allow_foreign_marks)
+            let startup = config(&arguments).unwrap().startup;
+            (startup.jump, startup.allow_foreign_marks)
         };
         assert_eq!(beside(&[]), (JumpPosition::Insert, false));
         let written = ["--jump", "append", "--allow-foreign-marks"];
@@ -485,32 +477,15 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_written_by_netlink_unless_the_programs_are_written() {
-        let writer = |arguments: &[&str]| {
-            let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();
-            config(&arguments).unwrap().fixed.nft_writer
-        };
-        assert_eq!(writer(&[]), NftWriter::Netlink);
-        assert_eq!(writer(&["--nft-writer", "programs"]), NftWriter::Programs);
-        let of_file = |word: &str| serde_saphyr::from_str::<Written>(&format!("nftWriter: {word}"));
-        assert_eq!(of_file("programs").unwrap().nft_writer, Some(NftWriter::Programs));
-        let error = of_file("program").unwrap_err().to_string();
-        assert!(
-            error.contains("nftWriter") && error.contains("netlink, programs"),
-            "{error}"
-        );
-    }
-
-    #[test]
     fn an_empty_state_keeps_nothing() {
         let state = |state: &str| {
             let arguments = ["--source", "dir:/m", "--node", "n", "--state", state];
-            config(&arguments).unwrap().fixed.state
+            config(&arguments).unwrap().startup.state
         };
         assert_eq!((state(""), state("/s")), (None, Some(PathBuf::from("/s"))));
         let arguments = ["--source", "dir:/m", "--node", "n", "--state-objects", ""];
         assert_eq!(
-            super::tests::config(&arguments).unwrap().fixed.state_objects,
+            super::tests::config(&arguments).unwrap().startup.state_objects,
             None
         );
     }
@@ -519,13 +494,16 @@ mod tests {
     fn the_nodes_addresses_are_reported_where_that_is_written_and_the_name_is_a_nodes() {
         let report = |node: &str, folder: &str| {
             let arguments = ["--source", "dir:/m", "--node", node, "--report-dir", folder];
-            config(&arguments).map(|config| config.fixed.report_dir)
+            config(&arguments).map(|config| config.startup.report_dir)
         };
         assert_eq!(report("n-1.example", "/r").unwrap(), Some(PathBuf::from("/r")));
         assert_eq!(report("../n", "").unwrap(), None);
         for wrong in ["../n", "a/b", "N", ".n", "n\n"] {
             assert!(
-                matches!(report(wrong, "/r"), Err(Invalid::Range { field: "node", .. })),
+                matches!(
+                    report(wrong, "/r"),
+                    Err(InvalidConfig::Range { field: "node", .. })
+                ),
                 "{wrong}"
             );
         }
@@ -535,7 +513,7 @@ mod tests {
     fn dnsd_stands_in_for_kube_dns_where_its_addresses_are_written() {
         let dns = |arguments: &[&str]| {
             let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();
-            config(&arguments).unwrap().fixed.compiler.dns
+            config(&arguments).unwrap().startup.compiler.dns
         };
         assert_eq!(dns(&[]), DnsStandIn::default());
         let both = ["--dns-address", "169.254.20.10", "--dns-address", "fd00::20:10"];
@@ -551,9 +529,9 @@ mod tests {
     fn unknown_pods_are_closed_once_there_are_policies_unless_something_else_is_written() {
         let unknown = |arguments: &[&str]| {
             let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();
-            config(&arguments).unwrap().fixed.unknown
+            config(&arguments).unwrap().startup.unknown
         };
-        // What is closed where it is not known whether there are policies, where there are none, and some.
+        // Whether pods are closed where it is unknown whether there are policies, without policies, and with policies.
         let closes = |arguments: &[&str]| {
             [None, Some(false), Some(true)].map(|any| unknown(arguments).are_closed(any))
         };
@@ -563,7 +541,7 @@ mod tests {
         let named = unknown(&["--pod-interfaces", "lxc+", "br-pods"]).interfaces;
         assert!(named.iter().any(|pattern| pattern.matches("lxc0a1b")));
         assert!(!named.iter().any(|pattern| pattern.matches("cni0")));
-        let usual = unknown(&[]).interfaces;
+        let default = unknown(&[]).interfaces;
         for (name, is_a_pods) in [
             ("veth1a2b3c4d", true),
             ("cali0123456789a", true),
@@ -579,7 +557,7 @@ mod tests {
             ("flannel.1", false),
             ("cni-podman0", false),
         ] {
-            let is_closed = usual.iter().any(|pattern| pattern.matches(name));
+            let is_closed = default.iter().any(|pattern| pattern.matches(name));
             assert_eq!(is_closed, is_a_pods, "{name}");
         }
     }
@@ -593,7 +571,6 @@ mod tests {
             &["--events-group", "0"],
             &["--rule-metrics", "4097"],
             &["--names-per-pod", "0"],
-            &["--members-per-set", "0"],
             &["--min-ttl", "2s", "--max-ttl", "1s"],
             &["--egress-mark-mask", "0xff", "--ingress-mark-mask", "0xff"],
             &["--dns-address", "169.254.20.10", "0.0.0.0"],
@@ -604,7 +581,6 @@ mod tests {
         for wrong in [
             &["--backend", "ipvs"][..],
             &["--iptables", "xt"],
-            &["--nft-writer", "nft"],
             &["--jump", "first"],
             &["--allow-foreign-marks", "maybe"],
             &["--source", "/m"],
@@ -635,16 +611,16 @@ mod tests {
                 + &words
                     .map(|word| word[..1].to_uppercase() + &word[1..])
                     .collect::<String>();
-            let error = serde_saphyr::from_str::<Written>(&format!("{field}: {{}}"))
+            let error = serde_saphyr::from_str::<Options>(&format!("{field}: {{}}"))
                 .unwrap_err()
                 .to_string();
             assert!(!error.contains("unknown field"), "{field}: {error}");
         }
-        assert!(
-            serde_saphyr::from_str::<Written>("nodes: x")
-                .unwrap_err()
-                .to_string()
-                .contains("unknown field")
-        );
+        // The last two were fields of an earlier version.
+        for unknown in ["nodes", "membersPerSet", "nftWriter"] {
+            let error = serde_saphyr::from_str::<Options>(&format!("{unknown}: x")).unwrap_err();
+            let named = format!("unknown field `{unknown}`");
+            assert!(error.to_string().contains(&named), "{error}");
+        }
     }
 }

@@ -1,23 +1,24 @@
-//! The one thread that owns the compiler and the backend. Everything that happens comes here as an [`Input`], in order;
-//! everything that follows from it leaves in one pass:
+//! The engine: one thread owns the compiler and the backend. Every event is an [`Input`], handled in order. One pass
+//! applies everything that follows from the inputs:
 //!
 //! ```text
 //!  inputs ─▶ compiler ─▶ batches ─▶ backend ─▶ interests ─▶ realized
 //! ```
 //!
-//! The order of the last three is a promise. A dnsd hears of an interest only when the kernel holds what was told
-//! before under the new policy, and it hears that something is realized only after the interests that go with it. So what
-//! it saw before an interest came needs no waiting, and what it sees later is waited for.
+//! The order of the last three is guaranteed. A dnsd receives an interest only when the kernel holds the earlier
+//! observations under the new policy. It receives `Realized` only after the interests that belong to it. So an
+//! observation from before an interest needs no waiting, and each later one is waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use egret_policies::compiler::{Compiler, Event, InSync, Settings, Syncing};
-use egret_policies::records::{RecordStats, Remembered};
+use egret_policies::records::{PodSnapshot, RecordStats};
 use egret_policies::rules::Batch;
-use egret_shared::link::{ClusterDns, Pods, ToEnforcer};
+use egret_shared::link::{ClusterDns, NodePods, ToEnforcer};
 use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
@@ -25,143 +26,143 @@ use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::apply::retry::Retry;
-use crate::backend::{Backend, Pending, Standing};
-use crate::metrics::Metrics;
-use crate::state::Keeper;
+use crate::backend::{Backend, Pending, SyncStatus};
+use crate::state::StateWriter;
 
 mod input;
+mod metrics;
 mod peers;
-mod alarm;
-mod alert;
-mod flight;
-mod inquiry;
+mod timer;
+mod drift;
+mod worker;
+mod connection_search;
 mod pass;
-mod keeping;
+mod records;
 mod report;
-mod meeting;
+mod endpoints;
 
-pub use input::{Deaf, Ear, Input, PeerId, Question};
-pub use meeting::{End, Judged, Known, Meeting, Meetings};
-pub use report::{Answer, Report, SourceState, What};
+pub use endpoints::{EndpointLookup, Endpoints, JudgedBy, PacketEnd, PacketEnds};
+pub use input::{AdminRequest, Input, PeerId, PeerSender, SendQueueFull};
+pub use metrics::PROGRAMMING_BUCKETS;
+pub use report::{AdminQuery, AdminReply, Report, SourceState};
 
-use alarm::Alarm;
-use alert::Alert;
-use flight::Hands;
-use inquiry::Inquirer;
+use connection_search::SearchTask;
+use drift::DriftDetector;
+use metrics::Metrics;
 use peers::Peers;
+use timer::Timer;
+use worker::BackendWorker;
 
-/// Inputs that are taken in before their consequences are written: enough to fold a burst, few enough that the first
-/// of them does not wait long.
-const MOST_AT_ONCE: usize = 512;
-/// … and so many addresses in answers, which take some microseconds each: nobody's answer waits for hundreds of large ones that
-/// somebody else asked for.
-const MOST_ADDRESSES_AT_ONCE: usize = 4_096;
+/// The most inputs of one pass: enough to fold a burst, few enough that the first one does not wait long.
+const MAX_AT_ONCE: usize = 512;
+/// The most observed addresses of one pass. One takes some microseconds: a client's answer does not wait for hundreds
+/// of large answers of others.
+const MAX_ADDRESSES_AT_ONCE: usize = 4_096;
 
-/// How long rules of an earlier life may stay in force while nobody has told again what pods were told. A dnsd connects
-/// within 20 ms, waits 100 ms for interests that come only later, and then tells.
+/// How long rules of the previous process stay in force while no dnsd has resynced. A dnsd connects within 20 ms, waits
+/// 100 ms for interests, and then resyncs.
 ///
-/// Without this, a rule whose names changed while the enforcer was away would begin with an empty set, and refuse what
-/// was realized before until the dnsd had spoken.
-const TOLD_AGAIN_WITHIN: Duration = Duration::from_millis(300);
+/// Without this wait, a rule whose names changed while the enforcer was down would start with an empty set and refuse
+/// what was realized before.
+const RESYNC_PATIENCE: Duration = Duration::from_millis(300);
 
-/// What the engine is made with.
+/// What the engine is made of.
 #[derive(Debug)]
 pub struct Setup {
-    /// For the compiler.
+    /// Settings of the compiler.
     pub compiler: Settings,
-    /// The kernel.
+    /// The kernel's side.
     pub backend: Box<dyn Backend>,
-    /// How often the kernel is read and compared; never where it is zero.
+    /// How often the kernel is read and compared; zero for never.
     pub resync: Duration,
-    /// Where it counts.
-    pub metrics: Metrics,
-    /// What pods were told in an earlier life.
-    pub remembered: Vec<Remembered>,
-    /// Keeps what they are told for a later one.
-    pub keeper: Option<Keeper>,
+    /// Records of the previous process.
+    pub remembered: Vec<PodSnapshot>,
+    /// Writes records for the next process.
+    pub state_writer: Option<StateWriter>,
     /// Namespaces whose pods dnsd does not intercept.
-    pub spares: BTreeSet<Arc<str>>,
+    pub excluded_namespaces: BTreeSet<Arc<str>>,
 }
 
 /// The engine.
 #[derive(Debug)]
 pub struct Engine {
     compiler: Phase,
-    hands: Hands,
-    inquirer: Inquirer,
+    worker: BackendWorker,
+    search: SearchTask,
     peers: Peers,
     source: SourceState,
-    standing: Standing,
-    /// Local pods by address.
+    status: SyncStatus,
+    /// Pods of this node by address.
     owners: BTreeMap<IpAddr, PodKey>,
     local: BTreeMap<PodKey, Vec<IpAddr>>,
-    /// Whose questions to other resolvers may be caught; none while it is not known, which is not the same as nobody's.
-    pods: Option<Arc<Pods>>,
-    /// Where the cluster's own DNS is; none while it is not known.
+    /// Pods whose DNS to other resolvers dnsd intercepts, and those excluded. None as long as they are unknown, which
+    /// differs from no pods.
+    pods: Option<Arc<NodePods>>,
+    /// Addresses of the cluster's own DNS; none as long as they are unknown.
     cluster_dns: Option<Arc<ClusterDns>>,
     retry: Retry,
     resync: Duration,
     next_resync: Option<Timestamp>,
-    alert: Alert,
+    drift: DriftDetector,
     links_changed: bool,
-    came: Came,
+    received: Received,
     metrics: Metrics,
-    /// Until the compiler knows the pods.
-    remembered: Vec<Remembered>,
-    keeper: Option<Keeper>,
-    spares: BTreeSet<Arc<str>>,
-    /// What was asked since the last pass.
-    questions: Vec<Question>,
-    /// The same by who tells of denied packets, while the backend is away.
-    meetings: Vec<Meetings>,
+    /// Records of the previous process, until the compiler knows the pods.
+    remembered: Vec<PodSnapshot>,
+    state_writer: Option<StateWriter>,
+    excluded_namespaces: BTreeSet<Arc<str>>,
+    /// Admin requests since the last pass.
+    admin_requests: Vec<AdminRequest>,
+    /// Endpoint lookups that arrived while the backend works.
+    lookups: Vec<EndpointLookup>,
 }
 
-/// What was taken in since the last pass.
+/// Inputs since the last pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Came {
+enum Received {
     Nothing,
-    /// Pods were told something, and nothing else happened.
-    Answers,
-    Anything,
+    /// Observations alone.
+    Observations,
+    Other,
 }
 
-/// How far the start has come.
+/// Phase of the start.
 #[derive(Debug)]
 enum Phase {
-    /// The source has not told everything, or the kernel could not be read: nothing is written.
+    /// The source is incomplete or the kernel unread: nothing is written.
     Starting {
         compiler: Compiler<Syncing>,
         is_complete: bool,
         /// Why the kernel could not be read; none once it was.
-        unread: Option<String>,
-        /// Whether pods are closed until then, nobody knowing whether there is a policy.
+        read_error: Option<String>,
+        /// Whether unknown pods are closed because it is unknown whether there is a policy.
         is_closed: bool,
-        /// Until when a dnsd is waited for; none before everything else is there.
-        patience: Option<Timestamp>,
+        /// Until when a dnsd may resync; none before everything else is ready.
+        resync_deadline: Option<Timestamp>,
     },
     /// Batches are made and applied.
     Running(Compiler<InSync>),
     /// Between two phases.
-    Moving,
+    Transition,
 }
 
 impl Engine {
-    /// An engine that knows nothing yet.
+    /// An engine without any input.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         Self {
             compiler: Phase::Starting {
                 compiler: Compiler::new(setup.compiler),
                 is_complete: false,
-                unread: Some("the kernel was not read yet".to_owned()),
+                read_error: Some("the kernel was not read yet".to_owned()),
                 is_closed: false,
-                patience: None,
+                resync_deadline: None,
             },
-            hands: Hands::Here(setup.backend),
-            inquirer: Inquirer::default(),
+            worker: BackendWorker::Idle(setup.backend),
+            search: SearchTask::default(),
             peers: Peers::default(),
             source: SourceState::default(),
-            standing: Standing::default(),
+            status: SyncStatus::default(),
             owners: BTreeMap::new(),
             local: BTreeMap::new(),
             pods: None,
@@ -169,66 +170,74 @@ impl Engine {
             retry: Retry::Idle,
             resync: setup.resync,
             next_resync: None,
-            alert: Alert::default(),
+            drift: DriftDetector::default(),
             links_changed: false,
-            came: Came::Nothing,
-            metrics: setup.metrics,
+            received: Received::Nothing,
+            metrics: Metrics::register(),
             remembered: setup.remembered,
-            keeper: setup.keeper,
-            spares: setup.spares,
-            questions: Vec::new(),
-            meetings: Vec::new(),
+            state_writer: setup.state_writer,
+            excluded_namespaces: setup.excluded_namespaces,
+            admin_requests: Vec::new(),
+            lookups: Vec::new(),
         }
     }
 
-    /// Works until it is told to stop, or nobody is left who could tell it anything. Returns the backend.
+    /// Runs until `Input::Stop`, or until all senders are gone. Returns the backend.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Box<dyn Backend> {
         self.read_kernel(clock::now());
-        let mut alarm = Alarm::default();
+        let mut timer = Timer::default();
         loop {
-            alarm.set(self.deadline(), clock::now());
+            timer.set(self.deadline(), clock::now());
             let flow = tokio::select! {
                 biased;
-                landed = self.hands.landing() => {
-                    self.land(landed, clock::now());
-                    Flow::Go
+                completion = self.worker.completion() => {
+                    self.complete(completion, clock::now());
+                    ControlFlow::Continue(())
                 }
-                () = self.inquirer.back() => Flow::Go,
+                () = self.search.finished() => ControlFlow::Continue(()),
                 input = inputs.recv() => match input {
-                    Some(first) => self.take_all(first, &mut inputs, clock::now()),
-                    // Nobody is left who could tell it anything.
-                    None => Flow::Stop,
+                    Some(first) => self.handle_all(first, &mut inputs, clock::now()),
+                    // All senders are gone.
+                    None => ControlFlow::Break(()),
                 },
-                () = alarm.rings() => Flow::Go,
+                () = timer.expired() => ControlFlow::Continue(()),
             };
-            if flow == Flow::Stop {
-                self.keep_records(clock::now());
-                return self.inquirer.end(self.hands.take().await).await;
+            if flow.is_break() {
+                self.write_records(clock::now());
+                return self.search.finish(self.worker.take().await).await;
             }
             self.pass(clock::now());
         }
     }
 
-    fn take_all(&mut self, first: Input, inputs: &mut mpsc::Receiver<Input>, now: Timestamp) -> Flow {
+    fn handle_all(
+        &mut self,
+        first: Input,
+        inputs: &mut mpsc::Receiver<Input>,
+        now: Timestamp,
+    ) -> ControlFlow<()> {
         let (mut taken, mut addresses) = (0, 0);
         let mut next = Some(first);
         while let Some(input) = next {
             if matches!(input, Input::Stop) {
-                return Flow::Stop;
+                return ControlFlow::Break(());
             }
             (taken, addresses) = (taken + 1, addresses + input.addresses());
-            self.take(input, now);
-            let is_enough = taken >= MOST_AT_ONCE || addresses >= MOST_ADDRESSES_AT_ONCE;
+            self.handle(input, now);
+            let is_enough = taken >= MAX_AT_ONCE || addresses >= MAX_ADDRESSES_AT_ONCE;
             next = if is_enough { None } else { inputs.try_recv().ok() };
         }
-        Flow::Go
+        ControlFlow::Continue(())
     }
 
-    /// Takes in what happened, without following it up.
-    pub fn take(&mut self, input: Input, now: Timestamp) {
-        self.came = match (&input, self.came) {
-            (Input::PeerSaid(_, ToEnforcer::Observed { .. }), Came::Nothing | Came::Answers) => Came::Answers,
-            _ => Came::Anything,
+    /// Handles an input, without applying what follows from it.
+    pub fn handle(&mut self, input: Input, now: Timestamp) {
+        self.received = match (&input, self.received) {
+            (
+                Input::PeerMessage(_, ToEnforcer::Observed { .. }),
+                Received::Nothing | Received::Observations,
+            ) => Received::Observations,
+            _ => Received::Other,
         };
         match input {
             Input::Cluster(events) => {
@@ -243,67 +252,73 @@ impl Engine {
                 self.source = state;
             }
             Input::PeerJoined { peer, program, out } => self.peers.join(peer, program, out),
-            Input::PeerSaid(peer, message) => {
+            Input::PeerMessage(peer, message) => {
                 let compiler = &mut self.compiler;
                 let metrics = &self.metrics;
-                self.peers.said(peer, message, |observation| {
+                self.peers.receive(peer, message, |observation| {
                     metrics.observed();
                     compiler.handle(Event::Observed(observation), now)
                 });
             }
             Input::PeerLeft(peer) => self.peers.leave(peer),
             Input::LinksChanged => self.links_changed = true,
-            Input::ChangedByOthers(by) => self.alert.raise(by, now),
+            Input::ChangedByOthers(by) => self.drift.suspect(by, now),
             Input::SetResync(every) => self.set_resync(every, now),
-            Input::Ask(question) => self.questions.push(question),
-            Input::Meet(meetings) if self.hands.backend().is_none() => self.meetings.push(meetings),
-            Input::Meet(meetings) => self.meet(meetings),
+            Input::Admin(question) => self.admin_requests.push(question),
+            Input::LookUpEndpoints(lookups) if self.worker.backend().is_none() => self.lookups.push(lookups),
+            Input::LookUpEndpoints(lookups) => self.look_up_endpoints(lookups),
             Input::Stop => {}
         }
     }
 
-    /// Interests first, then what is realized.
-    fn tell(&mut self) {
+    /// Sends interests first, then what is realized.
+    fn notify_peers(&mut self) {
         let Phase::Running(compiler) = &mut self.compiler else {
             return;
         };
         let changed = compiler.poll_interests();
-        self.peers.tell_interests(&changed, || compiler.interests());
+        self.peers.send_interests(&changed, || compiler.interests());
         if let Some(dns) = compiler.poll_cluster_dns() {
             self.cluster_dns = Some(Arc::new(dns));
         }
-        // Before pods: nothing is caught on its way to a Service.
+        // Before the pods: dnsd must not intercept queries to the DNS Service.
         if let Some(dns) = &self.cluster_dns {
-            self.peers.tell_cluster_dns(dns);
+            self.peers.send_cluster_dns(dns);
         }
         if let Some(pods) = &self.pods {
-            self.peers.tell_pods(pods);
+            self.peers.send_pods(pods);
         }
-        self.tell_realized();
+        self.send_realized();
     }
 
-    fn tell_realized(&mut self) {
+    fn send_realized(&mut self) {
         let Phase::Running(compiler) = &self.compiler else {
             return;
         };
         let revision = compiler.revision();
-        let (owners, standing) = (&self.owners, &self.standing);
-        let was_refused = self.hands.was_refused();
+        let (owners, status) = (&self.owners, &self.status);
+        let was_refused = self.worker.in_flight().is_some_and(|batch| batch.was_refused);
         let is_failed = |client: IpAddr| {
             was_refused
-                || standing.broken.is_some()
+                || status.broken.is_some()
                 || owners
                     .get(&client.to_canonical())
-                    .and_then(|pod| standing.pending.get(pod))
+                    .and_then(|pod| status.pending.get(pod))
                     .is_some_and(|pending| matches!(pending, Pending::Refused(_)))
         };
-        self.peers.tell_realized(revision, is_failed);
+        self.peers.send_realized(revision, is_failed);
         self.metrics
             .peers(self.peers.count(), self.peers.dropped(), self.peers.held());
     }
 
-    fn begin_when_ready(&mut self, now: Timestamp) {
-        if matches!(&self.compiler, Phase::Starting { unread: Some(_), .. }) {
+    fn start_when_ready(&mut self, now: Timestamp) {
+        if matches!(
+            &self.compiler,
+            Phase::Starting {
+                read_error: Some(_),
+                ..
+            }
+        ) {
             if self.retry.deadline().is_some_and(|at| at > now) {
                 return;
             }
@@ -313,15 +328,15 @@ impl Engine {
             return;
         }
         self.restore(now);
-        if let Phase::Starting { compiler, .. } = std::mem::replace(&mut self.compiler, Phase::Moving) {
+        if let Phase::Starting { compiler, .. } = std::mem::replace(&mut self.compiler, Phase::Transition) {
             self.compiler = Phase::Running(compiler.in_sync());
-            self.begin_keeping(now);
+            self.start_state_writer(now);
             self.set_resync(self.resync, now);
             tracing::info!("the source is in sync; the kernel is made to agree");
         }
     }
 
-    /// All pods are known now, and no set is made yet: each is made with what was told before.
+    /// Restores records before any set is made, so that each set starts with them.
     fn restore(&mut self, now: Timestamp) {
         let remembered = std::mem::take(&mut self.remembered);
         if remembered.is_empty() {
@@ -339,75 +354,71 @@ impl Engine {
         );
     }
 
-    /// Whether the first batch can be made: everything is known, or what is in force can wait no longer.
+    /// Whether the first batch can be made: everything is known, or the wait is over.
     fn is_ready(&mut self, now: Timestamp) -> bool {
-        let is_in_force = self.hands.backend().is_some_and(Backend::is_in_force);
-        let may_wait = is_in_force && !self.peers.have_told_again();
-        // What the kernel holds is never older than what was kept, so that counts where the kernel holds nothing.
+        let is_in_force = self.worker.backend().is_some_and(Backend::is_in_force);
+        let may_wait = is_in_force && !self.peers.have_resynced();
+        // The kernel holds nothing older than the stored objects: they count only if the kernel holds nothing.
         let is_known = self.source.known_at.is_some() && !is_in_force;
         match &mut self.compiler {
             Phase::Starting {
                 is_complete,
-                unread: None,
-                patience,
+                read_error: None,
+                resync_deadline,
                 ..
             } if *is_complete || is_known => {
-                !may_wait || *patience.get_or_insert(now.after(TOLD_AGAIN_WITHIN)) <= now
+                !may_wait || *resync_deadline.get_or_insert(now.after(RESYNC_PATIENCE)) <= now
             }
-            Phase::Starting { .. } | Phase::Running(_) | Phase::Moving => false,
+            Phase::Starting { .. } | Phase::Running(_) | Phase::Transition => false,
         }
     }
 
     fn read_kernel(&mut self, now: Timestamp) {
         let Phase::Starting {
-            unread, is_closed, ..
+            read_error,
+            is_closed,
+            ..
         } = &mut self.compiler
         else {
             return;
         };
-        let Some(backend) = self.hands.backend_mut() else {
+        let Some(backend) = self.worker.backend_mut() else {
             return;
         };
-        match backend.adopt(now).and_then(|()| backend.close_unknown()) {
-            Ok(closed) => (*unread, *is_closed) = (None, closed),
-            Err(error) => *unread = Some(error.to_string()),
+        match backend.adopt(now).and_then(|()| backend.close_unknown_pods()) {
+            Ok(closed) => (*read_error, *is_closed) = (None, closed),
+            Err(error) => *read_error = Some(error.to_string()),
         }
-        if let Some(reason) = unread {
+        if let Some(reason) = read_error {
             tracing::error!(reason, "the kernel cannot be read; it is left as it is");
         }
-        self.retry = self.retry.after(unread.is_some(), now);
+        self.retry = self.retry.after(read_error.is_some(), now);
     }
 
     fn set_resync(&mut self, every: Duration, now: Timestamp) {
         self.resync = every;
         self.next_resync = (!every.is_zero()).then(|| now.after(every));
-        if self.next_resync.is_none() || self.alert.deadline().is_none() {
-            self.alert.watch(!every.is_zero(), now);
+        if self.next_resync.is_none() || self.drift.deadline().is_none() {
+            self.drift.set_polling(!every.is_zero(), now);
         }
     }
 
-    /// When to go on, if nothing happens before. What needs the backend goes on when that is back.
+    /// When the next pass is due without an input. What needs the backend is due when the backend is back.
     fn deadline(&self) -> Option<Timestamp> {
         let compiler = match &self.compiler {
             Phase::Running(compiler) => compiler.poll_timeout(),
-            Phase::Starting { patience, .. } => *patience,
-            Phase::Moving => None,
+            Phase::Starting { resync_deadline, .. } => *resync_deadline,
+            Phase::Transition => None,
         };
-        let alert = match &self.compiler {
-            Phase::Running(_) => self.alert.deadline(),
-            Phase::Starting { .. } | Phase::Moving => None,
+        let drift = match &self.compiler {
+            Phase::Running(_) => self.drift.deadline(),
+            Phase::Starting { .. } | Phase::Transition => None,
         };
-        let keeping = self.keeper.as_ref().and_then(Keeper::deadline);
-        let of_backend = [self.retry.deadline(), self.next_resync, alert];
-        let of_backend = of_backend.into_iter().filter(|_| self.hands.backend().is_some());
-        of_backend.chain([compiler, keeping]).flatten().min()
+        let records = self.state_writer.as_ref().and_then(StateWriter::deadline);
+        let of_backend = [self.retry.deadline(), self.next_resync, drift];
+        let of_backend = of_backend.into_iter().filter(|_| self.worker.backend().is_some());
+        of_backend.chain([compiler, records]).flatten().min()
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Flow {
-    Go,
-    Stop,
 }
 
 impl Phase {
@@ -415,7 +426,7 @@ impl Phase {
         match self {
             Self::Starting { compiler, .. } => compiler.record_stats(),
             Self::Running(compiler) => compiler.record_stats(),
-            Self::Moving => RecordStats::default(),
+            Self::Transition => RecordStats::default(),
         }
     }
 
@@ -423,26 +434,27 @@ impl Phase {
         match self {
             Self::Starting { compiler, .. } => compiler.handle(event, now),
             Self::Running(compiler) => compiler.handle(event, now),
-            Self::Moving => {
-                unreachable!("the engine is moved between phases by one function, which hands in no event")
+            Self::Transition => {
+                unreachable!("the engine is moved between phases by one function, which handles no event")
             }
         }
     }
 }
 
-/// By the order of addresses, so that what is the same reads the same.
-fn pods_of_node(owners: &BTreeMap<IpAddr, PodKey>, spares: &BTreeSet<Arc<str>>) -> Pods {
-    let is_spared = |pod: &PodKey| !is_off(Switch::SpareNamespaces) && spares.contains(pod.namespace());
+/// In the order of addresses, so that equal sets compare equal.
+fn interception_of(owners: &BTreeMap<IpAddr, PodKey>, excluded_namespaces: &BTreeSet<Arc<str>>) -> NodePods {
+    let is_spared =
+        |pod: &PodKey| !is_off(Switch::SpareNamespaces) && excluded_namespaces.contains(pod.namespace());
     let (spared, caught): (Vec<_>, Vec<_>) = owners.iter().partition(|(_, pod)| is_spared(pod));
     let addresses = |pods: Vec<(&IpAddr, &PodKey)>| pods.into_iter().map(|(address, _)| *address).collect();
-    Pods {
+    NodePods {
         caught: addresses(caught),
         spared: addresses(spared),
     }
 }
 
-/// Says whether addresses may have come, gone or changed hands.
-fn note_owners(
+/// Updates the local pods. Returns whether an address was added, removed, or moved to another pod.
+fn update_owners(
     owners: &mut BTreeMap<IpAddr, PodKey>,
     local: &mut BTreeMap<PodKey, Vec<IpAddr>>,
     batch: &Batch,

@@ -1,20 +1,20 @@
-//! What was denied, told: one line of JSON for a packet, and one for a second in which there were too many.
+//! Logs denied packets: one line of JSON for a packet, and a summary for a second with too many.
 //!
 //! ```text
-//!  kernel ─ NFLOG ─▶ reader ─ who met? ─▶ engine
-//!                      │   ◀── pods, names ──┘
+//!  kernel ─ NFLOG ─▶ reader ─ endpoint lookup ─▶ engine
+//!                      │   ◀── pods, names ─────┘
 //!                      └─▶ lines ─▶ file, stdout
 //! ```
 //!
-//! The reader has a thread of its own. It asks the engine in bulk and at most some times a second, and does without the
-//! answer where the engine is busy; it never holds anybody up. What it cannot tell it counts.
+//! The reader has a thread of its own. It looks up many packets at once, a few times a second, and goes on without a
+//! reply if the engine is busy. So it delays nothing. What it cannot log it counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use egret_kernel::nflog::{Listener, Told};
+use egret_kernel::nflog::{Listener, ReadBatch};
 use egret_shared::rt::clock;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
@@ -25,49 +25,51 @@ use tokio::sync::mpsc;
 
 use crate::backend::netfilter::denials::{Denial, DenialRegistry};
 use crate::backend::netfilter::model::settings::NflogSettings;
-use crate::engine::{Input, Known, Meeting, Meetings};
-use crate::metrics;
+use crate::engine::{EndpointLookup, Endpoints, Input, PacketEnds};
 
+mod metrics;
 pub mod packet;
 pub mod denied;
 pub mod window;
 pub mod line;
 pub mod sink;
 
-use denied::Denied;
+use denied::DeniedPacket;
+pub use metrics::register_metrics;
 use sink::Sink;
 use window::{Summary, Window};
 
-/// How long the engine may take to answer.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// How long the kernel may collect before it is read again, so that one question is asked for many packets.
-const COLLECTED_FOR: Duration = Duration::from_millis(20);
-/// How often a group is asked for that another program has.
-const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// As many lines are written a second of all reasons together, for each that the kernel tells of one.
+/// How long the engine may take to reply.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long packets are collected, so that one lookup serves many.
+const COLLECT_FOR: Duration = Duration::from_millis(20);
+/// How often it is tried again to bind the NFLOG group.
+const REBIND_AFTER: Duration = Duration::from_secs(1);
+/// Lines a second for all reasons together, as a multiple of the packets a second of one reason.
 const REASONS: u32 = 10;
 /// The most reasons whose counters are read at the end of a second.
-const MOST_COUNTED: usize = 4;
+const MAX_COUNTED: usize = 4;
 
-/// What is told, from where to where.
+/// What the log needs.
 #[derive(Debug)]
 pub struct Setup {
     /// The name of this node.
     pub node: String,
-    /// How the kernel tells.
+    /// How the kernel logs denied packets.
     pub telling: NflogSettings,
-    /// Why packets are denied.
+    /// The reasons by NFLOG prefix.
     pub denials: DenialRegistry,
-    /// Who knows pods and names.
+    /// Resolves pods and names.
     pub engine: mpsc::Sender<Input>,
-    /// Where the lines go.
+    /// Receives the lines.
     pub sink: Sink,
 }
 
-/// Tells, in a thread of its own and for as long as there is an engine.
+/// Starts the thread, which ends with the engine.
 ///
 /// # Errors
-/// When there can be no thread.
+///
+/// When no thread can be started.
 pub fn start(setup: Setup) -> std::io::Result<()> {
     let mut reader = Reader {
         setup,
@@ -83,12 +85,12 @@ pub fn start(setup: Setup) -> std::io::Result<()> {
 #[derive(Debug)]
 struct Reader {
     setup: Setup,
-    /// The present second, if something was denied in it.
+    /// The current second, if something was denied in it.
     window: Option<Window>,
     busy_before: BTreeSet<Denial>,
-    /// What the kernel had not told of a reason when its counters were read last.
+    /// Packets of each reason that the kernel did not log, as its counters were read last.
     suppressed: BTreeMap<Denial, u64>,
-    /// Names of interfaces that were asked for in this second: a number may be another's in the next.
+    /// Interface names of this second: in the next one an index may be another interface's.
     interfaces: BTreeMap<u32, Option<String>>,
 }
 
@@ -99,10 +101,10 @@ impl Reader {
             match Listener::bind(self.setup.telling.group) {
                 Ok(listener) => {
                     was_refused = false;
-                    metrics::events_listen(true);
+                    metrics::set_listening(true);
                     tracing::info!(group = self.setup.telling.group, "denied packets are told");
                     self.listen(listener);
-                    metrics::events_listen(false);
+                    metrics::set_listening(false);
                 }
                 Err(error) => {
                     if !was_refused {
@@ -111,11 +113,11 @@ impl Reader {
                     was_refused = true;
                 }
             }
-            std::thread::sleep(ASKED_AGAIN_AFTER);
+            std::thread::sleep(REBIND_AFTER);
         }
     }
 
-    /// Until the socket breaks, or the engine is gone.
+    /// Reads until the socket fails or the engine ends.
     fn listen(&mut self, mut listener: Listener) {
         while !self.setup.engine.is_closed() {
             if let Err(errno) = self.wait(&listener) {
@@ -123,7 +125,7 @@ impl Reader {
                 return;
             }
             match listener.read() {
-                Ok(told) => self.take(&told, clock::now()),
+                Ok(told) => self.handle(&told, clock::now()),
                 Err(error) => {
                     tracing::warn!(%error, "denied packets are not told for a second");
                     return;
@@ -132,13 +134,13 @@ impl Reader {
         }
     }
 
-    /// Until packets come, or the window is to be closed.
+    /// Waits for packets or the end of the window.
     fn wait(&self, listener: &Listener) -> Result<(), Errno> {
         let until = self
             .window
             .as_ref()
             .map(|window| window.end().since(clock::now()));
-        let patience = until.unwrap_or(ASKED_AGAIN_AFTER).as_millis();
+        let patience = until.unwrap_or(REBIND_AFTER).as_millis();
         let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match poll(
             &mut waits,
@@ -146,14 +148,14 @@ impl Reader {
         ) {
             Ok(0) | Err(Errno::EINTR) => Ok(()),
             Ok(_) => {
-                std::thread::sleep(COLLECTED_FOR);
+                std::thread::sleep(COLLECT_FOR);
                 Ok(())
             }
             Err(errno) => Err(errno),
         }
     }
 
-    fn take(&mut self, told: &Told, now: Timestamp) {
+    fn handle(&mut self, told: &ReadBatch, now: Timestamp) {
         let is_over = |window: &mut Window| window.end() <= now;
         if let Some(window) = self.window.take_if(is_over) {
             self.close(window, now);
@@ -171,29 +173,29 @@ impl Reader {
         };
         let (lines, withheld): (Vec<_>, Vec<_>) =
             denied.into_iter().partition(|denied| window.take(denied, most));
-        metrics::events("lost", told.lost);
-        metrics::events("withheld", count(withheld.len()));
-        self.tell(&lines);
+        metrics::count("lost", told.lost);
+        metrics::count("withheld", count(withheld.len()));
+        self.log(&lines);
     }
 
-    /// What is ours of it.
-    fn read(&mut self, told: &Told) -> Vec<Denied> {
+    /// Parses the packets that our rules logged.
+    fn read(&mut self, told: &ReadBatch) -> Vec<DeniedPacket> {
         let (interfaces, denials) = (&mut self.interfaces, &self.setup.denials);
         let mut name_of = |index: u32| interfaces.entry(index).or_insert_with(|| name_of(index)).clone();
-        let denied: Vec<Denied> = told
+        let denied: Vec<DeniedPacket> = told
             .packets
             .iter()
-            .filter_map(|logged| Denied::read(logged, denials, &mut name_of))
+            .filter_map(|logged| DeniedPacket::read(logged, denials, &mut name_of))
             .collect();
-        metrics::events("foreign", count(told.packets.len() - denied.len()));
+        metrics::count("foreign", count(told.packets.len() - denied.len()));
         denied
     }
 
-    fn tell(&mut self, denied: &[Denied]) {
+    fn log(&mut self, denied: &[DeniedPacket]) {
         if denied.is_empty() {
             return;
         }
-        let known = self.ask(denied.iter().map(|denied| denied.meeting.clone()).collect());
+        let known = self.look_up(denied.iter().map(|denied| denied.ends.clone()).collect());
         let at = clock::since_epoch();
         let lines: Vec<String> = denied
             .iter()
@@ -201,11 +203,11 @@ impl Reader {
             .map(|(place, denied)| line::denied(denied, known.get(place), &self.setup.node, at))
             .collect();
         let unwritten = self.write(&lines);
-        metrics::events("told", count(lines.len()) - unwritten);
-        metrics::events("unwritten", unwritten);
+        metrics::count("told", count(lines.len()) - unwritten);
+        metrics::count("unwritten", unwritten);
     }
 
-    /// The end of a second: one line where not all was told.
+    /// Ends a second: writes a summary unless all packets were logged.
     fn close(&mut self, window: Window, now: Timestamp) {
         self.interfaces.clear();
         let summary = window.close(now, self.setup.telling.per_second);
@@ -215,9 +217,9 @@ impl Reader {
         if is_whole {
             return;
         }
-        metrics::events("suppressed", suppressed.iter().map(|(_, packets)| packets).sum());
-        let asked: Vec<Meeting> = summary.withheld.iter().map(|(who, _)| who.meeting()).collect();
-        let pods = self.ask(asked);
+        metrics::count("suppressed", suppressed.iter().map(|(_, packets)| packets).sum());
+        let asked: Vec<PacketEnds> = summary.withheld.iter().map(|(who, _)| who.ends()).collect();
+        let pods = self.look_up(asked);
         let line = line::summary(
             &summary,
             &pods,
@@ -228,12 +230,12 @@ impl Reader {
         self.write(&[line]);
     }
 
-    /// Packets of which the kernel did not tell, there being too many: by its counters, which are read only where as many
-    /// came as it tells, and once more in the second behind that.
+    /// Packets that the kernel did not log because there were too many, by its counters. They are read for reasons that
+    /// reached the limit in this second or the last one.
     fn suppressed_of(&mut self, summary: &Summary) -> Vec<(Denial, u64)> {
         let before = std::mem::replace(&mut self.busy_before, summary.busy.clone());
-        let counted: Vec<Denial> = summary.busy.union(&before).take(MOST_COUNTED).cloned().collect();
-        // Of what is not wanted any more nothing is kept.
+        let counted: Vec<Denial> = summary.busy.union(&before).take(MAX_COUNTED).cloned().collect();
+        // Rules of other reasons are gone.
         self.suppressed.retain(|denial, _| self.setup.denials.has(denial));
         let mut news = Vec::new();
         for denial in counted {
@@ -241,7 +243,7 @@ impl Reader {
                 continue;
             };
             let known = self.suppressed.insert(denial.clone(), suppressed).unwrap_or(0);
-            // A chain that was made anew begins at zero.
+            // The counter of a new chain begins at 0.
             let new = suppressed.checked_sub(known).unwrap_or(suppressed);
             if new > 0 {
                 news.push((denial, new));
@@ -250,7 +252,7 @@ impl Reader {
         news
     }
 
-    /// How many packets of a reason were denied and not told since its chains were made.
+    /// Denied packets of a reason that were not logged since its chains were created.
     fn count(&self, denial: &Denial) -> Option<u64> {
         let chain = denial.chain();
         let mut suppressed = 0;
@@ -271,23 +273,23 @@ impl Reader {
         Some(suppressed)
     }
 
-    /// Nothing where the engine is busy.
-    fn ask(&self, asked: Vec<Meeting>) -> Vec<Known> {
-        if asked.is_empty() {
+    /// Nothing if the engine is busy.
+    fn look_up(&self, packets: Vec<PacketEnds>) -> Vec<Endpoints> {
+        if packets.is_empty() {
             return Vec::new();
         }
-        let (answer, answered) = sync_channel(1);
+        let (reply, replied) = sync_channel(1);
         match self
             .setup
             .engine
-            .try_send(Input::Meet(Meetings { asked, answer }))
+            .try_send(Input::LookUpEndpoints(EndpointLookup { packets, reply }))
         {
-            Ok(()) => answered.recv_timeout(PATIENCE).unwrap_or_default(),
+            Ok(()) => replied.recv_timeout(REPLY_TIMEOUT).unwrap_or_default(),
             Err(_full) => Vec::new(),
         }
     }
 
-    /// How many could not be written.
+    /// Returns how many lines were lost.
     fn write(&mut self, lines: &[String]) -> u64 {
         self.setup.sink.write(lines)
     }

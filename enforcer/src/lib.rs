@@ -1,25 +1,43 @@
-//! Makes the kernel of a node agree with the policies that concern it.
+//! Makes the kernel of a node agree with the policies that concern its pods.
 //!
 //! ```text
 //!  watch ──▶ engine (policies::Compiler) ──▶ backend ──▶ kernel
-//!  dnsd ◀──▶ link ◀──▶ ┘ ▲    ▲
-//!                        │    └── node (links, routes)
-//!                        ├▶ state (what pods were told, for the next start)
-//!                        └▶ events (who was denied what, read from the kernel)
-//!  report (the node's addresses, for other nodes)
+//!  dnsd ◀──▶ link ◀──▶ ┘ ▲  ▲    ▲            └── node (links, routes)
+//!            admin ──────┘  │    └── events (denied packets, from the kernel)
+//!                           └▶ state (records and objects, for the next start)
+//!  address_report (the node's addresses, for other nodes)
 //! ```
+//!
+//! Modules are in the order of their dependencies: each one uses only modules above it, and no two use each other.
+//!
+//! | module | what it knows | uses |
+//! |---|---|---|
+//! | `metrics` | how a metric is described | |
+//! | [`apply`] | desired and programmed state, backoff | |
+//! | [`state`] | files for the next start | `metrics` |
+//! | [`node`] | links, routes and veths of the node | |
+//! | [`address_report`] | the NodeAddressReport of the node | `node` |
+//! | [`backend`] | one kernel each: `netfilter`, `ebpf`, `memory`, `none` | `metrics`, `apply`, `node` |
+//! | [`engine`] | the one thread that owns compiler and backend | `metrics`, `apply`, `state`, `backend` |
+//! | [`watch`] | the source of objects | `state`, `engine` |
+//! | [`link`] | the connections of dnsds | `metrics`, `engine` |
+//! | [`events`] | the log of denied packets | `metrics`, `backend`, `engine` |
+//! | [`admin`] | the endpoints for operators | `backend`, `engine` |
+//! | [`config`] | options, and their validation | `backend`, `events` |
+//!
+//! The binary (`main`, `daemon`) uses all of them. Each module registers and describes its own metrics.
 
 #![warn(missing_docs)]
 
-pub mod engine;
-pub mod state;
-pub mod backend;
+mod metrics;
 pub mod apply;
+pub mod state;
 pub mod node;
-pub mod metrics;
-pub mod link;
+pub mod address_report;
+pub mod backend;
+pub mod engine;
 pub mod watch;
+pub mod link;
 pub mod events;
-pub mod report;
 pub mod admin;
 pub mod config;

@@ -1,7 +1,7 @@
-//! Where dnsd connects: a Unix socket, several dnsds at once. This side only carries frames; what they mean is the
-//! engine's. A dnsd that floods waits for the engine; one that does not read is dropped by it.
+//! The link to dnsd: a Unix socket for several dnsds. This module carries frames; the engine interprets them. A dnsd
+//! that sends too much waits for the engine; the engine drops one that does not read.
 //!
-//! What is to be said is written where it is said, as long as there is room: an answer waits for it.
+//! Messages are written by the engine's thread as long as the socket takes them, because an answer waits for them.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -9,29 +9,35 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
-use egret_shared::revision::Instance;
+use egret_shared::link::{Frame, FrameDecoder, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::frame_stream::FrameStream;
 use egret_shared::rt::task;
-use egret_shared::rt::wire::Wire;
+use metrics::{counter, gauge};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::engine::{Deaf, Ear, Input, PeerId};
+use crate::engine::{Input, PeerId, PeerSender, SendQueueFull};
+use crate::metrics::{as_gauge, describe_counters, describe_gauges};
 
-/// The most dnsds at once: two while one is rolled, and some that died and were not noticed.
-pub const MOST_PEERS: usize = 16;
-/// Messages (of a pass each) that wait for a dnsd before it is dropped.
-const MOST_WAITING: usize = 256;
+/// The most connected dnsds: two during a rolling update, and some dead connections.
+const MAX_PEERS: usize = 16;
+/// Queued messages (of one pass each) before a dnsd is dropped.
+const MAX_QUEUED: usize = 256;
 
-/// Makes the socket: its folder where that is missing, in place of one that nobody listens on. Its owner and group may
-/// connect, whatever the umask says: nobody can before it listens.
+const CONNECTIONS: &str = "egret_enforcer_link_connections_total";
+const PEERS_LIMIT: &str = "egret_enforcer_link_peers_limit";
+
+/// Binds the socket, creates its folder, and replaces a socket on which nobody listens. Owner and group may connect,
+/// whatever the umask: the mode is set before listening.
 ///
 /// # Errors
-/// With the path: when somebody listens there, or something else is in the way.
+///
+/// The path, if another process listens there or another file is there.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    make_way(path)
+    remove_stale_socket(path)
         .and_then(|()| {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
             socket.bind(&SockAddr::unix(path)?)?;
@@ -48,7 +54,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
         })
 }
 
-fn make_way(path: &Path) -> io::Result<()> {
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
@@ -72,114 +78,123 @@ fn make_way(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes connections until the runtime ends.
-pub async fn serve(listener: UnixListener, path: PathBuf, instance: Instance, engine: mpsc::Sender<Input>) {
-    let places = Arc::new(Semaphore::new(MOST_PEERS));
-    let numbers = AtomicU64::new(1);
+/// Describes the metrics of the link and sets them to 0.
+pub fn register_metrics() {
+    describe_counters(&[(CONNECTIONS, "Connections that a dnsd made.")]);
+    counter!(CONNECTIONS).absolute(0);
+    describe_gauges(&[(PEERS_LIMIT, "The most dnsds that may be connected.")]);
+    gauge!(PEERS_LIMIT).set(as_gauge(MAX_PEERS));
+}
+
+/// Accepts connections until the runtime ends.
+pub async fn serve(
+    listener: UnixListener,
+    path: PathBuf,
+    instance: DnsdInstance,
+    engine: mpsc::Sender<Input>,
+) {
+    let permits = Arc::new(Semaphore::new(MAX_PEERS));
+    let next_peer = AtomicU64::new(1);
     loop {
         let accepted = listener.accept().await;
-        let (Ok((stream, _)), Ok(place)) = (accepted, Arc::clone(&places).try_acquire_owned()) else {
-            tracing::warn!(path = %path.display(), most = MOST_PEERS, "a connection to the link is refused");
+        let (Ok((stream, _)), Ok(permit)) = (accepted, Arc::clone(&permits).try_acquire_owned()) else {
+            tracing::warn!(path = % path.display(), most = MAX_PEERS, "a connection to the link is refused");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
-        metrics::counter!("egret_enforcer_link_connections_total").increment(1);
-        let peer = PeerId(numbers.fetch_add(1, Ordering::Relaxed));
+        counter!(CONNECTIONS).increment(1);
+        let peer = PeerId(next_peer.fetch_add(1, Ordering::Relaxed));
         let engine = engine.clone();
         drop(task::spawn("link", async move {
-            if let Err(reason) = carry(stream, peer, instance, &engine).await {
+            if let Err(reason) = serve_peer(stream, peer, instance, &engine).await {
                 tracing::warn!(peer = peer.0, reason, "the connection of a dnsd ends");
             }
-            // The engine may have ended already.
+            // It fails when the engine has ended.
             drop(engine.send(Input::PeerLeft(peer)).await);
-            drop(place);
+            drop(permit);
         }));
     }
 }
 
-/// One connection, until either side ends it.
-async fn carry(
+/// Serves a connection until either side ends it.
+async fn serve_peer(
     stream: UnixStream,
     peer: PeerId,
-    instance: Instance,
+    instance: DnsdInstance,
     engine: &mpsc::Sender<Input>,
 ) -> Result<(), String> {
-    let (mut mouth, rest) = Mouth::of(stream, instance).map_err(|error| error.to_string())?;
-    let (wire, unwritten) = (Arc::clone(&mouth.wire), Arc::clone(&mouth.unwritten));
+    let (mut sender, overflow) = SocketSender::of(stream, instance).map_err(|error| error.to_string())?;
+    let (wire, queued) = (Arc::clone(&sender.wire), Arc::clone(&sender.queued));
     let hello = ToDnsd::Hello(Hello {
         program: concat!("enforcer ", env!("CARGO_PKG_VERSION")).to_owned(),
     });
-    mouth.tell(vec![hello]).map_err(|deaf| deaf.to_string())?;
+    sender.send(vec![hello]).map_err(|full| full.to_string())?;
     let joined = Input::PeerJoined {
         peer,
         program: "dnsd".to_owned(),
-        out: Box::new(mouth),
+        out: Box::new(sender),
     };
     engine
         .send(joined)
         .await
         .map_err(|_ended| "the engine ended".to_owned())?;
-    tokio::select! {
-        ended = read_all(&wire, peer, engine) => ended,
-        ended = write_all(&wire, rest, &unwritten) => ended,
-    }
+    tokio::select! { ended = read_all(& wire, peer, engine) => ended, ended = write_all(& wire, overflow, & queued) => ended, }
 }
 
-/// Says things to a dnsd, in order.
+/// Sends messages to a dnsd, in order.
 #[derive(Debug)]
-struct Mouth {
-    wire: Arc<Wire>,
-    instance: Instance,
-    /// Takes what there is no room for.
-    rest: mpsc::Sender<Vec<u8>>,
-    /// How many of these are not written yet: nothing overtakes them.
-    unwritten: Arc<AtomicUsize>,
+struct SocketSender {
+    wire: Arc<FrameStream>,
+    instance: DnsdInstance,
+    /// Takes octets for which the socket has no space.
+    overflow: mpsc::Sender<Vec<u8>>,
+    /// Queued items that are not written yet: later messages go behind them.
+    queued: Arc<AtomicUsize>,
 }
 
-impl Mouth {
-    fn of(stream: UnixStream, instance: Instance) -> io::Result<(Self, mpsc::Receiver<Vec<u8>>)> {
-        let (rest, waiting) = mpsc::channel(MOST_WAITING);
-        let mouth = Self {
-            wire: Arc::new(Wire::new(stream)?),
+impl SocketSender {
+    fn of(stream: UnixStream, instance: DnsdInstance) -> io::Result<(Self, mpsc::Receiver<Vec<u8>>)> {
+        let (overflow, waiting) = mpsc::channel(MAX_QUEUED);
+        let sender = Self {
+            wire: Arc::new(FrameStream::new(stream)?),
             instance,
-            rest,
-            unwritten: Arc::default(),
+            overflow,
+            queued: Arc::default(),
         };
-        Ok((mouth, waiting))
+        Ok((sender, waiting))
     }
 }
 
-impl Ear for Mouth {
-    fn tell(&mut self, messages: Vec<ToDnsd>) -> Result<(), Deaf> {
+impl PeerSender for SocketSender {
+    fn send(&mut self, messages: Vec<ToDnsd>) -> Result<(), SendQueueFull> {
         let mut octets = frames(self.instance, &messages);
-        if self.unwritten.load(Ordering::Acquire) == 0 {
-            // A connection that is broken is found so by who writes the rest.
+        if self.queued.load(Ordering::Acquire) == 0 {
+            // The task that writes the overflow notices a broken connection.
             let written = self.wire.write_some(&octets).unwrap_or(0);
             octets.drain(..written);
         }
         if octets.is_empty() {
             return Ok(());
         }
-        self.unwritten.fetch_add(1, Ordering::AcqRel);
-        match self.rest.try_send(octets) {
-            // What it said before may still wait for the engine, which hears of its end behind that.
+        self.queued.fetch_add(1, Ordering::AcqRel);
+        match self.overflow.try_send(octets) {
+            // Messages that the peer sent before may still wait for the engine, followed by its end.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
-            Err(TrySendError::Full(_)) => Err(Deaf),
+            Err(TrySendError::Full(_)) => Err(SendQueueFull),
         }
     }
 }
 
-/// Writes what there was no room for. To who is gone nothing can be said any more, and what it said before is read to the end
-/// all the same.
+/// Writes the overflow. When the peer is gone, the overflow is discarded and what it sent is still read.
 async fn write_all(
-    wire: &Wire,
-    mut rest: mpsc::Receiver<Vec<u8>>,
-    unwritten: &AtomicUsize,
+    wire: &FrameStream,
+    mut overflow: mpsc::Receiver<Vec<u8>>,
+    queued: &AtomicUsize,
 ) -> Result<(), String> {
-    while let Some(octets) = rest.recv().await {
+    while let Some(octets) = overflow.recv().await {
         match wire.write_all(&octets).await {
-            Ok(()) => drop(unwritten.fetch_sub(1, Ordering::AcqRel)),
-            Err(error) if is_gone(&error) => while rest.recv().await.is_some() {},
+            Ok(()) => drop(queued.fetch_sub(1, Ordering::AcqRel)),
+            Err(error) if is_gone(&error) => while overflow.recv().await.is_some() {},
             Err(error) => return Err(error.to_string()),
         }
     }
@@ -193,7 +208,7 @@ fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-fn frames(instance: Instance, messages: &[ToDnsd]) -> Vec<u8> {
+fn frames(instance: DnsdInstance, messages: &[ToDnsd]) -> Vec<u8> {
     let mut octets = Vec::new();
     for message in messages {
         encode(instance, message, &mut octets);
@@ -201,10 +216,10 @@ fn frames(instance: Instance, messages: &[ToDnsd]) -> Vec<u8> {
     octets
 }
 
-async fn read_all(wire: &Wire, peer: PeerId, engine: &mpsc::Sender<Input>) -> Result<(), String> {
-    let mut decoder = Decoder::default();
+async fn read_all(wire: &FrameStream, peer: PeerId, engine: &mpsc::Sender<Input>) -> Result<(), String> {
+    let mut decoder = FrameDecoder::default();
     let mut buffer = vec![0; 64 * 1024];
-    let mut speaker: Option<Instance> = None;
+    let mut instance_of_peer: Option<DnsdInstance> = None;
     loop {
         let length = wire.read(&mut buffer).await.map_err(|error| error.to_string())?;
         if length == 0 {
@@ -225,14 +240,14 @@ async fn read_all(wire: &Wire, peer: PeerId, engine: &mpsc::Sender<Input>) -> Re
                     continue;
                 }
                 Frame::Message(from, message) => {
-                    if *speaker.get_or_insert(from) != from {
+                    if *instance_of_peer.get_or_insert(from) != from {
                         return Err("two instances speak on one connection".to_owned());
                     }
                     message
                 }
             };
             engine
-                .send(Input::PeerSaid(peer, message))
+                .send(Input::PeerMessage(peer, message))
                 .await
                 .map_err(|_ended| "the engine ended".to_owned())?;
         }

@@ -24,7 +24,7 @@ const USAGE: u8 = 64;
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return tell_usage(&error),
+        Err(error) => return print_usage(&error),
     };
     if let Some(command) = &args.command {
         return run(command);
@@ -52,7 +52,7 @@ fn serve(args: Args, config: Config) -> anyhow::Result<()> {
         .build()?;
     runtime.block_on(async {
         let signals = Signals::listen()?;
-        Daemon::start(args, config)?.run(signals).await
+        Daemon::start(args, config).await?.run(signals).await
     })
 }
 
@@ -95,7 +95,7 @@ fn clean(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> anyhow::Result<V
         }
     }
     for state in states {
-        let files = state::traces(state);
+        let files = state::existing_files(state);
         found.extend(
             files
                 .iter()
@@ -109,7 +109,7 @@ fn clean(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> anyhow::Result<V
 }
 
 /// `--help` and `--version` are no errors.
-fn tell_usage(error: &clap::Error) -> ExitCode {
+fn print_usage(error: &clap::Error) -> ExitCode {
     match escape::lines(&error.to_string()) {
         Cow::Owned(escaped) => eprint!("{escaped}"),
         Cow::Borrowed(_) => {

@@ -1,69 +1,72 @@
-//! Where this node's pods are: the interface by which a pod's address is reached.
+//! This node's network: the interfaces by which its pods are reached.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use egret_kernel::iptables::InterfaceName;
-use egret_kernel::links::{Attachment, Decapsulates, Interface, Links, Route};
+use egret_kernel::links::{Attachment, Interface, Links, Route, Tunnel};
 use egret_kernel::netlink;
 
-use cables::Cables;
+use veth::VethTopology;
 
-pub mod monitor;
-pub mod cables;
-mod ends;
+pub mod link_monitor;
+pub mod veth;
+mod pod_links;
 
-/// Finds interfaces.
+/// Finds the interfaces of pods.
 pub trait Locate: Send + std::fmt::Debug {
     /// The interfaces by which a pod with these addresses is reached.
     ///
     /// # Errors
-    /// Why there is none yet, in words.
+    ///
+    /// Why there is none yet.
     fn locate(&mut self, addresses: &[IpAddr]) -> Result<Vec<Location>, String>;
 
-    /// Forgets what was seen of the node's links.
-    fn look_again(&mut self) {}
+    /// Forgets the links that were read.
+    fn forget_links(&mut self) {}
 
-    /// What else is to be known of the node's interfaces. Changes of links and routes may change it.
+    /// Facts about the node's interfaces that do not depend on its pods. Changes of links and routes may change them.
     ///
     /// # Errors
-    /// Why that cannot be found out, in words.
-    fn surroundings(&mut self) -> Result<Surroundings, String> {
-        Ok(Surroundings::default())
+    ///
+    /// Why they are unknown.
+    fn node_interfaces(&mut self) -> Result<NodeInterfaces, String> {
+        Ok(NodeInterfaces::default())
     }
 }
 
-/// What is to be known of a node's interfaces, whichever pods there are.
+/// Facts about the node's interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surroundings {
-    /// Those by which packets leave that no other route takes: the node is reached by them.
+pub struct NodeInterfaces {
+    /// Interfaces of the default route: the node is reached by them.
     pub uplinks: BTreeSet<InterfaceName>,
-    /// Bridges whose ports are virtual cables alone: what is behind them is on this node. One that has another port as
-    /// well (a card, a tunnel, a virtual machine) joins others, whom nobody here knows.
-    pub bridges_of_cables: BTreeSet<InterfaceName>,
-    /// UDP ports at which interfaces of the node take packets out of datagrams.
+    /// Bridges whose ports are all veths: everything behind them is on this node. Another port (a card, a tunnel, a
+    /// virtual machine) connects other hosts.
+    pub veth_bridges: BTreeSet<InterfaceName>,
+    /// UDP ports at which the node's tunnels decapsulate.
     pub encapsulation_ports: BTreeSet<u16>,
 }
 
-/// VXLAN as Linux and Flannel have it and as IANA does (RFC 7348), Geneve (RFC 8926): closed to pods also before the
-/// interface is there.
+/// VXLAN by Linux and Flannel and by IANA (RFC 7348), Geneve (RFC 8926). Pods must not send there even before the
+/// tunnel exists.
 pub const ENCAPSULATION_PORTS: [u16; 3] = [8472, 4789, 6081];
 
-/// An interface of the node.
+/// An interface by which a pod is reached.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
     /// Its name.
     pub interface: InterfaceName,
-    /// Whether it is a bridge: then other pods are behind it as well.
+    /// Whether it is a bridge: other pods are behind it as well.
     pub is_bridge: bool,
-    /// The port of the bridge that the pod is behind, where iptables is told by which port a packet came.
+    /// The pod's port of the bridge, if iptables sees the ports of this bridge.
     pub port: Option<InterfaceName>,
-    /// The cable by which it is found: another one may be another pod's, whatever it is called. None where it is found by none.
+    /// Identifies the veth pair: a later pair may be another pod's, even under the same name. None if no veth was
+    /// found.
     pub cable: Option<Attachment>,
 }
 
 impl Location {
-    /// A location for who knows it without asking: tests, and interfaces given by hand.
+    /// A location that needs no lookup: tests, and interfaces given by hand.
     #[must_use]
     pub const fn own(interface: InterfaceName) -> Self {
         Self {
@@ -75,23 +78,24 @@ impl Location {
     }
 }
 
-/// This node, by its routing tables.
+/// This node's routing tables and links.
 #[derive(Debug)]
 pub struct Node {
     links: Links,
-    /// As they were when somebody asked first.
-    cables: Option<Cables>,
+    /// The veths since the last `forget_links`.
+    veths: Option<VethTopology>,
 }
 
 impl Node {
     /// Opens the routing tables of the calling thread's namespace.
     ///
     /// # Errors
-    /// When the kernel gives no socket.
+    ///
+    /// When no socket can be opened.
     pub fn open() -> Result<Self, netlink::Error> {
         Ok(Self {
             links: Links::open()?,
-            cables: None,
+            veths: None,
         })
     }
 
@@ -127,11 +131,11 @@ impl Node {
         })
     }
 
-    /// Whether this is where packets go that no other route takes: asked with addresses that nobody has.
+    /// Whether the address takes the default route, which the route of an unrouted address shows.
     fn is_uplink(&mut self, route: &Route, address: IpAddr) -> Result<bool, String> {
-        let nobody = NOBODY[usize::from(address.is_ipv6())];
+        let unrouted = UNROUTED[usize::from(address.is_ipv6())];
         Ok(self
-            .route(nobody)?
+            .route(unrouted)?
             .is_some_and(|default| default.interface == route.interface))
     }
 
@@ -140,14 +144,14 @@ impl Node {
     }
 }
 
-/// RFC 5737 and RFC 3849: for documentation, in nobody's routing table.
-const NOBODY: [IpAddr; 2] = [
+/// RFC 5737 and RFC 3849: documentation addresses, which take the default route.
+const UNROUTED: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 255)),
     IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0xffff, 0, 0, 0, 1)),
 ];
 
-/// Names that cannot stand in a rule are no pods' either: rules could not name them.
-fn name_of(interface: &Interface) -> Option<InterfaceName> {
+/// None for a name that cannot stand in a rule: no rule could name the interface.
+fn interface_name(interface: &Interface) -> Option<InterfaceName> {
     InterfaceName::new(interface.name.clone()).ok()
 }
 
@@ -155,13 +159,13 @@ fn encapsulation_ports(interfaces: &[Interface]) -> BTreeSet<u16> {
     let told = interfaces
         .iter()
         .filter_map(|interface| match interface.decapsulates {
-            Decapsulates::UdpPort(port) => Some(port),
-            Decapsulates::Nothing | Decapsulates::UdpSomewhere => None,
+            Tunnel::UdpPort(port) => Some(port),
+            Tunnel::Nothing | Tunnel::UdpSomewhere => None,
         });
     told.collect()
 }
 
-fn bridges_of_cables(interfaces: &[Interface]) -> BTreeSet<InterfaceName> {
+fn veth_bridges(interfaces: &[Interface]) -> BTreeSet<InterfaceName> {
     let kind = |interface: &Interface, kind: &str| interface.kind.as_deref() == Some(kind);
     let is_of_cables = |bridge: &&Interface| {
         let mut ports = interfaces.iter().filter(|port| port.master == Some(bridge.index));
@@ -170,7 +174,7 @@ fn bridges_of_cables(interfaces: &[Interface]) -> BTreeSet<InterfaceName> {
     interfaces
         .iter()
         .filter(is_of_cables)
-        .filter_map(name_of)
+        .filter_map(interface_name)
         .collect()
 }
 
@@ -185,7 +189,7 @@ impl Locate for Node {
         }
         found.sort();
         found.dedup();
-        let found = self.follow_cables(found, addresses)?;
+        let found = self.add_other_links(found, addresses)?;
         if found.is_empty() {
             Err(reasons.join("; "))
         } else {
@@ -193,20 +197,20 @@ impl Locate for Node {
         }
     }
 
-    fn look_again(&mut self) {
-        self.cables = None;
+    fn forget_links(&mut self) {
+        self.veths = None;
     }
 
-    fn surroundings(&mut self) -> Result<Surroundings, String> {
+    fn node_interfaces(&mut self) -> Result<NodeInterfaces, String> {
         let mut uplinks = BTreeSet::new();
-        for nobody in NOBODY {
-            let route = self.route(nobody)?;
+        for address in UNROUTED {
+            let route = self.route(address)?;
             uplinks.extend(route.and_then(|route| InterfaceName::new(route.name).ok()));
         }
         let interfaces = self.links.interfaces().map_err(|error| error.to_string())?;
-        Ok(Surroundings {
+        Ok(NodeInterfaces {
             uplinks,
-            bridges_of_cables: bridges_of_cables(&interfaces),
+            veth_bridges: veth_bridges(&interfaces),
             encapsulation_ports: encapsulation_ports(&interfaces),
         })
     }

@@ -1,72 +1,75 @@
-//! What pods were told, kept in a file for the enforcer that comes after this one. The kernel keeps addresses; which
-//! names they stand for, nobody would know any more if dnsd began anew as well.
+//! Records and objects in files, for the next process. The kernel keeps addresses, but not the names that they were
+
+//! resolved from: those would be unknown if dnsd restarted as well.
 //!
 //! ```text
-//!  engine ──▶ keeper ──▶ desk ──▶ file, appended to ──▶ the next engine, before its first batch
+//!  engine ──▶ writer ──▶ io_thread ──▶ log file ──▶ the next engine, before its first batch
 //! ```
 //!
-//! Without the file everything works, and pods are told anew in time; so no fault of it stops anything. Each is told
-//! and counted.
+//! Everything works without the files, because pods resolve names again. So no fault of a file stops anything; each is
+//! logged and counted.
 
 use std::path::Path;
 
-use egret_policies::records::Remembered;
+use egret_policies::records::PodSnapshot;
 
-mod boot;
+mod boot_id;
 mod format;
 mod log;
 mod file;
-mod desk;
-mod keeper;
+mod io_thread;
+mod writer;
 mod objects;
+mod metrics;
 
-pub use boot::{BootId, InvalidBootId};
-pub use file::{StateFile, remove, traces};
-pub use format::Problem;
-pub use keeper::Keeper;
-pub use log::Kept;
-pub use objects::{Known, MOST_OCTETS, ObjectFile, ObjectKeeper, Objects, Texts, date_of};
+pub use boot_id::BootId;
+pub use file::{StateFile, existing_files, remove};
+pub use format::StateError;
+pub use log::LoadedRecords;
+pub use metrics::register_metrics;
+pub use objects::{
+    MAX_OCTETS, ManifestTexts, ObjectFile, ObjectStore, ObjectWriter, StoredManifests, date_of,
+};
+pub use writer::StateWriter;
 
-use crate::metrics;
-
-/// What an earlier enforcer left, and what keeps it for a later one.
+/// Records of the previous process, and the writer for the next one.
 #[derive(Debug, Default)]
 pub struct State {
-    /// What pods were told, as far as the file can be taken.
-    pub remembered: Vec<Remembered>,
-    /// Takes what is to be kept; none where nothing is.
-    pub keeper: Option<Keeper>,
+    /// Records of each pod, as far as the file is valid.
+    pub remembered: Vec<PodSnapshot>,
+    /// Writes records; none without a file.
+    pub writer: Option<StateWriter>,
 }
 
 impl State {
-    /// Reads the file, to keep it from then on; `records` is how many there may be.
+    /// Reads the file, and writes it from then on. `records` is the most that there may be.
     #[must_use]
     pub fn open(path: &Path, records: usize) -> Self {
         let boot = match BootId::read() {
             Ok(boot) => boot,
             Err(error) => {
-                tell(path, &Problem::NoBoot(error.to_string()));
+                report_unusable(path, &StateError::NoBoot(error.to_string()));
                 return Self::default();
             }
         };
         let file = StateFile::new(path, boot, records);
-        let kept = file.read().unwrap_or_else(|problem| {
-            tell(path, &problem);
-            Kept::default()
+        let kept = file.read().unwrap_or_else(|error| {
+            report_unusable(path, &error);
+            LoadedRecords::default()
         });
         if kept.torn > 0 {
-            let problem = Problem::Torn(kept.torn);
-            metrics::state_problem(problem.reason());
-            tracing::warn!(path = %path.display(), reason = problem.reason(), %problem, "the state file is used as far as it goes");
+            let error = StateError::Torn(kept.torn);
+            metrics::count(&error);
+            tracing::warn!(path = % path.display(), reason = error.reason(), %error, "the state file is used as far as it goes");
         }
         Self {
             remembered: kept.remembered,
-            keeper: Some(Keeper::new(file)),
+            writer: Some(StateWriter::new(file)),
         }
     }
 }
 
-fn tell(path: &Path, problem: &Problem) {
-    metrics::state_problem(problem.reason());
-    tracing::warn!(path = %path.display(), reason = problem.reason(), %problem, "the state file is not used; what pods were told is learned anew");
+fn report_unusable(path: &Path, error: &StateError) {
+    metrics::count(error);
+    tracing::warn!(path = % path.display(), reason = error.reason(), %error, "the state file is not used; what pods were told is learned anew");
 }

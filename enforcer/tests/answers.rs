@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egret_enforcer::backend::none::NoVerdicts;
-use egret_enforcer::backend::{Backend, BackendError, Ended, Standing, VerdictCounters};
+use egret_enforcer::backend::{Backend, BackendError, EndedConnections, SyncStatus, VerdictCounters};
 use egret_enforcer::engine::{Engine, Input, PeerId, Setup};
-use egret_enforcer::metrics::Metrics;
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::rules::Batch;
 use egret_shared::link::{ToDnsd, ToEnforcer};
@@ -73,33 +72,33 @@ impl Backend for Counting {
         Ok(())
     }
 
-    fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> Standing {
+    fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> SyncStatus {
         count(&self.counts.applied);
-        Standing::default()
+        SyncStatus::default()
     }
 
-    fn open_answer(&mut self, _batch: &Batch, _now: Timestamp) -> Option<Standing> {
+    fn add_records(&mut self, _batch: &Batch, _now: Timestamp) -> Option<SyncStatus> {
         count(&self.counts.opened);
         None
     }
 
-    fn links_changed(&mut self, _now: Timestamp) -> Standing {
-        Standing::default()
+    fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
+        SyncStatus::default()
     }
 
-    fn look(&mut self, _now: Timestamp) -> Option<String> {
+    fn poll_drift(&mut self, _now: Timestamp) -> Option<String> {
         count(&self.counts.looked);
         self.alarm.lock().unwrap().take()
     }
 
-    fn reconcile(&mut self, _now: Timestamp) -> Standing {
+    fn reconcile(&mut self, _now: Timestamp) -> SyncStatus {
         count(&self.counts.compared);
-        Standing::default()
+        SyncStatus::default()
     }
 
-    fn end_forbidden(&mut self) -> Ended {
+    fn end_denied_connections(&mut self) -> EndedConnections {
         count(&self.counts.ended);
-        Ended::default()
+        EndedConnections::default()
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {
@@ -132,15 +131,14 @@ impl Life {
             compiler: Settings::for_scope(NodeScope::One(Arc::from("n"))),
             backend: Box::new(backend),
             resync,
-            metrics: Metrics::register(),
             remembered: Vec::new(),
-            keeper: None,
-            spares: BTreeSet::new(),
+            state_writer: None,
+            excluded_namespaces: BTreeSet::new(),
         });
         engine.pass(NOW);
         let told = join(&mut engine, 1);
-        engine.take(cluster(CLUSTER), NOW);
-        engine.take(in_sync(), NOW);
+        engine.handle(cluster(CLUSTER), NOW);
+        engine.handle(in_sync(), NOW);
         engine.pass(NOW);
         Self {
             engine,
@@ -165,8 +163,8 @@ impl Life {
             }],
         };
         let sequence = (0..self.answers).fold(Sequence::ZERO, |sequence, _| sequence.next());
-        self.engine.take(
-            Input::PeerSaid(
+        self.engine.handle(
+            Input::PeerMessage(
                 PeerId(1),
                 ToEnforcer::Observed {
                     sequence,
@@ -209,7 +207,7 @@ fn join(engine: &mut Engine, number: u64) -> mpsc::Receiver<Vec<ToDnsd>> {
         program: "dnsd".to_owned(),
         out: Box::new(out),
     };
-    engine.take(joined, NOW);
+    engine.handle(joined, NOW);
     told
 }
 
@@ -260,7 +258,7 @@ fn what_changes_among_answers_is_applied() {
     let [applied, ..] = life.counted();
     life.answer(NOW);
     let label = CLUSTER.replace("app: a}}\nspec", "app: other}}\nspec");
-    life.engine.take(cluster(&label), NOW);
+    life.engine.handle(cluster(&label), NOW);
     life.answer(NOW);
     life.engine.pass(NOW);
     assert!(life.counted()[0] > applied);

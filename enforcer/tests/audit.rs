@@ -13,12 +13,12 @@ use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS,
 use egret_enforcer::backend::netfilter::model::settings::DenyAction;
 use egret_enforcer::backend::netfilter::model::settings::NflogSettings;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
-use egret_enforcer::backend::{self, Backend, Standing};
+use egret_enforcer::backend::{self, Backend, SyncStatus};
 use egret_kernel::iptables::Flavour;
 use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{
-    Direction, DirectionRules, Otherwise, PeerMatch, PodRules, PortMatch, SetKind, TierRules,
+    DefaultAction, Direction, DirectionRules, PeerMatch, PodRules, PortMatch, SetKind, TierRules,
 };
 use egret_shared::pod::PodKey;
 use node_world::{
@@ -63,8 +63,8 @@ fn tried() -> Vec<TierRules> {
         to(Action::Allow, "allowed"),
     ];
     vec![
-        tier(Tier::Admin, admin, Otherwise::NextTier),
-        tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny),
+        tier(Tier::Admin, admin, DefaultAction::NextTier),
+        tier(Tier::NetworkPolicy, Vec::new(), DefaultAction::Deny),
     ]
 }
 
@@ -93,7 +93,7 @@ fn in_both_flavours(test: fn(Flavour)) {
 }
 
 #[track_caller]
-fn assert_settled(standing: &Standing) {
+fn assert_settled(standing: &SyncStatus) {
     assert!(
         standing.broken.is_none() && standing.pending.is_empty(),
         "{standing:?}"

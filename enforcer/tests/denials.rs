@@ -12,11 +12,11 @@ use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS,
 use egret_enforcer::backend::netfilter::model::settings::DenyAction;
 use egret_enforcer::backend::netfilter::model::settings::NflogSettings;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
-use egret_enforcer::backend::{Backend, Decider, Standing};
+use egret_enforcer::backend::{Backend, Decider, SyncStatus};
 use egret_kernel::iptables::Flavour;
 use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{Direction, Otherwise, PeerMatch, PortMatch, SetKind, TierRules};
+use egret_policies::rules::{DefaultAction, Direction, PeerMatch, PortMatch, SetKind, TierRules};
 use egret_shared::pod::PodKey;
 use node_world::{
     Change, NOW, ThisHost, address, filter, in_fresh_namespace, pod, rule, seconds, set, tier, told,
@@ -48,7 +48,7 @@ fn life(flavour: Flavour) -> (Netfilter, DenialRegistry) {
 fn isolating(policy: &str) -> Vec<TierRules> {
     let mut deny = rule(Action::Deny, PeerMatch::In(set("peers")), PortMatch::Any);
     deny.origin.policy = policy.into();
-    vec![tier(Tier::NetworkPolicy, vec![deny], Otherwise::Deny)]
+    vec![tier(Tier::NetworkPolicy, vec![deny], DefaultAction::Deny)]
 }
 
 fn first(policy: &str) -> Change {
@@ -58,7 +58,7 @@ fn first(policy: &str) -> Change {
 }
 
 #[track_caller]
-fn assert_settled(standing: &Standing) {
+fn assert_settled(standing: &SyncStatus) {
     assert!(
         standing.broken.is_none() && standing.pending.is_empty(),
         "{standing:?}"

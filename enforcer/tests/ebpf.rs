@@ -11,10 +11,10 @@ use std::time::Duration;
 use ebpf_world::{Answer, World, allow, batch, deny, egress, pass, record, ruled, set, tier};
 use egret_enforcer::backend::Backend;
 use egret_policies::rules::{Action, Direction, Tier};
-use egret_policies::rules::{Member, Otherwise, PeerMatch, SetKind};
+use egret_policies::rules::{DefaultAction, Member, PeerMatch, SetKind};
 use egret_shared::net::Transport;
 
-const ISOLATED: Otherwise = Otherwise::Deny;
+const ISOLATED: DefaultAction = DefaultAction::Deny;
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -99,8 +99,8 @@ fn networks_ports_of_pods_the_node_and_passes_decide_in_order() {
     ];
     let baseline = vec![deny(PeerMatch::OwnNode, None)];
     let tiers = vec![
-        tier(Tier::Admin, admin, Otherwise::NextTier),
-        tier(Tier::Baseline, baseline, Otherwise::NextTier),
+        tier(Tier::Admin, admin, DefaultAction::NextTier),
+        tier(Tier::Baseline, baseline, DefaultAction::NextTier),
     ];
     first.rules(&pod, egress(tiers));
     world.settled(&backend.apply(&first.batch, world.now()));
@@ -428,7 +428,7 @@ fn rules_that_cannot_be_held_refuse_everything_and_a_missing_cgroup_is_looked_fo
     let mut first = batch(1);
     first.rules(
         &pod,
-        egress(vec![tier(Tier::NetworkPolicy, many, Otherwise::NextTier)]),
+        egress(vec![tier(Tier::NetworkPolicy, many, DefaultAction::NextTier)]),
     );
     first
         .batch

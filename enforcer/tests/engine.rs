@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::none::NoVerdicts;
-use egret_enforcer::backend::{Backend, BackendError, Pending, Standing, VerdictCounters};
-use egret_enforcer::engine::{Answer, Engine, Input, PeerId, Question, Report, Setup, SourceState, What};
-use egret_enforcer::metrics::Metrics;
+use egret_enforcer::backend::{Backend, BackendError, Pending, SyncStatus, VerdictCounters};
+use egret_enforcer::engine::{
+    AdminQuery, AdminReply, AdminRequest, Engine, Input, PeerId, Report, Setup, SourceState,
+};
 use egret_enforcer::state::{BootId, State, StateFile};
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::rules::{Batch, Member, SetKind};
@@ -63,10 +64,9 @@ fn engine_of(backend: impl Backend + 'static, state: State) -> Engine {
         compiler,
         backend: Box::new(backend),
         resync: Duration::ZERO,
-        metrics: Metrics::register(),
         remembered: state.remembered,
-        keeper: state.keeper,
-        spares: BTreeSet::from(["kube-system".into()]),
+        state_writer: state.writer,
+        excluded_namespaces: BTreeSet::from(["kube-system".into()]),
     });
     engine.pass(NOW);
     engine
@@ -82,7 +82,7 @@ impl Dnsd {
     fn join(engine: &mut Engine, id: u64, room: usize) -> Self {
         let (out, told) = mpsc::channel(room);
         let id = PeerId(id);
-        engine.take(
+        engine.handle(
             Input::PeerJoined {
                 peer: id,
                 program: "dnsd".to_owned(),
@@ -104,7 +104,7 @@ impl Dnsd {
             chain: Vec::new(),
             addresses,
         };
-        Input::PeerSaid(
+        Input::PeerMessage(
             self.id,
             ToEnforcer::Observed {
                 sequence: number(sequence),
@@ -164,8 +164,8 @@ fn records(kernel: &InMemory) -> Vec<Member> {
 fn the_pods_that_may_be_intercepted_are_told_once_and_again_when_they_change() {
     let mut engine = engine(InMemory::default());
     let mut dnsd = Dnsd::join(&mut engine, 1, 16);
-    engine.take(cluster(POD), NOW);
-    engine.take(in_sync(), NOW);
+    engine.handle(cluster(POD), NOW);
+    engine.handle(in_sync(), NOW);
     engine.pass(NOW);
     let nowhere = "dns [] by []";
     assert_eq!(dnsd.heard_all(), ["complete", nowhere, "pods [10.0.0.1] but []"]);
@@ -175,7 +175,7 @@ fn the_pods_that_may_be_intercepted_are_told_once_and_again_when_they_change() {
         .replace("10.0.0.1", "10.0.0.9");
     engine.pass(NOW);
     assert_eq!(dnsd.heard_all(), [""; 0]);
-    engine.take(cluster(&spared), NOW);
+    engine.handle(cluster(&spared), NOW);
     engine.pass(NOW);
     assert_eq!(dnsd.heard_all(), ["pods [10.0.0.1] but [10.0.0.9]"]);
     let mut late = Dnsd::join(&mut engine, 2, 16);
@@ -184,9 +184,9 @@ fn the_pods_that_may_be_intercepted_are_told_once_and_again_when_they_change() {
         late.heard_all(),
         ["complete", nowhere, "pods [10.0.0.1] but [10.0.0.9]"]
     );
-    engine.take(cluster(&names("*.example.test")), NOW);
+    engine.handle(cluster(&names("*.example.test")), NOW);
     engine.pass(NOW);
-    engine.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    engine.handle(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
     engine.pass(NOW);
     for dnsd in [&mut dnsd, &mut late] {
         let heard = dnsd.heard_all();
@@ -205,7 +205,7 @@ fn unknown_pods_are_not_told_as_none_and_none_are_told_when_that_is_known() {
         engine.pass(NOW.after(Duration::from_secs(late)));
         assert_eq!(dnsd.heard_all(), [""; 0], "a dnsd goes on with what it has");
     }
-    engine.take(in_sync(), NOW);
+    engine.handle(in_sync(), NOW);
     engine.pass(NOW);
     assert_eq!(dnsd.heard_all(), ["complete", "dns [] by []", "pods [] but []"]);
 }
@@ -259,8 +259,8 @@ spec: {clusterIP: 10.96.0.80, ports: [{port: 80, targetPort: 53}]}
 fn the_ready_endpoints_of_the_clusters_dns_are_told_and_the_services_at_its_port() {
     let mut engine = engine(InMemory::default());
     let mut dnsd = Dnsd::join(&mut engine, 1, 16);
-    engine.take(cluster(DNS), NOW);
-    engine.take(in_sync(), NOW);
+    engine.handle(cluster(DNS), NOW);
+    engine.handle(in_sync(), NOW);
     engine.pass(NOW);
     let services = "by [10.96.0.10, 10.96.0.53, 192.0.2.53, fd00:96::a]";
     let told = |dnsd: &mut Dnsd| {
@@ -285,7 +285,7 @@ fn the_ready_endpoints_of_the_clusters_dns_are_told_and_the_services_at_its_port
             "dns [] ",
         ),
     ] {
-        engine.take(cluster(&changed), NOW);
+        engine.handle(cluster(&changed), NOW);
         engine.pass(NOW);
         let heard = told(&mut dnsd);
         assert!(heard.len() == 1 && heard[0].starts_with(expected), "{heard:?}");
@@ -297,14 +297,14 @@ fn nothing_is_told_or_applied_before_the_source_is_in_sync() {
     let kernel = InMemory::default();
     let mut engine = engine(kernel.clone());
     let mut dnsd = Dnsd::join(&mut engine, 1, 16);
-    engine.take(cluster(&(POD.to_owned() + "---" + &names("*.example.test"))), NOW);
-    engine.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    engine.handle(cluster(&(POD.to_owned() + "---" + &names("*.example.test"))), NOW);
+    engine.handle(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
     engine.pass(NOW);
     assert_eq!(
         (dnsd.heard(), kernel.kernel().pods().count()),
         (Vec::<String>::new(), 0)
     );
-    engine.take(in_sync(), NOW);
+    engine.handle(in_sync(), NOW);
     engine.pass(NOW);
     assert_eq!(
         dnsd.heard(),
@@ -326,12 +326,12 @@ fn an_interest_comes_when_the_kernel_holds_what_was_told_before_and_ahead_of_wha
         in_sync(),
         dnsd.observes(1, "api.example.test", "203.0.113.7"),
     ] {
-        engine.take(input, NOW);
+        engine.handle(input, NOW);
     }
     engine.pass(NOW);
     assert_eq!(dnsd.heard(), ["complete", "realized 1"]);
-    engine.take(cluster(&names("api.example.test")), NOW);
-    engine.take(dnsd.observes(2, "api.example.test", "203.0.113.8"), NOW);
+    engine.handle(cluster(&names("api.example.test")), NOW);
+    engine.handle(dnsd.observes(2, "api.example.test", "203.0.113.8"), NOW);
     engine.pass(NOW);
     assert_eq!(dnsd.heard(), ["interest 10.0.0.1 api.example.test", "realized 2"]);
     assert_eq!(records(&kernel).len(), 2);
@@ -346,7 +346,7 @@ fn two_dnsds_have_numbers_of_their_own() {
         in_sync(),
         one.observes(7, "x.example.test", "203.0.113.7"),
     ] {
-        engine.take(input, NOW);
+        engine.handle(input, NOW);
     }
     engine.pass(NOW);
     assert_eq!(
@@ -356,7 +356,7 @@ fn two_dnsds_have_numbers_of_their_own() {
             vec!["complete".to_owned()]
         )
     );
-    engine.take(two.observes(1, "y.example.test", "203.0.113.7"), NOW);
+    engine.handle(two.observes(1, "y.example.test", "203.0.113.7"), NOW);
     engine.pass(NOW);
     assert_eq!(
         (one.heard(), two.heard()),
@@ -368,10 +368,10 @@ fn two_dnsds_have_numbers_of_their_own() {
 fn telling_again_is_answered_even_if_there_was_nothing_to_tell() {
     let mut engine = engine(InMemory::default());
     let mut dnsd = Dnsd::join(&mut engine, 1, 16);
-    engine.take(in_sync(), NOW);
-    engine.take(Input::PeerSaid(dnsd.id, ToEnforcer::ResyncStarted), NOW);
-    engine.take(
-        Input::PeerSaid(dnsd.id, ToEnforcer::ResyncEnded { through: number(3) }),
+    engine.handle(in_sync(), NOW);
+    engine.handle(Input::PeerMessage(dnsd.id, ToEnforcer::ResyncStarted), NOW);
+    engine.handle(
+        Input::PeerMessage(dnsd.id, ToEnforcer::ResyncEnded { through: number(3) }),
         NOW,
     );
     engine.pass(NOW);
@@ -382,11 +382,11 @@ fn telling_again_is_answered_even_if_there_was_nothing_to_tell() {
 fn a_dnsd_that_does_not_read_is_dropped_and_the_other_goes_on() {
     let mut engine = engine(InMemory::default());
     let (mut deaf, mut other) = (Dnsd::join(&mut engine, 1, 4), Dnsd::join(&mut engine, 2, 16));
-    engine.take(cluster(POD), NOW);
-    engine.take(in_sync(), NOW);
+    engine.handle(cluster(POD), NOW);
+    engine.handle(in_sync(), NOW);
     for sequence in 1..5 {
-        engine.take(deaf.observes(sequence, "x.example.test", "203.0.113.7"), NOW);
-        engine.take(other.observes(sequence, "x.example.test", "203.0.113.7"), NOW);
+        engine.handle(deaf.observes(sequence, "x.example.test", "203.0.113.7"), NOW);
+        engine.handle(other.observes(sequence, "x.example.test", "203.0.113.7"), NOW);
         engine.pass(NOW);
     }
     assert_eq!(deaf.heard(), ["complete", "realized 1"]);
@@ -411,15 +411,15 @@ impl Backend for InForce {
         true
     }
 
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         self.0.apply(batch, now)
     }
 
-    fn links_changed(&mut self, now: Timestamp) -> Standing {
+    fn links_changed(&mut self, now: Timestamp) -> SyncStatus {
         self.0.links_changed(now)
     }
 
-    fn reconcile(&mut self, now: Timestamp) -> Standing {
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus {
         self.0.reconcile(now)
     }
 
@@ -442,8 +442,8 @@ fn rules_in_force_are_replaced_when_every_dnsd_has_told_again_or_none_does_in_ti
     let begin = || {
         let kernel = InMemory::default();
         let mut engine = engine(InForce(kernel.clone()));
-        engine.take(cluster(&(POD.to_owned() + "---" + &names("*.example.test"))), NOW);
-        engine.take(in_sync(), NOW);
+        engine.handle(cluster(&(POD.to_owned() + "---" + &names("*.example.test"))), NOW);
+        engine.handle(in_sync(), NOW);
         engine.pass(NOW);
         assert_eq!(kernel.kernel().pods().count(), 0);
         assert!(!reasons(&mut engine).is_empty());
@@ -452,11 +452,14 @@ fn rules_in_force_are_replaced_when_every_dnsd_has_told_again_or_none_does_in_ti
 
     let (mut engine, kernel) = begin();
     let dnsd = Dnsd::join(&mut engine, 1, 16);
-    engine.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    engine.handle(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
     engine.pass(NOW);
     assert_eq!(kernel.kernel().pods().count(), 0, "it has not told everything");
     let through = number(1);
-    engine.take(Input::PeerSaid(dnsd.id, ToEnforcer::ResyncEnded { through }), NOW);
+    engine.handle(
+        Input::PeerMessage(dnsd.id, ToEnforcer::ResyncEnded { through }),
+        NOW,
+    );
     engine.pass(NOW);
     assert_eq!(
         (kernel.kernel().pods().count(), records(&kernel)),
@@ -484,8 +487,8 @@ fn what_was_known_counts_where_the_kernel_holds_nothing_and_else_what_it_holds_s
     let begin = |backend: Box<dyn FnOnce(InMemory) -> Engine>| {
         let kernel = InMemory::default();
         let mut engine = backend(kernel.clone());
-        engine.take(cluster(POD), NOW);
-        engine.take(known(), NOW);
+        engine.handle(cluster(POD), NOW);
+        engine.handle(known(), NOW);
         engine.pass(NOW);
         engine.pass(later);
         (engine, kernel)
@@ -497,7 +500,7 @@ fn what_was_known_counts_where_the_kernel_holds_nothing_and_else_what_it_holds_s
         reasons(&mut empty),
         ["running on what was known at 2000-02-29T00:00:00Z: the source cannot be read: /m: gone"]
     );
-    empty.take(in_sync(), later);
+    empty.handle(in_sync(), later);
     assert_eq!(reasons(&mut empty), Vec::<String>::new());
 
     let (mut full, kernel) = begin(Box::new(|kernel| engine(InForce(kernel))));
@@ -509,7 +512,7 @@ fn what_was_known_counts_where_the_kernel_holds_nothing_and_else_what_it_holds_s
             "rules of an earlier enforcer stay in force until the source can be read"
         ]
     );
-    full.take(in_sync(), later);
+    full.handle(in_sync(), later);
     full.pass(later);
     full.pass(later.after(Duration::from_millis(300)));
     assert_eq!(kernel.kernel().pods().count(), 1);
@@ -545,8 +548,8 @@ impl Drop for Kept {
 /// An engine with the pod and a policy over names, whose first batch is applied.
 fn living(kept: &Kept, kernel: &InMemory, pattern: &str) -> Engine {
     let mut engine = engine_of(kernel.clone(), kept.open());
-    engine.take(cluster(&(POD.to_owned() + "---" + &names(pattern))), NOW);
-    engine.take(in_sync(), NOW);
+    engine.handle(cluster(&(POD.to_owned() + "---" + &names(pattern))), NOW);
+    engine.handle(in_sync(), NOW);
     engine.pass(NOW);
     engine
 }
@@ -556,7 +559,7 @@ fn names_that_changed_while_nobody_was_there_open_what_was_told_before_without_a
     let kept = Kept::make("names");
     let mut first = living(&kept, &InMemory::default(), "api.example.test");
     let dnsd = Dnsd::join(&mut first, 1, 16);
-    first.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    first.handle(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
     first.pass(NOW);
     // Killed: nobody asks it for its last.
     drop(first);
@@ -575,7 +578,7 @@ fn an_engine_that_is_asked_to_stop_keeps_what_it_heard_last() {
     let kept = Kept::make("stop");
     let mut first = living(&kept, &InMemory::default(), "api.example.test");
     let dnsd = Dnsd::join(&mut first, 1, 16);
-    first.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    first.handle(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
     let (inputs, taken) = mpsc::channel(1);
     inputs.try_send(Input::Stop).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -591,18 +594,18 @@ fn an_engine_that_is_asked_to_stop_keeps_what_it_heard_last() {
 fn answers_are_realized_before_many_large_ones_that_came_later_are_taken_in() {
     let mut engine = engine(InMemory::default());
     let mut dnsd = Dnsd::join(&mut engine, 1, 64);
-    engine.take(
+    engine.handle(
         cluster(&(POD.to_owned() + "---" + &names("api.example.test"))),
         NOW,
     );
-    engine.take(in_sync(), NOW);
+    engine.handle(in_sync(), NOW);
     let (inputs, taken) = mpsc::channel(64);
     inputs
         .try_send(dnsd.observes(1, "api.example.test", "203.0.113.7"))
         .unwrap();
     for sequence in 2..=12 {
         let mut large = dnsd.observes(sequence, &format!("n{sequence}.flood.test"), "198.18.0.0");
-        if let Input::PeerSaid(_, ToEnforcer::Observed { observation, .. }) = &mut large {
+        if let Input::PeerMessage(_, ToEnforcer::Observed { observation, .. }) = &mut large {
             let expires = observation.addresses[0].expires;
             let address = |number: u16| {
                 let [high, low] = number.to_be_bytes();
@@ -635,13 +638,13 @@ fn what_a_pod_was_told_that_is_gone_does_not_stay_in_the_file() {
     let kept = Kept::make("gone");
     let mut first = living(&kept, &InMemory::default(), "api.example.test");
     let dnsd = Dnsd::join(&mut first, 1, 16);
-    first.take(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
+    first.handle(dnsd.observes(1, "api.example.test", "203.0.113.7"), NOW);
     first.pass(NOW);
     drop(first);
     assert_eq!(kept.records(), 1);
 
     let mut second = engine_of(InMemory::default(), kept.open());
-    second.take(in_sync(), NOW);
+    second.handle(in_sync(), NOW);
     second.pass(NOW);
     drop(second);
     assert_eq!(kept.records(), 0);
@@ -664,7 +667,7 @@ fn a_state_file_that_is_damaged_changes_nothing() {
 
 /// A kernel that stands so after each change, until it is tried again.
 #[derive(Debug)]
-struct Refusing(Standing);
+struct Refusing(SyncStatus);
 
 impl Backend for Refusing {
     fn name(&self) -> &'static str {
@@ -675,16 +678,16 @@ impl Backend for Refusing {
         Ok(())
     }
 
-    fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> Standing {
+    fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> SyncStatus {
         self.0.clone()
     }
 
-    fn links_changed(&mut self, _now: Timestamp) -> Standing {
-        Standing::default()
+    fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
+        SyncStatus::default()
     }
 
-    fn reconcile(&mut self, _now: Timestamp) -> Standing {
-        Standing::default()
+    fn reconcile(&mut self, _now: Timestamp) -> SyncStatus {
+        SyncStatus::default()
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {
@@ -702,17 +705,17 @@ impl Backend for Refusing {
 
 #[test]
 fn what_the_kernel_refuses_is_in_the_reasons_until_it_is_tried_again_and_of_a_pod_is_told_as_failed() {
-    let of_a_pod = Standing {
+    let of_a_pod = SyncStatus {
         pending: [(
             PodKey::new("default", "a"),
             Pending::Refused("the set is full".to_owned()),
         )]
         .into(),
-        ..Standing::default()
+        ..SyncStatus::default()
     };
-    let of_nobody = Standing {
+    let of_nobody = SyncStatus {
         refused: Some("rules for clients outside are closed".to_owned()),
-        ..Standing::default()
+        ..SyncStatus::default()
     };
     for (standing, told, reason) in [
         (
@@ -726,7 +729,7 @@ fn what_the_kernel_refuses_is_in_the_reasons_until_it_is_tried_again_and_of_a_po
         let mut dnsd = Dnsd::join(&mut engine, 1, 16);
         let observed = dnsd.observes(1, "x.example.test", "203.0.113.7");
         let inputs = [cluster(POD), in_sync(), observed];
-        inputs.into_iter().for_each(|input| engine.take(input, NOW));
+        inputs.into_iter().for_each(|input| engine.handle(input, NOW));
         engine.pass(NOW);
         assert_eq!(dnsd.heard(), ["complete", told]);
         assert_eq!(reasons(&mut engine), [reason]);
@@ -739,12 +742,12 @@ fn what_the_kernel_refuses_is_in_the_reasons_until_it_is_tried_again_and_of_a_po
 fn nobody_hears_that_all_is_well_before_what_came_earlier_is_in_the_kernel() {
     let kernel = InMemory::default();
     let mut engine = engine(kernel.clone());
-    engine.take(cluster(POD), NOW);
-    engine.take(in_sync(), NOW);
+    engine.handle(cluster(POD), NOW);
+    engine.handle(in_sync(), NOW);
     let first = report(&mut engine);
     assert_eq!((first.reasons, first.pods), (Vec::new(), 1));
     let other = POD.replace("name: a", "name: b").replace("10.0.0.1", "10.0.0.2");
-    engine.take(cluster(&other), NOW);
+    engine.handle(cluster(&other), NOW);
     assert_eq!(report(&mut engine).pods, 2);
 }
 
@@ -756,8 +759,8 @@ fn a_kernel_that_cannot_be_read_is_left_alone_until_it_can() {
         left: 2,
         kernel: kernel.clone(),
     });
-    engine.take(cluster(POD), NOW);
-    engine.take(in_sync(), NOW);
+    engine.handle(cluster(POD), NOW);
+    engine.handle(in_sync(), NOW);
     engine.pass(NOW);
     assert_eq!(kernel.kernel().pods().count(), 0);
     assert_eq!(reasons(&mut engine), ["the kernel cannot be read: list: no"]);
@@ -785,15 +788,15 @@ impl Backend for UnreadableAtFirst {
         }
     }
 
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         self.kernel.apply(batch, now)
     }
 
-    fn links_changed(&mut self, now: Timestamp) -> Standing {
+    fn links_changed(&mut self, now: Timestamp) -> SyncStatus {
         self.kernel.links_changed(now)
     }
 
-    fn reconcile(&mut self, now: Timestamp) -> Standing {
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus {
         self.kernel.reconcile(now)
     }
 
@@ -816,16 +819,16 @@ fn reasons(engine: &mut Engine) -> Vec<String> {
 
 fn report(engine: &mut Engine) -> Report {
     let (answer, answered) = std::sync::mpsc::sync_channel(1);
-    engine.take(
-        Input::Ask(Question {
-            what: What::Report,
-            answer,
+    engine.handle(
+        Input::Admin(AdminRequest {
+            query: AdminQuery::Report,
+            reply: answer,
         }),
         NOW,
     );
     engine.pass(NOW);
     match answered.try_recv().unwrap() {
-        Answer::Report(report) => *report,
-        Answer::Page(page) => panic!("{page}"),
+        AdminReply::Report(report) => *report,
+        AdminReply::Page(page) => panic!("{page}"),
     }
 }

@@ -10,7 +10,7 @@ use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::netfilter::{Netfilter, names};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 
@@ -28,7 +28,7 @@ fn in_both_flavours(test: fn(Flavour)) {
 /// A pod that reaches what is in one set.
 fn to(name: &str, address: &str, peers: &str) -> PodRules {
     let allow = rule(Action::Allow, PeerMatch::In(set(peers)), PortMatch::Any);
-    let isolated = tier(Tier::NetworkPolicy, vec![allow], Otherwise::Deny);
+    let isolated = tier(Tier::NetworkPolicy, vec![allow], DefaultAction::Deny);
     pod(name, &[address], vec![isolated], Vec::new())
 }
 
@@ -135,7 +135,7 @@ fn a_pod_that_is_asked_again_has_its_generation_written_and_not_its_rules() {
 fn not_to(name: &str, own: &str, peers: [&str; 2]) -> PodRules {
     let port = range(Transport::Tcp, 80, 80);
     let denied = peers.map(|peers| rule(Action::Deny, PeerMatch::In(set(peers)), port));
-    let admin = tier(Tier::Admin, denied.to_vec(), Otherwise::NextTier);
+    let admin = tier(Tier::Admin, denied.to_vec(), DefaultAction::NextTier);
     pod(name, &[own], vec![admin], Vec::new())
 }
 

@@ -26,7 +26,7 @@ use egret_enforcer::node::ENCAPSULATION_PORTS;
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, Hook, InterfaceName, IpTables};
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::net::Transport;
 
 use node_world::{filter, in_fresh_namespace, pod, range, rule, run, set, tier};
@@ -108,7 +108,7 @@ impl Node {
         ));
         run("nft", &[IMITATED_IPVS]);
         let node = Self { flavour };
-        for family in Family::BOTH {
+        for family in Family::ALL {
             node.restore(family);
         }
         node
@@ -221,7 +221,7 @@ const IMITATED_IPVS: &str = "table ip imitated {
 
 /// One whose egress is isolated, one whose ingress is, and one about which nothing is said.
 fn pods() -> Vec<PodRules> {
-    let isolated = |rules| vec![tier(Tier::NetworkPolicy, rules, Otherwise::Deny)];
+    let isolated = |rules| vec![tier(Tier::NetworkPolicy, rules, DefaultAction::Deny)];
     let port = range(Transport::Udp, 8080, 8080);
     let peers = rule(Action::Allow, PeerMatch::In(set("peers")), port);
     let own_node = rule(Action::Allow, PeerMatch::OwnNode, PortMatch::Any);

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use egret_enforcer::backend::netfilter::sets::merged::{MergedSets, SEVERAL};
-use egret_policies::memory::{Connection, Decision, Entering, Memory, Protocol, Verdict};
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{
-    Audit, Batch, Breadth, DirectionRules, Member, MembersChanged, NodeRules, Origin, Otherwise, PeerMatch,
-    PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
+    Audit, Batch, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, NodeRules, Origin,
+    PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
 };
+use egret_policies::simulator::{Connection, Decision, ForwardedConnection, Protocol, Simulator, Verdict};
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
 use egret_shared::revision::Revision;
@@ -69,7 +69,7 @@ fn expiry(kind: SetKind) -> Option<Timestamp> {
 
 /// A rule, in small numbers.
 #[derive(Clone, Debug)]
-struct RuleRef {
+struct Said {
     action: Action,
     /// A set, or everything.
     peer: usize,
@@ -78,7 +78,7 @@ struct RuleRef {
     policy: usize,
 }
 
-impl RuleRef {
+impl Said {
     fn rule(&self) -> Rule {
         let range = |first, last| PortMatch::Range(Transport::Tcp, PortRange::new(first, last).unwrap());
         Rule {
@@ -101,23 +101,23 @@ impl RuleRef {
 /// What the policies of a pod come to.
 #[derive(Clone, Debug)]
 struct Pod {
-    admin: Vec<RuleRef>,
-    network_policy: Vec<RuleRef>,
-    audit: Vec<RuleRef>,
+    admin: Vec<Said>,
+    network_policy: Vec<Said>,
+    audit: Vec<Said>,
 }
 
 impl Pod {
     fn rules(&self, key: &PodKey) -> PodRules {
-        let list = |tier, said: &[RuleRef], otherwise| TierRules {
+        let list = |tier, said: &[Said], otherwise| TierRules {
             tier,
-            rules: said.iter().map(RuleRef::rule).collect(),
-            otherwise,
+            rules: said.iter().map(Said::rule).collect(),
+            default_action: otherwise,
         };
         let tiers = vec![
-            list(Tier::Admin, &self.admin, Otherwise::NextTier),
-            list(Tier::NetworkPolicy, &self.network_policy, Otherwise::Deny),
+            list(Tier::Admin, &self.admin, DefaultAction::NextTier),
+            list(Tier::NetworkPolicy, &self.network_policy, DefaultAction::Deny),
         ];
-        let audited = vec![list(Tier::NetworkPolicy, &self.audit, Otherwise::Deny)];
+        let audited = vec![list(Tier::NetworkPolicy, &self.audit, DefaultAction::Deny)];
         PodRules {
             pod: key.clone(),
             uid: None,
@@ -147,12 +147,12 @@ fn place() -> impl Strategy<Value = usize> {
     prop_oneof![2 => 0..3_usize, 1 => 0..KINDS.len()]
 }
 
-fn said(actions: Vec<Action>) -> impl Strategy<Value = RuleRef> {
+fn said(actions: Vec<Action>) -> impl Strategy<Value = Said> {
     let peer = prop_oneof![9 => place(), 1 => Just(KINDS.len())];
     let except = prop::option::weighted(0.1, place());
     let port = prop_oneof![2 => Just(0), 1 => 0..4_usize];
     (prop::sample::select(actions), peer, except, port, 0..3_usize).prop_map(
-        |(action, peer, except, port, policy)| RuleRef {
+        |(action, peer, except, port, policy)| Said {
             action,
             peer,
             except,
@@ -291,7 +291,7 @@ impl World {
 }
 
 fn node_rules(denied: Option<usize>) -> NodeRules {
-    let said = denied.map(|peer| RuleRef {
+    let said = denied.map(|peer| Said {
         action: Action::Deny,
         peer,
         except: None,
@@ -301,7 +301,7 @@ fn node_rules(denied: Option<usize>) -> NodeRules {
     let tier = said.map(|said| TierRules {
         tier: Tier::ClusterEgressFirewall,
         rules: vec![said.rule()],
-        otherwise: Otherwise::NextTier,
+        default_action: DefaultAction::NextTier,
     });
     NodeRules {
         exposed: DirectionRules {
@@ -351,7 +351,7 @@ fn steps(batch: &Batch) -> Vec<Batch> {
 type Answer = (Verdict, &'static str, Option<Origin>);
 
 /// What a kernel says of everything that may be asked.
-fn verdicts(memory: &Memory) -> Vec<Answer> {
+fn verdicts(memory: &Simulator) -> Vec<Answer> {
     let said = |decision: Decision| {
         let origin = decision.origin.filter(|_| decision.verdict == Verdict::Deny);
         (decision.verdict, decision.tier, origin)
@@ -361,7 +361,7 @@ fn verdicts(memory: &Memory) -> Vec<Answer> {
         for number in 0..2 {
             all.push(said(memory.decide(&connection(number, peer, protocol), NOW)));
         }
-        let entering = Entering {
+        let entering = ForwardedConnection {
             destination: peer,
             destination_is_own_node: false,
             protocol,
@@ -387,14 +387,14 @@ fn connection(number: usize, peer: IpAddr, protocol: Protocol) -> Connection {
 }
 
 /// What would be denied by policies in audit.
-fn audited(memory: &Memory) -> Vec<Option<Decision>> {
+fn audited(memory: &Simulator) -> Vec<Option<Decision>> {
     let each = asked().flat_map(|(peer, protocol)| [0, 1].map(|number| connection(number, peer, protocol)));
     each.map(|connection| memory.would_deny(&connection, NOW))
         .collect()
 }
 
 /// Goes through a batch step by step; returns what was said in between, from before the first step on.
-fn walk(memory: &mut Memory, batch: &Batch) -> Vec<Vec<Answer>> {
+fn walk(memory: &mut Simulator, batch: &Batch) -> Vec<Vec<Answer>> {
     let mut said = vec![verdicts(memory)];
     for step in steps(batch) {
         memory.apply(&step, NOW).unwrap();
@@ -432,7 +432,7 @@ proptest! {
     #[test]
     fn at_every_instant_joint_sets_admit_what_their_parts_admit(story in prop::collection::vec(happening(), 1..6)) {
         let mut world = World::default();
-        let (mut apart, mut joint) = (Memory::new(), Memory::new());
+        let (mut apart, mut joint) = (Simulator::new(), Simulator::new());
         let mut joints = MergedSets::default();
         for happening in &story {
             let batch = world.follow(happening);
@@ -445,7 +445,7 @@ proptest! {
                 prop_assert!(follows(&seen, &wanted), "packet {}: {:?} instead of {:?}", packet, seen, wanted);
             }
         }
-        let mut fresh = Memory::new();
+        let mut fresh = Simulator::new();
         fresh.apply(&MergedSets::default().merge(&world.whole()), NOW).unwrap();
         prop_assert_eq!(&joint, &fresh, "a restart has other rules or sets");
         let of_pods = joint.pods().flat_map(|rules| rules.egress.sets().chain(rules.audit.sets()));
@@ -457,7 +457,7 @@ proptest! {
 
 /// A pod that six policies of a namespace allow to reach somebody each, at one port.
 fn six_policies() -> (World, Batch) {
-    let said = |number: usize| RuleRef {
+    let said = |number: usize| Said {
         action: Action::Allow,
         peer: [0, 1, 2, 3, 8, 9][number],
         except: None,
@@ -492,7 +492,7 @@ fn what_several_policies_allow_at_a_port_is_one_rule_for_each_kind_of_set() {
 
 #[test]
 fn what_stands_before_a_deny_is_not_joined_with_what_stands_behind_it() {
-    let said = |action, peer| RuleRef {
+    let said = |action, peer| Said {
         action,
         peer,
         except: None,

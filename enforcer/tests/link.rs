@@ -8,16 +8,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use egret_enforcer::engine::{Deaf, Input, PeerId};
+use egret_enforcer::engine::{Input, PeerId, SendQueueFull};
 use egret_enforcer::link;
-use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
-use egret_shared::revision::{Instance, Sequence};
+use egret_shared::link::{Frame, FrameDecoder, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::revision::{DnsdInstance, Sequence};
 use egret_shared::rt::task;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
-const DNSD: Instance = Instance::from_random(7);
+const DNSD: DnsdInstance = DnsdInstance::from_random(7);
 
 /// Where the socket is; its folder goes with it, however the test ends.
 struct Place {
@@ -61,7 +61,7 @@ fn serve_at(listener: UnixListener, path: &Path) -> mpsc::Receiver<Input> {
     let (engine, inputs) = mpsc::channel(64);
     drop(task::spawn(
         "link",
-        link::serve(listener, path.to_owned(), Instance::from_random(1), engine),
+        link::serve(listener, path.to_owned(), DnsdInstance::from_random(1), engine),
     ));
     inputs
 }
@@ -71,13 +71,13 @@ async fn next(inputs: &mut mpsc::Receiver<Input>) -> Input {
     input.expect("something happens within 5 s").unwrap()
 }
 
-async fn say(stream: &mut UnixStream, instance: Instance, message: &ToEnforcer) {
+async fn say(stream: &mut UnixStream, instance: DnsdInstance, message: &ToEnforcer) {
     let mut wire = Vec::new();
     encode(instance, message, &mut wire);
     stream.write_all(&wire).await.unwrap();
 }
 
-async fn hear(stream: &mut UnixStream, decoder: &mut Decoder) -> ToDnsd {
+async fn hear(stream: &mut UnixStream, decoder: &mut FrameDecoder) -> ToDnsd {
     let mut buffer = [0; 4096];
     loop {
         if let Some(Frame::Message(_, message)) = decoder.next_frame().unwrap() {
@@ -97,7 +97,7 @@ async fn frames_go_both_ways_and_the_end_is_told() {
     let path = path("frames");
     let mut inputs = serve(&path);
     let mut stream = UnixStream::connect(&path).await.unwrap();
-    let mut decoder = Decoder::default();
+    let mut decoder = FrameDecoder::default();
     assert!(matches!(hear(&mut stream, &mut decoder).await, ToDnsd::Hello(_)));
     let Input::PeerJoined { peer, mut out, .. } = next(&mut inputs).await else {
         panic!("nobody joined")
@@ -110,12 +110,14 @@ async fn frames_go_both_ways_and_the_end_is_told() {
         }),
     )
     .await;
-    assert!(matches!(next(&mut inputs).await, Input::PeerSaid(from, ToEnforcer::Hello(_)) if from == peer));
+    assert!(
+        matches!(next(&mut inputs).await, Input::PeerMessage(from, ToEnforcer::Hello(_)) if from == peer)
+    );
     let realized = ToDnsd::Realized {
         through: Sequence::ZERO.next(),
         failed: Vec::new(),
     };
-    out.tell(vec![ToDnsd::InterestComplete, realized.clone()])
+    out.send(vec![ToDnsd::InterestComplete, realized.clone()])
         .unwrap();
     assert_eq!(hear(&mut stream, &mut decoder).await, ToDnsd::InterestComplete);
     assert_eq!(hear(&mut stream, &mut decoder).await, realized);
@@ -136,19 +138,23 @@ async fn what_a_dnsd_does_not_read_waits_in_order_and_what_comes_then_does_not_o
         failed: vec![Sequence::ZERO; 10_000],
     };
     for told in 0..100 {
-        out.tell(vec![number(told)]).unwrap();
+        out.send(vec![number(told)]).unwrap();
     }
-    let mut decoder = Decoder::default();
+    let mut decoder = FrameDecoder::default();
     assert!(matches!(hear(&mut stream, &mut decoder).await, ToDnsd::Hello(_)));
     for told in 0..100 {
         assert_eq!(hear(&mut stream, &mut decoder).await, number(told));
         if told == 50 {
-            out.tell(vec![number(100)]).unwrap();
+            out.send(vec![number(100)]).unwrap();
         }
     }
     assert_eq!(hear(&mut stream, &mut decoder).await, number(100));
-    let refused = std::iter::repeat_with(|| out.tell(vec![number(0)])).find(Result::is_err);
-    assert_eq!(refused, Some(Err(Deaf)), "it is not waited for without end");
+    let refused = std::iter::repeat_with(|| out.send(vec![number(0)])).find(Result::is_err);
+    assert_eq!(
+        refused,
+        Some(Err(SendQueueFull)),
+        "it is not waited for without end"
+    );
 }
 
 /// As of one that is stopped: it is told something when it is gone, and most of what it said is still to be read.
@@ -168,10 +174,10 @@ async fn what_a_dnsd_said_before_it_went_is_heard_to_the_end() {
     stream.write_all(&wire).await.unwrap();
     drop(stream);
     for number in 0..SAID {
-        assert_eq!(out.tell(vec![ToDnsd::InterestComplete]), Ok(()), "{number}");
+        assert_eq!(out.send(vec![ToDnsd::InterestComplete]), Ok(()), "{number}");
         let heard = next(&mut inputs).await;
         assert!(
-            matches!(heard, Input::PeerSaid(_, ToEnforcer::ResyncStarted)),
+            matches!(heard, Input::PeerMessage(_, ToEnforcer::ResyncStarted)),
             "{number}: {heard:?}"
         );
     }
@@ -190,7 +196,7 @@ async fn what_was_said_by_one_that_is_gone_already_is_heard() {
     let Input::PeerJoined { out: _out, .. } = next(&mut inputs).await else {
         panic!("nobody joined")
     };
-    assert!(matches!(next(&mut inputs).await, Input::PeerSaid(..)));
+    assert!(matches!(next(&mut inputs).await, Input::PeerMessage(..)));
     assert!(matches!(next(&mut inputs).await, Input::PeerLeft(_)));
 }
 
@@ -218,8 +224,8 @@ async fn nobody_is_woken_because_a_dnsd_has_read() {
     let waits = || tokio::runtime::Handle::current().metrics().worker_park_count(0);
     let before = waits();
     for _ in 0..ROUNDS {
-        assert!(matches!(next(&mut inputs).await, Input::PeerSaid(..)));
-        out.tell(vec![ToDnsd::InterestComplete]).unwrap();
+        assert!(matches!(next(&mut inputs).await, Input::PeerMessage(..)));
+        out.send(vec![ToDnsd::InterestComplete]).unwrap();
     }
     let waited = waits() - before;
     assert!(
@@ -247,9 +253,14 @@ async fn whoever_speaks_nonsense_or_for_another_is_disconnected_alone() {
     say(&mut good, DNSD, &ToEnforcer::ResyncStarted).await;
     assert!(matches!(
         next(&mut inputs).await,
-        Input::PeerSaid(PeerId(1), ToEnforcer::ResyncStarted)
+        Input::PeerMessage(PeerId(1), ToEnforcer::ResyncStarted)
     ));
-    say(&mut good, Instance::from_random(8), &ToEnforcer::ResyncStarted).await;
+    say(
+        &mut good,
+        DnsdInstance::from_random(8),
+        &ToEnforcer::ResyncStarted,
+    )
+    .await;
     assert!(matches!(next(&mut inputs).await, Input::PeerLeft(PeerId(1))));
 }
 

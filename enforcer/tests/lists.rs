@@ -11,11 +11,13 @@ use std::time::Duration;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::model::settings::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
-use egret_enforcer::backend::{Backend, Standing};
+use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_enforcer::node::{Locate, Location};
 use egret_kernel::iptables::{Flavour, InterfaceName};
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{DirectionRules, Otherwise, PeerMatch, PodRules, PortMatch, SetKind, TierRules};
+use egret_policies::rules::{
+    DefaultAction, DirectionRules, PeerMatch, PodRules, PortMatch, SetKind, TierRules,
+};
 
 use node_world::{Change, NOW, address, in_fresh_namespace, pod, rule, set, tier};
 
@@ -62,10 +64,10 @@ fn egress() -> Vec<TierRules> {
                 about(Action::Deny, "left"),
             ]
         };
-        tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier)
+        tier(Tier::ClusterEgressFirewall, rules, DefaultAction::NextTier)
     };
     let behind = [Tier::Admin, Tier::NetworkPolicy, Tier::Baseline];
-    let behind = behind.map(|one| tier(one, vec![about(Action::Pass, "left")], Otherwise::NextTier));
+    let behind = behind.map(|one| tier(one, vec![about(Action::Pass, "left")], DefaultAction::NextTier));
     (0..LISTS).map(list).chain(behind).collect()
 }
 
@@ -77,7 +79,7 @@ fn others() -> impl Iterator<Item = PodRules> {
 }
 
 #[track_caller]
-fn assert_settled(standing: &Standing) {
+fn assert_settled(standing: &SyncStatus) {
     assert!(
         standing.broken.is_none() && standing.pending.is_empty(),
         "{standing:?}"

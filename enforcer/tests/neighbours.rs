@@ -11,10 +11,10 @@ use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS,
 use egret_enforcer::backend::netfilter::model::settings::JumpPosition;
 use egret_enforcer::backend::netfilter::tables::foreign_rules::look_for_marks;
 use egret_enforcer::backend::netfilter::{Coexistence, Netfilter};
-use egret_enforcer::backend::{Backend, Standing};
+use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::pod::PodKey;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -34,7 +34,7 @@ fn isolated(name: &str, address: &str) -> PodRules {
     pod(
         name,
         &[address],
-        vec![tier(Tier::NetworkPolicy, rules, Otherwise::Deny)],
+        vec![tier(Tier::NetworkPolicy, rules, DefaultAction::Deny)],
         Vec::new(),
     )
 }
@@ -64,8 +64,8 @@ fn alive(flavour: Flavour, jump: JumpPosition, follows_flavour: bool) -> Netfilt
 }
 
 fn settle(backend: &mut Netfilter) {
-    assert_eq!(backend.reconcile(NOW), Standing::default());
-    assert_eq!(backend.look(NOW), None);
+    assert_eq!(backend.reconcile(NOW), SyncStatus::default());
+    assert_eq!(backend.poll_drift(NOW), None);
 }
 
 fn name_of(set_name: &str) -> String {
@@ -80,7 +80,7 @@ fn a_look_finds_that_others_were_there_and_a_comparison_says_what_is_missing() {
             let names = name_of("names");
             let found = |backend: &mut Netfilter, command: &[&str], what: &str, kind: &str| {
                 run(command[0], &command[1..]);
-                let cause = backend.look(NOW);
+                let cause = backend.poll_drift(NOW);
                 assert!(
                     cause.as_ref().is_some_and(|cause| cause.contains(what)),
                     "{command:?}: {cause:?}"
@@ -131,14 +131,14 @@ fn a_look_finds_that_others_were_there_and_a_comparison_says_what_is_missing() {
                 assert_eq!(said, ["chain changed: V4 EGRET-SOURCE"]);
                 // As large as it was, with the jumps where they were.
                 run("iptables-legacy", &["-R", "EGRET-DENY", "1", "-j", "ACCEPT"]);
-                assert!(backend.look(seconds(4)).is_some(), "{}", filter(flavour));
+                assert!(backend.poll_drift(seconds(4)).is_some(), "{}", filter(flavour));
                 assert_eq!(
                     backend.reconcile(seconds(4)).differences,
                     ["chain changed: V4 EGRET-DENY"]
                 );
                 settle(&mut backend);
                 run("iptables-legacy", &["-A", "INPUT", "-j", "ACCEPT"]);
-                assert!(backend.look(NOW).is_some(), "it may concern us");
+                assert!(backend.poll_drift(NOW).is_some(), "it may concern us");
                 settle(&mut backend);
             }
         });
@@ -166,7 +166,7 @@ fn a_head_that_others_take_again_and_again_is_left_to_them_and_said() {
                 Some(&1),
                 "one that is gone is always put back"
             );
-            assert_eq!(backend.reconcile(NOW), Standing::default());
+            assert_eq!(backend.reconcile(NOW), SyncStatus::default());
             run(program, &["-I", "FORWARD", "-s", "192.0.2.1", "-j", "ACCEPT"]);
             assert_eq!(backend.reconcile(NOW).repaired.len(), 0);
             assert_eq!(
@@ -250,7 +250,7 @@ fn the_rules_follow_the_kubelet_into_the_other_flavour_and_leave_nothing_behind(
             };
             let before = filter(here.0);
             run(there.1, &["-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
-            let cause = backend.look(NOW);
+            let cause = backend.poll_drift(NOW);
             assert!(cause.is_some_and(|cause| cause.contains(there.0.name())));
             assert_eq!(backend.reconcile(NOW).broken, None);
             assert_eq!(filter(there.0), before, "the same rules, marks and serial");
@@ -360,7 +360,7 @@ fn while_the_lock_is_held_rules_wait_and_say_so_and_sets_do_not() {
         assert!(backend.apply(&told.0, NOW).broken.is_some(), "it stays said");
         assert!(run("ipset", &["list", &name_of("names")]).contains("203.0.113.9"));
         drop(held);
-        assert_eq!(backend.reconcile(NOW), Standing::default());
+        assert_eq!(backend.reconcile(NOW), SyncStatus::default());
         assert!(filter(Flavour::Legacy).contains("veth-2"));
     });
 }
@@ -517,7 +517,7 @@ fn many_looks_cost_less_than_a_comparison() {
                     .map(|last| (address(&format!("203.0.{number}.{last}")), Some(seconds(300))))
                     .collect();
                 let rules = (0..20).map(|_| rule(Action::Allow, PeerMatch::In(set(&names)), PortMatch::Any));
-                let tiers = vec![tier(Tier::NetworkPolicy, rules.collect(), Otherwise::Deny)];
+                let tiers = vec![tier(Tier::NetworkPolicy, rules.collect(), DefaultAction::Deny)];
                 let name = format!("pod-{number}");
                 all = all.set(&names, SetKind::Records, &told).rules(pod(
                     &name,
@@ -534,7 +534,7 @@ fn many_looks_cost_less_than_a_comparison() {
             let looked = spent(|| {
                 for look in 1..=LOOKS {
                     // The kernel's clock does not go on with ours: no record is to end meanwhile.
-                    assert_eq!(backend.look(seconds(2 * look)), None);
+                    assert_eq!(backend.poll_drift(seconds(2 * look)), None);
                 }
             });
             println!(

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::names::PodChains;
-use egret_enforcer::backend::{Backend, Pending, Standing};
+use egret_enforcer::backend::{Backend, Pending, SyncStatus};
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind, TierRules};
+use egret_policies::rules::{DefaultAction, PeerMatch, PodRules, PortMatch, SetKind, TierRules};
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 
@@ -37,7 +37,7 @@ fn isolated(name: &str, addresses: &[&str], peers: &str) -> PodRules {
     pod(
         name,
         addresses,
-        vec![tier(Tier::NetworkPolicy, vec![allow, names], Otherwise::Deny)],
+        vec![tier(Tier::NetworkPolicy, vec![allow, names], DefaultAction::Deny)],
         Vec::new(),
     )
 }
@@ -80,12 +80,12 @@ fn members() -> String {
         .collect()
 }
 
-fn assert_settled(standing: &Standing) {
+fn assert_settled(standing: &SyncStatus) {
     assert_eq!((&standing.pending, &standing.broken), (&BTreeMap::new(), &None));
 }
 
 /// A life of the enforcer that begins with this batch.
-fn life(flavour: Flavour, change: &Change) -> (egret_enforcer::backend::netfilter::Netfilter, Standing) {
+fn life(flavour: Flavour, change: &Change) -> (egret_enforcer::backend::netfilter::Netfilter, SyncStatus) {
     let mut backend = backend(flavour, ByLastOctet);
     backend.adopt(NOW).unwrap();
     let standing = backend.apply(&change.0, NOW);
@@ -114,7 +114,7 @@ fn what_was_applied_is_in_the_kernel_and_a_restart_finds_nothing_to_do() {
         let (mut next, standing) = life(flavour, &first());
         assert_eq!(standing.repaired, BTreeMap::new());
         assert_eq!(kernel(flavour), before);
-        assert_eq!(next.reconcile(NOW), Standing::default());
+        assert_eq!(next.reconcile(NOW), SyncStatus::default());
         assert_eq!(kernel(flavour), before);
     });
 }
@@ -487,7 +487,7 @@ fn what_an_expired_record_opened_goes_on_when_rules_are_asked_again_until_its_ru
         assert_eq!(denied_after_a_packet(&backend), 0);
         probe("127.0.0.1:9");
         assert_eq!(packets_denied(&backend), 1);
-        let without = vec![tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny)];
+        let without = vec![tier(Tier::NetworkPolicy, Vec::new(), DefaultAction::Deny)];
         let mut gone = Change::new().rules(pod("a", &["127.0.0.1"], without, Vec::new()));
         gone.0
             .reevaluate
@@ -521,7 +521,11 @@ fn probe(to: &str) {
 
 fn refusing(peers: &str) -> Vec<TierRules> {
     let deny = rule(Action::Deny, PeerMatch::In(set(peers)), PortMatch::Any);
-    vec![tier(Tier::ClusterEgressFirewall, vec![deny], Otherwise::NextTier)]
+    vec![tier(
+        Tier::ClusterEgressFirewall,
+        vec![deny],
+        DefaultAction::NextTier,
+    )]
 }
 
 /// They are adopted, repaired, replaced and removed as those of pods are; hooks of others stay as they were.

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use egret_enforcer::state::{ObjectFile, Texts};
+use egret_enforcer::state::{ManifestTexts, ObjectFile};
 
 const PODS: &str = "
 {apiVersion: v1, kind: Namespace, metadata: {name: default}}
@@ -217,7 +217,7 @@ fn after_a_boot_the_addresses_that_pods_had_are_closed_until_the_source_answers(
     let (mut setting, rules) = Setting::killed_without_source("boot");
     let other = "00000000-0000-4000-8000-000000000000".parse().unwrap();
     let file = ObjectFile::new(&setting.objects(), &setting.root.join("m"), other);
-    let texts: Texts = ["pods.yaml", "one.yaml"]
+    let texts: ManifestTexts = ["pods.yaml", "one.yaml"]
         .map(|name| {
             let text = std::fs::read(setting.root.join("gone").join(name)).unwrap();
             (setting.root.join("m").join(name), vec![Arc::from(text)])

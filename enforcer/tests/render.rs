@@ -28,7 +28,7 @@ use egret_kernel::Family;
 use egret_kernel::iptables::{Hook, InterfaceName, InterfacePattern};
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{
-    DirectionRules, NodeRules, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetKind, TierRules,
+    DefaultAction, DirectionRules, NodeRules, PeerMatch, PodRules, PortMatch, Rule, SetKind, TierRules,
 };
 use egret_shared::net::Transport;
 
@@ -54,7 +54,7 @@ fn everything() -> PodRules {
         tier(
             Tier::ClusterEgressFirewall,
             vec![rule(Deny, PeerMatch::In(set("bad")), any)],
-            Otherwise::NextTier,
+            DefaultAction::NextTier,
         ),
         tier(
             Tier::Admin,
@@ -67,7 +67,7 @@ fn everything() -> PodRules {
                 rule(Pass, PeerMatch::In(set("web")), any),
                 rule(Deny, PeerMatch::Any, range(Transport::Udp, 1, 1023)),
             ],
-            Otherwise::NextTier,
+            DefaultAction::NextTier,
         ),
         tier(
             Tier::NetworkPolicy,
@@ -76,7 +76,7 @@ fn everything() -> PodRules {
                 rule(Allow, PeerMatch::In(set("web")), range(Transport::Sctp, 1, 65535)),
                 rule(Allow, PeerMatch::OwnNode, any),
             ],
-            Otherwise::Deny,
+            DefaultAction::Deny,
         ),
     ];
     let ingress = vec![tier(
@@ -90,7 +90,7 @@ fn everything() -> PodRules {
             rule(Pass, PeerMatch::In(set("bad")), any),
             rule(Deny, PeerMatch::Any, any),
         ],
-        Otherwise::NextTier,
+        DefaultAction::NextTier,
     )];
     pod("web", &["10.0.0.1", "fd00::1"], egress, ingress)
 }
@@ -186,7 +186,7 @@ fn what_many_rules_ask_of_ports_is_asked_once() {
         rule(Allow, PeerMatch::Any, web),
         rule(Allow, PeerMatch::OwnNode, PortMatch::Any),
     ];
-    let tiers = vec![tier(Tier::NetworkPolicy, rules, Otherwise::Deny)];
+    let tiers = vec![tier(Tier::NetworkPolicy, rules, DefaultAction::Deny)];
     let rules = pod("web", &["10.0.0.1"], tiers, vec![]);
     let text = text(&rules, &sets(), Family::V4, &attached(&rules, PodInterface::Own));
     assert_golden("ports-4.rules", &text);
@@ -212,7 +212,7 @@ fn ports_that_denials_in_a_row_ask_for_are_asked_once_for_all_pods() {
         rule(Deny, PeerMatch::Any, web),
     ];
     let rules = [outside(tls).to_vec(), alone, outside(web).to_vec()].concat();
-    let tiers = vec![tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier)];
+    let tiers = vec![tier(Tier::ClusterEgressFirewall, rules, DefaultAction::NextTier)];
     let of = |name: &str, own: &str| {
         let rules = pod(name, &[own], tiers.clone(), vec![]);
         text(&rules, &sets(), Family::V4, &attached(&rules, PodInterface::Own))
@@ -246,7 +246,7 @@ fn a_new_generation_is_all_that_differs_and_no_rule_is_rendered_for_it() {
     audited.audit.egress = audited.egress.clone();
     let open = pod("open", &["10.0.0.7", "fd00::7"], Vec::new(), Vec::new());
     for rules in [everything(), audited, open] {
-        for family in Family::BOTH {
+        for family in Family::ALL {
             let sets = sets();
             let [before, after] =
                 [1, 2].map(|number| render::pod(&rules, marks(number), around(family, &sets)));
@@ -390,7 +390,7 @@ fn lists_of_one_tier_have_chains_of_their_own_and_exceptions_are_left_out() {
         except: Some(set("web")),
         ..rule(action, PeerMatch::In(set("bad")), port)
     };
-    let list = |rules| tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier);
+    let list = |rules| tier(Tier::ClusterEgressFirewall, rules, DefaultAction::NextTier);
     let egress = vec![
         list(vec![
             excepting(Action::Deny, PortMatch::Icmp),
@@ -444,7 +444,7 @@ fn a_pod_that_a_service_leads_back_is_known_by_both_addresses_and_where_it_comes
     let isolating = || TierRules {
         tier: Tier::NetworkPolicy,
         rules: vec![itself()],
-        otherwise: Otherwise::Deny,
+        default_action: DefaultAction::Deny,
     };
     let rules = pod(
         "web",
@@ -495,7 +495,7 @@ fn for_clients_outside() -> NodeRules {
         except: Some(set("web")),
         ..rule(action, PeerMatch::In(set("bad")), PortMatch::Any)
     };
-    let list = |rules| tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier);
+    let list = |rules| tier(Tier::ClusterEgressFirewall, rules, DefaultAction::NextTier);
     let tiers = vec![
         list(vec![
             rule(
@@ -586,7 +586,7 @@ fn a_jump_that_is_not_wanted_goes_before_its_chain() {
 /// one on a bridge.
 #[test]
 fn what_ipvs_leads_on_is_judged_behind_it_as_well() {
-    let isolated = || tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny);
+    let isolated = || tier(Tier::NetworkPolicy, Vec::new(), DefaultAction::Deny);
     let alone = pod(
         "alone",
         &["10.0.0.2", "10.0.0.3"],

@@ -9,12 +9,12 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::{Netfilter, names};
-use egret_enforcer::backend::{Backend, Ended, Found};
+use egret_enforcer::backend::{Backend, EndedConnections, SearchResult};
 use egret_kernel::Family;
-use egret_kernel::conntrack::{Conntrack, Filter, Flow};
+use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Member, Otherwise, PeerMatch, PortMatch, SetKind};
+use egret_policies::rules::{DefaultAction, Member, PeerMatch, PortMatch, SetKind};
 use egret_shared::pod::PodKey;
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, socket};
@@ -103,7 +103,7 @@ fn what_was_open_before_there_were_rules_is_judged_by_them() {
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
         assert_eq!([state(POD, ONE), state(POD, OTHER)], [State::Unmarked; 2]);
         let peers = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
-        let isolated = vec![tier(Tier::NetworkPolicy, vec![peers], Otherwise::Deny)];
+        let isolated = vec![tier(Tier::NetworkPolicy, vec![peers], DefaultAction::Deny)];
         let comes = Change::new()
             .set("peers", SetKind::Addresses, &[(address(ONE), None)])
             .rules(pod("a", &[POD], isolated, Vec::new()));
@@ -119,7 +119,7 @@ fn what_was_open_before_there_were_rules_is_judged_by_them() {
 fn what_is_allowed_stays_and_what_is_allowed_again_is_judged_again() {
     in_fresh_namespace(|| {
         let peers = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
-        let isolated = vec![tier(Tier::NetworkPolicy, vec![peers], Otherwise::Deny)];
+        let isolated = vec![tier(Tier::NetworkPolicy, vec![peers], DefaultAction::Deny)];
         let members = [(address(ONE), None), (address(OTHER), None)];
         let mut backend = begin(
             &Change::new()
@@ -148,7 +148,7 @@ fn what_is_allowed_stays_and_what_is_allowed_again_is_judged_again() {
 fn in_one_pass_what_a_record_opened_goes_on_and_what_is_forbidden_ends() {
     in_fresh_namespace(|| {
         let to = |name: &str| rule(Action::Allow, PeerMatch::In(set(name)), PortMatch::Any);
-        let isolated = |rules| vec![tier(Tier::NetworkPolicy, rules, Otherwise::Deny)];
+        let isolated = |rules| vec![tier(Tier::NetworkPolicy, rules, DefaultAction::Deny)];
         let first = Change::new()
             .set(
                 "names",
@@ -279,7 +279,7 @@ fn a_flow_is_judged_again_wherever_in_it_the_member_is() {
 fn who_is_reached_ends_what_a_member_that_goes_had_opened() {
     in_fresh_namespace(|| {
         let clients = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
-        let isolated = vec![tier(Tier::NetworkPolicy, vec![clients], Otherwise::Deny)];
+        let isolated = vec![tier(Tier::NetworkPolicy, vec![clients], DefaultAction::Deny)];
         let both = [(host(ONE), None), (host(OTHER), None)];
         let first = Change::new().set("peers", SetKind::Networks, &both).rules(pod(
             "a",
@@ -311,7 +311,7 @@ fn what_a_name_opened_outlasts_its_address_in_another_set() {
             .rules(pod(
                 "a",
                 &[POD],
-                vec![tier(Tier::NetworkPolicy, rules, Otherwise::Deny)],
+                vec![tier(Tier::NetworkPolicy, rules, DefaultAction::Deny)],
                 Vec::new(),
             ));
         let mut backend = begin(&first);
@@ -362,17 +362,17 @@ fn members_that_go_while_somebody_looks_are_asked_for_next_and_the_kernel_knows_
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().expect("somebody is to be asked");
+        let inquiry = backend.connection_search().expect("somebody is to be asked");
         apply(&mut backend, &without(ONE));
-        assert!(backend.inquiry().is_none(), "there is one at a time");
-        assert_eq!(inquiry(), Found::Something);
-        backend.end_forbidden();
+        assert!(backend.connection_search().is_none(), "there is one at a time");
+        assert_eq!(inquiry(), SearchResult::Something);
+        backend.end_denied_connections();
         assert_eq!(
             [state(POD, ONE), state(POD, OTHER)],
             [State::Allowed, State::Revoked]
         );
         assert!(is_in_doubt(), "the kernel holds that somebody is to be asked");
-        backend.ask_and_end();
+        backend.search_and_end();
         assert_eq!(state(POD, ONE), State::Revoked);
         assert!(!is_in_doubt(), "the kernel holds that nobody is to be asked");
     });
@@ -384,11 +384,11 @@ fn a_member_that_is_back_before_somebody_has_looked_keeps_what_is_open() {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let open = [datagram(POD, ONE), datagram(POD, OTHER)];
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().expect("somebody is to be asked");
+        let inquiry = backend.connection_search().expect("somebody is to be asked");
         let back = Change::new().members("peers", &[(host(OTHER), None)], &[]);
         apply(&mut backend, &back);
         inquiry();
-        backend.end_forbidden();
+        backend.end_denied_connections();
         let states = [state(POD, ONE), state(POD, OTHER)];
         assert_eq!(states, [State::Allowed, State::Unmarked]);
         open[1].send((OTHER, 9)).unwrap();
@@ -402,7 +402,7 @@ fn what_is_opened_while_somebody_looks_is_judged_by_the_sets_of_then() {
     in_fresh_namespace(|| {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().expect("somebody is to be asked");
+        let inquiry = backend.connection_search().expect("somebody is to be asked");
         let socket = Open(UdpSocket::bind((POD, 0)).unwrap());
         // It may hear that it is refused.
         drop(socket.send((OTHER, 9)));
@@ -413,8 +413,8 @@ fn what_is_opened_while_somebody_looks_is_judged_by_the_sets_of_then() {
         );
         socket.send((OTHER, 9)).unwrap();
         assert_eq!(state(POD, OTHER), State::Allowed);
-        assert_eq!(inquiry(), Found::Something);
-        backend.end_forbidden();
+        assert_eq!(inquiry(), SearchResult::Something);
+        backend.end_denied_connections();
         let held = state(POD, OTHER);
         assert!(matches!(held, State::Allowed | State::Unmarked), "{held:?}");
     });
@@ -426,7 +426,7 @@ fn rules_that_are_written_while_somebody_looks_have_what_is_forbidden_end_all_th
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
         apply(&mut backend, &without(OTHER));
-        let inquiry = backend.inquiry().expect("somebody is to be asked");
+        let inquiry = backend.connection_search().expect("somebody is to be asked");
         inquiry();
         let mut renewed = Change::new();
         let both = Direction::ALL.map(|direction| (PodKey::new("default", "a"), direction));
@@ -452,7 +452,7 @@ fn another_keeps_its_marks(flavour: Flavour) {
         vec![tier(
             Tier::NetworkPolicy,
             vec![to("all"), to(own)],
-            Otherwise::Deny,
+            DefaultAction::Deny,
         )]
     };
     let first = Change::new()
@@ -515,7 +515,7 @@ fn a_generation_that_is_used_again_is_borne_by_no_flow_of_before_and_by_none_of_
             let to: IpAddr = to.parse().unwrap();
             // On a busy machine it is on its way through `lo` for a while.
             let flows = until(|| {
-                let flows = Conntrack::open().unwrap().dump(&Filter::ALL).unwrap();
+                let flows = Conntrack::open().unwrap().dump(&FlowFilter::ALL).unwrap();
                 let new = flows.iter().find(|flow| flow.original.destination == to);
                 new.is_some_and(|new| generation(new).is_some()).then_some(flows)
             });
@@ -551,7 +551,7 @@ fn two_rules_allow(flavour: Flavour) {
     let isolated = vec![tier(
         Tier::NetworkPolicy,
         vec![to("peers"), to("friends")],
-        Otherwise::Deny,
+        DefaultAction::Deny,
     )];
     let both = [(host(ONE), None), (host(OTHER), None)];
     let first = Change::new()
@@ -593,7 +593,7 @@ fn two_rules_allow(flavour: Flavour) {
 /// The pod has two addresses of IPv4 and one of IPv6, and reaches these.
 fn reaching(members: &[&str]) -> Change {
     let peers = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
-    let isolated = vec![tier(Tier::NetworkPolicy, vec![peers], Otherwise::Deny)];
+    let isolated = vec![tier(Tier::NetworkPolicy, vec![peers], DefaultAction::Deny)];
     let members: Vec<_> = members.iter().map(|member| (host(member), None)).collect();
     Change::new().set("peers", SetKind::Networks, &members).rules(pod(
         "a",
@@ -670,7 +670,7 @@ fn begin_with(flavour: Flavour, first: &Change) -> Netfilter {
 /// Applies it, and how many flows were revoked then.
 fn change(backend: &mut Netfilter, change: &Change) -> u64 {
     apply(backend, change);
-    let Ended { flows, sockets } = backend.ask_and_end();
+    let EndedConnections { flows, sockets } = backend.search_and_end();
     assert_eq!(sockets, 0, "nothing here is in a namespace of its own");
     flows
 }
@@ -742,7 +742,7 @@ fn flow(from: &str, to: &str) -> Option<Flow> {
     let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
     let flows = Conntrack::open()
         .unwrap()
-        .dump(&Filter::from_source(from))
+        .dump(&FlowFilter::from_source(from))
         .unwrap();
     let is_between = |flow: &Flow| flow.original.destination == to && flow.original.protocol == 17;
     let mut flows: Vec<_> = flows.into_iter().filter(is_between).collect();

@@ -16,7 +16,7 @@ use egret_enforcer::backend::{Backend, Decider, Pending, VerdictKey};
 use egret_enforcer::node::{Locate, Node};
 use egret_kernel::iptables::{Flavour, InterfacePattern};
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::pod::PodKey;
 
 use node_world::{ByLastOctet, Change, NOW, backend, filter, in_fresh_namespace, pod, rule, run, set, tier};
@@ -214,11 +214,11 @@ fn pods_that_nobody_knows_are_closed_as_long_as_there_are_policies() {
 fn before_the_first_batch_an_empty_kernel_is_closed() {
     in_both_flavours(|flavour| {
         let life = |stance| closing(flavour, ByLastOctet, stance, &["veth+"]);
-        assert!(!life(Stance::Allow).close_unknown().unwrap());
+        assert!(!life(Stance::Allow).close_unknown_pods().unwrap());
         assert!(!filter(flavour).contains("EGRET"), "{}", filter(flavour));
 
         let mut first = life(Stance::DenyOncePolicies);
-        assert!(first.close_unknown().unwrap());
+        assert!(first.close_unknown_pods().unwrap());
         let closed = filter(flavour);
         for expected in [
             "-A FORWARD -j EGRET-FORWARD",
@@ -234,14 +234,14 @@ fn before_the_first_batch_an_empty_kernel_is_closed() {
         }
         assert!(!first.is_in_force());
         let mut second = life(Stance::DenyOncePolicies);
-        assert!(second.close_unknown().unwrap());
+        assert!(second.close_unknown_pods().unwrap());
         assert_eq!(filter(flavour), closed);
         assert!(!second.is_in_force());
         second.apply(&Change::new().rules(free("a", &["10.0.0.1"])).0, NOW);
         let open = filter(flavour);
         assert!(!open.contains("UNKNOWN"), "{open}");
         let mut third = life(Stance::DenyOncePolicies);
-        assert!(!third.close_unknown().unwrap());
+        assert!(!third.close_unknown_pods().unwrap());
         assert!(third.is_in_force());
         assert_eq!(filter(flavour), open);
     });
@@ -261,7 +261,7 @@ fn a_pod_whose_chains_the_kernel_refuses_is_closed_alone() {
             &["destroy", &format!("{}-egret-4", set("peers").digest())],
         );
         let allow = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
-        let egress = vec![tier(Tier::NetworkPolicy, vec![allow], Otherwise::Deny)];
+        let egress = vec![tier(Tier::NetworkPolicy, vec![allow], DefaultAction::Deny)];
         let refused = Change::new().rules(pod("a", &["10.0.0.1"], egress, Vec::new()));
         let standing = backend.apply(&refused.0, NOW);
         assert_eq!(standing.broken, None);

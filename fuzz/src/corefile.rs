@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use egret_dnsd::config::Written;
-use egret_dnsd::convert::to_yaml;
-use egret_dnsd::corefile::{expand, read};
-use egret_dnsd::plan::Plan;
+use egret_dnsd::config::RawConfig;
+use egret_dnsd::config::convert::to_yaml;
+use egret_dnsd::config::corefile::{expand, read};
+use egret_dnsd::config::model::Plan;
 
 /// Reading ends; what is wrong is a line that says where and what would be accepted; what is accepted means the same
 /// with everything in its place, and as YAML.
@@ -36,11 +36,13 @@ pub fn is_taken(text: &str) -> bool {
 fn means_the_same(text: &str, plan: Plan) {
     let plan = without_places(plan);
     let yaml = to_yaml(&plan).expect("a plan can be written");
-    let written: Written = match serde_saphyr::from_str(&yaml) {
+    let written: RawConfig = match serde_saphyr::from_str(&yaml) {
         Ok(written) => written,
         Err(error) => panic!("{error}\n{yaml}"),
     };
-    let config = written.mean().unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+    let config = written
+        .validate()
+        .unwrap_or_else(|error| panic!("{error}\n{yaml}"));
     assert_eq!(without_places(config.plan), plan, "{yaml}");
     // A value of a variable may look like a variable, and is not one.
     if text.contains("{$") || text.contains("{%") {

@@ -1,6 +1,6 @@
 //! The frames that the two daemons send each other.
 
-use egret_shared::link::{Decoder, Frame, ToDnsd, ToEnforcer, WireMessage, encode};
+use egret_shared::link::{Frame, FrameDecoder, ToDnsd, ToEnforcer, WireMessage, encode};
 
 /// Reading ends; the pieces in which octets arrive make no difference; and what was read is written so that it
 /// is read as the same.
@@ -30,7 +30,7 @@ fn both_ways<M: WireMessage + PartialEq + std::fmt::Debug>(stream: &[u8], piece:
 
 /// All frames up to the first that cannot be read.
 fn read<M: WireMessage>(stream: &[u8], piece: usize) -> Vec<Frame<M>> {
-    let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
+    let (mut decoder, mut frames) = (FrameDecoder::default(), Vec::new());
     for octets in stream.chunks(piece) {
         decoder.push(octets);
         loop {

@@ -1,6 +1,6 @@
 //! What a dnsd tells its successor.
 
-use egret_dnsd::handover::memory::{read, write};
+use egret_dnsd::takeover::state::{read, write};
 
 /// Reading ends, and what was read is written so that it is read as the same.
 pub fn check(octets: &[u8]) {

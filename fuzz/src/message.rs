@@ -1,6 +1,6 @@
 //! The reader of DNS messages, and the replies that are made of what it read.
 
-use egret_dnsd::message::{
+use egret_dnsd::dns::message::{
     HEADER, Message, Query, QueryParts, Refusal, bad_version_reply, error_reply, header_reply, mix_case,
     query, rcode, truncated_reply,
 };

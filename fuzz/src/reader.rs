@@ -1,7 +1,7 @@
 //! The reader of manifests, from octets to what an object means.
 
 use egret_policies::api::manifest::{Manifest, read, read_octets};
-use egret_policies::api::{Kind, Node, Object, Reading, Value};
+use egret_policies::api::{Kind, Node, Object, UnknownFields, Value};
 use egret_policies::lower::{lower, lower_as};
 use egret_policies::model::cluster::Entity;
 use serde_json::Value as Json;
@@ -35,7 +35,7 @@ fn is_line(text: &str) -> bool {
 }
 
 fn means_something(object: &Object) {
-    for reading in [Reading::AsWritten, Reading::AsStored] {
+    for reading in [UnknownFields::AsWritten, UnknownFields::AsStored] {
         let lowered = lower_as(object, reading);
         assert!(!lowered.entities.is_empty(), "an object without a meaning");
         for diagnostic in &lowered.diagnostics {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use egret_dnsd::answer::{Answer, TtlLimits, Ttls};
-use egret_dnsd::exchange::{Case, Exchange, Matched, Transport};
-use egret_dnsd::message::{HEADER, Message, Query, kind};
-use egret_dnsd::observe::observe;
+use egret_dnsd::dns::answer::{Answer, TtlLimits, Ttls};
+use egret_dnsd::dns::message::{HEADER, Message, Query, kind};
+use egret_dnsd::enforcement::observation::observe;
+use egret_dnsd::upstream::pending_query::{Case, PendingQuery, Transport, ValidatedResponse};
 use egret_shared::time::Timestamp;
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
@@ -22,18 +22,18 @@ const QUESTION: &[u8] =
 pub fn check(octets: &[u8]) {
     let query = Query::read(QUESTION).expect("the question can be read");
     for transport in [Transport::Udp, Transport::Tcp] {
-        let exchange = Exchange::new(&query, transport, Case::Mixed, 1_232);
-        is_answer(&query, &exchange, transport, octets);
+        let pending_query = PendingQuery::new(&query, transport, Case::Mixed, 1_232);
+        is_answer(&query, &pending_query, transport, octets);
         let mut by_our_id = octets.to_vec();
-        by_our_id.splice(..octets.len().min(2), exchange.id().to_be_bytes());
-        is_answer(&query, &exchange, transport, &by_our_id);
-        let answered = behind_our_question(&query, &exchange, octets);
-        is_answer(&query, &exchange, transport, &answered);
+        by_our_id.splice(..octets.len().min(2), pending_query.id().to_be_bytes());
+        is_answer(&query, &pending_query, transport, &by_our_id);
+        let answered = behind_our_question(&query, &pending_query, octets);
+        is_answer(&query, &pending_query, transport, &answered);
     }
 }
 
-fn behind_our_question(query: &Query, exchange: &Exchange, octets: &[u8]) -> Vec<u8> {
-    let mut answer = exchange.octets()[..HEADER + query.raw_question.len()].to_vec();
+fn behind_our_question(query: &Query, pending_query: &PendingQuery, octets: &[u8]) -> Vec<u8> {
+    let mut answer = pending_query.octets()[..HEADER + query.raw_question.len()].to_vec();
     answer[2..4].copy_from_slice(&[0x81, 0x80]);
     // The numbers of records are those of the octets.
     if let Some(counts) = octets.get(6..HEADER) {
@@ -44,13 +44,13 @@ fn behind_our_question(query: &Query, exchange: &Exchange, octets: &[u8]) -> Vec
     answer
 }
 
-fn is_answer(query: &Query, exchange: &Exchange, transport: Transport, octets: &[u8]) {
-    let Ok(answer) = exchange.take(octets, NOW, &LIMITS) else {
+fn is_answer(query: &Query, pending_query: &PendingQuery, transport: Transport, octets: &[u8]) {
+    let Ok(answer) = pending_query.validate(octets, NOW, &LIMITS) else {
         return;
     };
     let message = answer.get().message();
-    let asked = Message::read(exchange.octets()).expect("our own question can be read");
-    assert!(message.is_response() && message.id() == exchange.id());
+    let asked = Message::read(pending_query.octets()).expect("our own question can be read");
+    assert!(message.is_response() && message.id() == pending_query.id());
     assert_eq!(message.question(), asked.question());
     if transport == Transport::Udp {
         assert_eq!(message.raw_question(), asked.raw_question());
@@ -77,7 +77,7 @@ fn says_nothing_of_one_hop(message: &Message<'_>) {
 }
 
 /// What is made of it for a client can be read, and tells no more than it does.
-fn is_given(query: &Query, answer: &Matched<Answer>) {
+fn is_given(query: &Query, answer: &ValidatedResponse<Answer>) {
     let later = Ttls::CountedDown(NOW.after(Duration::from_secs(7)));
     for limit in [512, usize::from(u16::MAX)] {
         let (reply, is_whole) = answer.get().reply_within(query, later, limit, 1_232);

@@ -18,6 +18,9 @@ pub struct Manifests {
 }
 
 impl Manifests {
+    /// The file of the world's own node, namespaces and pods.
+    pub(crate) const OF_WORLD: &str = "world.yaml";
+
     pub(crate) fn create(files: &Path) -> Result<Self, WorldError> {
         let manifests = Self {
             folder: files.join("manifests"),
@@ -53,7 +56,7 @@ impl Manifests {
         let documents = std::iter::once(node_document())
             .chain(namespaces.into_iter().map(namespace_document))
             .chain(pods.map(pod_document));
-        self.write("world.yaml", &documents.collect::<Vec<_>>().join("---\n"))
+        self.write(Self::OF_WORLD, &documents.collect::<Vec<_>>().join("---\n"))
     }
 }
 

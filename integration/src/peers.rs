@@ -1,4 +1,4 @@
-//! What Egret is compared with: programs of others, each built from the Go module in `integration/peers` that pins it.
+//! Programs of others that Egret is compared with, or that it is tested with: each built from the Go module in `integration/peers` that pins it.
 //!
 //! Where Go is missing, what needs it is left out with a word on the standard error, past what the test harness captures. In
 //! CI (`CI=true`) that is a failure: a comparison that nobody makes is worth nothing.
@@ -14,25 +14,53 @@ use std::{
 /// A program and what to build of its module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its folder in `integration/peers`, and the name of its binary.
+    /// The name of its binary.
     pub name: &'static str,
+    /// Its folder in `integration/peers`.
+    module: &'static str,
     package: &'static str,
+    /// What it is told of its own version.
+    stamp: &'static str,
 }
+
+/// What Kubernetes' programs are told of their version; without it they say v0.0.0.
+const KUBERNETES: &str =
+    " -X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3";
 
 impl Peer {
     /// CoreDNS 1.15 with the plugins that node-local-dns compiles in: knows every option that dnsd takes.
     pub const COREDNS: Self = Self {
         name: "coredns",
+        module: "coredns",
         package: ".",
+        stamp: "",
     };
     /// node-local-dns itself, with CoreDNS 1.10: the newest that Go's module proxy serves.
     pub const NODE_CACHE: Self = Self {
         name: "node-cache",
+        module: "node-cache",
         package: "k8s.io/dns/cmd/node-cache",
+        stamp: "",
     };
     pub const KUBE_NETWORK_POLICIES: Self = Self {
         name: "kube-network-policies",
+        module: "kube-network-policies",
         package: "sigs.k8s.io/kube-network-policies/cmd/kube-network-policies/standard",
+        stamp: "",
+    };
+    /// What `--source kube` watches.
+    pub const KUBE_APISERVER: Self = Self {
+        name: "kube-apiserver",
+        module: "kube-apiserver",
+        package: "k8s.io/kubernetes/cmd/kube-apiserver",
+        stamp: KUBERNETES,
+    };
+    /// Of the same version; Debian's is too old.
+    pub const KUBECTL: Self = Self {
+        name: "kubectl",
+        module: "kube-apiserver",
+        package: "k8s.io/kubernetes/cmd/kubectl",
+        stamp: KUBERNETES,
     };
 
     /// Its binary, built unless it has been already; `None` where there is no Go for it.
@@ -42,7 +70,7 @@ impl Peer {
     pub fn build(self) -> Result<Option<PathBuf>, PeerError> {
         let module = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("peers")
-            .join(self.name);
+            .join(self.module);
         if !is_there_go_for(&module) {
             return self.leave_out();
         }
@@ -63,7 +91,8 @@ impl Peer {
     fn build_into(self, binary: &Path, module: &Path) -> Result<(), PeerError> {
         let mut go = go(module);
         go.env("CGO_ENABLED", "0")
-            .args(["build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o"])
+            .args(["build", "-p", "2", "-buildvcs=false", "-trimpath", "-ldflags"])
+            .args([&format!("-s -w{}", self.stamp), "-o"])
             .arg(binary)
             .arg(self.package);
         let Output { status, stderr, .. } = go.output().map_err(PeerError::file(module))?;
@@ -81,7 +110,10 @@ impl Peer {
         if env::var("CI").as_deref() == Ok("true") {
             return Err(PeerError::NoGo { name: self.name });
         }
-        say(&format!("NOT COMPARED: {}", PeerError::NoGo { name: self.name }));
+        say(&format!(
+            "NOT COMPARED, NOT TESTED WITH: {}",
+            PeerError::NoGo { name: self.name }
+        ));
         Ok(None)
     }
 }
@@ -105,6 +137,31 @@ impl PeerError {
     fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }
+    }
+}
+
+/// The folder of a module (`path@version`) in Go's cache, fetched unless it is there; Go checks it against the public sums.
+pub(crate) fn go_module(module: &str) -> Result<PathBuf, PeerError> {
+    let mut go = go(&env::temp_dir());
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = go
+        .args(["mod", "download", "-json", module])
+        .output()
+        .map_err(PeerError::file("go"))?;
+    let said = String::from_utf8_lossy(&stdout);
+    let folder = said
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("\"Dir\": \"")?.strip_suffix("\","));
+    match folder {
+        Some(folder) if status.success() => Ok(PathBuf::from(folder)),
+        _ => Err(PeerError::Build {
+            name: "a module of Go",
+            status,
+            stderr: format!("{module}: {said}{}", String::from_utf8_lossy(&stderr)),
+        }),
     }
 }
 

@@ -10,16 +10,16 @@ use nix::sys::socket::SockProtocol;
 
 use crate::Family;
 use crate::links::LINK_HEADER;
-use crate::netlink::{Answer, Error, Malformed, Request, Socket};
+use crate::netlink::{Error, MalformedMessage, ReplyPart, Request, Socket};
 
 /// For which families iptables is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Calls {
+pub struct BridgeNfCalls {
     pub v4: bool,
     pub v6: bool,
 }
 
-impl Calls {
+impl BridgeNfCalls {
     #[must_use]
     pub const fn of(self, family: Family) -> bool {
         match family {
@@ -53,19 +53,19 @@ impl Bridges {
 
     /// What holds for all bridges (`net.bridge.bridge-nf-call-…`).
     #[must_use]
-    pub fn calls_everywhere() -> Calls {
+    pub fn calls_everywhere() -> BridgeNfCalls {
         let is_on = |family| {
             let text = std::fs::read_to_string(setting(family));
             text.is_ok_and(|text| text.trim() != "0")
         };
-        Calls {
+        BridgeNfCalls {
             v4: is_on(Family::V4),
             v6: is_on(Family::V6),
         }
     }
 
     /// What a bridge is set to by itself; none where it is no bridge, or there is none.
-    pub fn calls(&mut self, index: u32) -> Result<Option<Calls>, Error> {
+    pub fn calls(&mut self, index: u32) -> Result<Option<BridgeNfCalls>, Error> {
         let request = Request::new("settings of a bridge", RTM_GETLINK, 0, &header(index));
         match self.socket.ask(&request, read_calls) {
             Ok(found) => Ok(found.into_iter().next()),
@@ -107,7 +107,7 @@ fn header(index: u32) -> [u8; LINK_HEADER] {
     header
 }
 
-fn read_calls(answer: Answer<'_>) -> Result<Option<Calls>, Malformed> {
+fn read_calls(answer: ReplyPart<'_>) -> Result<Option<BridgeNfCalls>, MalformedMessage> {
     if answer.kind != RTM_NEWLINK {
         return Ok(None);
     }
@@ -118,7 +118,7 @@ fn read_calls(answer: Answer<'_>) -> Result<Option<Calls>, Malformed> {
     }
     let data = info.nest(IFLA_INFO_DATA)?;
     let is_on = |attribute| data.byte(attribute).is_some_and(|value| value != 0);
-    Ok(Some(Calls {
+    Ok(Some(BridgeNfCalls {
         v4: is_on(CALL_IPTABLES),
         v6: is_on(CALL_IP6TABLES),
     }))

@@ -8,10 +8,10 @@
 
 mod tuple;
 
-pub use tuple::{Detail, Tuple};
+pub use tuple::{ProtocolDetail, Tuple};
 
-use crate::faults::{self, Step};
-use crate::netlink::{Answer, DUMP, Error, Malformed, Request, Socket};
+use crate::fault_points::{self, Step};
+use crate::netlink::{DUMP, Error, MalformedMessage, ReplyPart, Request, Socket};
 use crate::{Family, Mark};
 use nix::sys::socket::SockProtocol;
 use std::net::IpAddr;
@@ -52,7 +52,7 @@ impl Status {
 
 /// Which flows to list; a field that says nothing does not restrict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filter {
+pub struct FlowFilter {
     pub family: Option<Family>,
     /// Who began the flow.
     pub original_source: Option<IpAddr>,
@@ -61,7 +61,7 @@ pub struct Filter {
     pub mark: Option<Mark>,
 }
 
-impl Filter {
+impl FlowFilter {
     /// All flows. The kernel walks its table once, which it does for each family too.
     pub const ALL: Self = Self {
         family: None,
@@ -114,7 +114,7 @@ impl Conntrack {
 
     /// Lists flows. The kernel compares IPv4 addresses itself (since Linux 5.8), which is five times as fast as sending
     /// all; whatever it sends is compared here too.
-    pub fn dump(&mut self, filter: &Filter) -> Result<Vec<Flow>, Error> {
+    pub fn dump(&mut self, filter: &FlowFilter) -> Result<Vec<Flow>, Error> {
         let family = filter.family.map_or(UNSPECIFIED, Family::number);
         let request = Request::netfilter(LIST, SUBSYSTEM, COMMAND_GET, DUMP, family);
         let request = filtered(request, filter);
@@ -154,13 +154,13 @@ impl Conntrack {
     /// Forgets all flows of both families whose bits under the mask are the mark's.
     pub fn flush_mark(&mut self, mark: Mark) -> Result<(), Error> {
         let request = Request::netfilter("delete flows by mark", SUBSYSTEM, COMMAND_DELETE, 0, UNSPECIFIED);
-        faults::before(Step::Flow, || request.asked.to_owned())
+        fault_points::before(Step::Flow, || request.asked.to_owned())
             .map_err(|errno| Error::refused(request.asked, errno))?;
         self.socket.tell(&with_mark(request, mark))
     }
 
     fn tell_of_one(&mut self, request: &Request) -> Result<bool, Error> {
-        faults::before(Step::Flow, || request.asked.to_owned())
+        fault_points::before(Step::Flow, || request.asked.to_owned())
             .map_err(|errno| Error::refused(request.asked, errno))?;
         match self.socket.tell(request) {
             Ok(()) => Ok(true),
@@ -245,7 +245,7 @@ fn with_mark(request: Request, mark: Mark) -> Request {
 ///
 /// Not for IPv6: `ctnetlink_filter_match_tuple` takes `!ipv6_addr_cmp()` for "differs" where it means "equals", so
 /// that the kernel sends every flow *but* those asked for (seen on Linux 6.18).
-fn filtered(request: Request, filter: &Filter) -> Request {
+fn filtered(request: Request, filter: &FlowFilter) -> Request {
     let by_kernel = |source: Option<IpAddr>| {
         source.filter(|source| filter.family == Some(Family::V4) && source.is_ipv4())
     };
@@ -281,7 +281,7 @@ fn with_flags(request: Request, original: Option<IpAddr>, reply: Option<IpAddr>)
     })
 }
 
-fn read_flow(answer: Answer<'_>) -> Result<Flow, Malformed> {
+fn read_flow(answer: ReplyPart<'_>) -> Result<Flow, MalformedMessage> {
     let (_, attributes) = answer.split::<4>()?;
     let tuple = |which| Tuple::decode(&attributes.nest(which)?);
     Ok(Flow {

@@ -13,7 +13,7 @@ use nix::libc::{RTM_GETLINK, RTM_NEWLINK};
 use nix::sys::socket::SockProtocol;
 
 use crate::links::LINK_HEADER;
-use crate::netlink::{Answer, Attributes, DUMP, Error, Malformed, Request, Socket};
+use crate::netlink::{Attributes, DUMP, Error, MalformedMessage, ReplyPart, Request, Socket};
 
 /// The kinds of fast paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -159,7 +159,7 @@ fn is_unknown(code: i32) -> bool {
     [EINVAL, EOPNOTSUPP, EPROTONOSUPPORT].contains(&code)
 }
 
-fn read_flowtable(answer: Answer<'_>) -> Result<Option<FastPath>, Malformed> {
+fn read_flowtable(answer: ReplyPart<'_>) -> Result<Option<FastPath>, MalformedMessage> {
     const TABLE: u16 = 1;
     const NAME: u16 = 2;
     const HOOK: u16 = 3;
@@ -172,7 +172,7 @@ fn read_flowtable(answer: Answer<'_>) -> Result<Option<FastPath>, Malformed> {
     let name = |kind| {
         attributes
             .text(kind)
-            .ok_or(Malformed("a flowtable without a name"))
+            .ok_or(MalformedMessage("a flowtable without a name"))
     };
     let devices = attributes.nest(HOOK)?.nest(HOOK_DEVICES)?;
     let devices = devices.iter().filter(|(kind, _)| *kind == DEVICE_NAME);
@@ -189,7 +189,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// The number of the program; 0 where there are several, in different modes.
-fn read_xdp(answer: Answer<'_>) -> Result<Option<u32>, Malformed> {
+fn read_xdp(answer: ReplyPart<'_>) -> Result<Option<u32>, MalformedMessage> {
     const XDP: u16 = 43;
     const ATTACHED: u16 = 2;
     const PROGRAM: u16 = 4;
@@ -202,7 +202,7 @@ fn read_xdp(answer: Answer<'_>) -> Result<Option<u32>, Malformed> {
     Ok(is_attached.then(|| xdp.native32(PROGRAM).unwrap_or(0)))
 }
 
-fn read_filter(answer: Answer<'_>) -> Result<Option<String>, Malformed> {
+fn read_filter(answer: ReplyPart<'_>) -> Result<Option<String>, MalformedMessage> {
     const KIND: u16 = 1;
     const OPTIONS: u16 = 2;
     if answer.kind != RTM_NEWTFILTER {
@@ -300,8 +300,8 @@ mod tests {
         .concat()
     }
 
-    fn answer(kind: u16, body: &[u8]) -> Answer<'_> {
-        Answer { kind, port: 0, body }
+    fn answer(kind: u16, body: &[u8]) -> ReplyPart<'_> {
+        ReplyPart { kind, port: 0, body }
     }
 
     #[test]

@@ -14,12 +14,12 @@ mod error;
 
 pub use error::{Command, Error, Reason};
 pub use listing::{SetHeader, SetListing};
-pub use member::{Entry, MAX_TIMEOUT, Member};
+pub use member::{MAX_TIMEOUT, Member, SetEntry};
 
 use crate::Family;
-use crate::faults::{self, Step};
+use crate::fault_points::{self, Step};
 use crate::netlink::{self, Request, Socket};
-use crate::passing;
+use crate::rcu;
 use nix::sys::socket::SockProtocol;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -94,18 +94,18 @@ impl SetSpec {
 
 /// Members of one set that come and go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct MemberChange {
     /// The set.
     pub name: String,
     /// They come, or live otherwise than before.
-    pub added: Vec<Entry>,
+    pub added: Vec<SetEntry>,
     /// They go behind those that come; an absent one is not an error.
-    pub deleted: Vec<Entry>,
+    pub deleted: Vec<SetEntry>,
 }
 
-impl Change {
+impl MemberChange {
     /// What a message each says.
-    fn messages(&self) -> impl Iterator<Item = (Command, Cow<'_, [Entry]>)> {
+    fn messages(&self) -> impl Iterator<Item = (Command, Cow<'_, [SetEntry]>)> {
         let both = [(Command::Add, &self.added), (Command::Delete, &self.deleted)];
         both.into_iter().flat_map(|(command, entries)| {
             let entries = member::halved(entries);
@@ -224,7 +224,7 @@ impl IpSets {
         {
             *waits -= 1;
             // Where nobody can wait it is tried at once.
-            if passing::wait().is_err() {
+            if rcu::wait().is_err() {
                 std::thread::yield_now();
             }
             let request = self.request(Command::Destroy, netlink::EXCLUSIVE, name)?;
@@ -267,12 +267,12 @@ impl IpSets {
     /// Adds members, many to a message. A member already there takes the new lifetime, a shorter one too.
     ///
     /// On an error the members before the one it names are in the set and those behind it are not.
-    pub fn add(&mut self, name: &str, entries: &[Entry]) -> Result<(), Error> {
+    pub fn add(&mut self, name: &str, entries: &[SetEntry]) -> Result<(), Error> {
         self.change(Command::Add, name, &member::halved(entries))
     }
 
     /// Deletes members, whatever their lifetimes; an absent one is not an error.
-    pub fn delete(&mut self, name: &str, entries: &[Entry]) -> Result<(), Error> {
+    pub fn delete(&mut self, name: &str, entries: &[SetEntry]) -> Result<(), Error> {
         self.change(Command::Delete, name, &member::halved(entries))
     }
 
@@ -280,7 +280,7 @@ impl IpSets {
     /// One that fails keeps no other from its turn. On an error some of its members may be as they were.
     pub fn change_all<'a>(
         &mut self,
-        changes: impl IntoIterator<Item = &'a Change>,
+        changes: impl IntoIterator<Item = &'a MemberChange>,
     ) -> Vec<Result<(), Error>> {
         let (mut outcomes, mut sent, mut requests) = (Vec::new(), Vec::new(), Vec::new());
         for (number, change) in changes.into_iter().enumerate() {
@@ -311,7 +311,7 @@ impl IpSets {
     /// Whether a packet with these values would match: a `hash:net` also contains what its prefixes cover.
     /// The kernel says no, not an error, to a member of the other family or kind.
     pub fn test(&mut self, name: &str, member: Member) -> Result<bool, Error> {
-        let entry = Entry {
+        let entry = SetEntry {
             member,
             timeout: None,
         };
@@ -330,7 +330,7 @@ impl IpSets {
         let request = self
             .nameless(Command::List, netlink::DUMP)
             .be32(ATTRIBUTE_FLAGS, LIST_SETNAME);
-        let read = |answer: netlink::Answer<'_>| Ok(answer.split::<4>()?.1.text(ATTRIBUTE_SETNAME));
+        let read = |answer: netlink::ReplyPart<'_>| Ok(answer.split::<4>()?.1.text(ATTRIBUTE_SETNAME));
         self.socket
             .ask(&request, read)
             .map_err(|e| Error::kernel(Command::List, "", e))
@@ -391,7 +391,7 @@ impl IpSets {
             .nameless(Command::Type, 0)
             .text(ATTRIBUTE_TYPENAME, spec.kind.name())
             .byte(ATTRIBUTE_FAMILY, spec.family.number());
-        let read = |answer: netlink::Answer<'_>| {
+        let read = |answer: netlink::ReplyPart<'_>| {
             let (_, attributes) = answer.split::<4>()?;
             let newest = attributes.byte(ATTRIBUTE_REVISION);
             Ok(newest.map(|newest| (attributes.byte(ATTRIBUTE_REVISION_MIN).unwrap_or(newest), newest)))
@@ -411,7 +411,7 @@ impl IpSets {
         }
     }
 
-    fn change(&mut self, command: Command, name: &str, entries: &[Entry]) -> Result<(), Error> {
+    fn change(&mut self, command: Command, name: &str, entries: &[SetEntry]) -> Result<(), Error> {
         for batch in entries.chunks(BATCH) {
             let request = self.stepped(command, name, batch)?;
             self.socket
@@ -435,7 +435,7 @@ impl IpSets {
     }
 
     /// A message about members of a set, which is about to be sent.
-    fn stepped(&self, command: Command, name: &str, batch: &[Entry]) -> Result<Request, Error> {
+    fn stepped(&self, command: Command, name: &str, batch: &[SetEntry]) -> Result<Request, Error> {
         let request = self.request(command, 0, name)?.be32(ATTRIBUTE_LINENO, 0);
         let request = request.nest(ATTRIBUTE_ADT, |adt| (1..).zip(batch).fold(adt, numbered_member));
         step(command, name, batch)?;
@@ -499,17 +499,17 @@ fn forgive(reason: Reason, outcome: Result<(), Error>) -> Result<(), Error> {
 }
 
 /// Before a message that changes a set.
-fn step(command: Command, name: &str, entries: &[Entry]) -> Result<(), Error> {
+fn step(command: Command, name: &str, entries: &[SetEntry]) -> Result<(), Error> {
     let what = || {
         let members = entries.iter().map(|entry| format!(" {}", entry.member));
         format!("{} {name}{}", command.words(), members.collect::<String>())
     };
-    faults::before(Step::Sets, what)
+    fault_points::before(Step::Sets, what)
         .map_err(|errno| Error::kernel(command, name, netlink::Error::refused(command.words(), errno)))
 }
 
 /// One member of a batch; the kernel echoes the number of the one that failed.
-fn numbered_member(adt: Request, (line, entry): (u32, &Entry)) -> Request {
+fn numbered_member(adt: Request, (line, entry): (u32, &SetEntry)) -> Request {
     adt.nest(ATTRIBUTE_DATA, |data| {
         member::encode(data, entry).be32(ATTRIBUTE_LINENO, line)
     })

@@ -5,35 +5,36 @@
 //! a rule in one canonical form; [`Rule`] renders exactly that form, so a listing is compared with what should be
 //! there as text. (Round trips through the real programs of both flavours and families are in the tests.)
 //!
-//! What the flavour `nft` holds can also be written without its programs, in one transaction for both families: see [`wire`].
+//! What the flavour `nft` holds can also be written without its programs, in one transaction for both families: see [`netlink_writer`].
 //!
 //! What does not hold: a rewritten chain starts counting at zero, and counters handed to a restore are lost in
 //! `ip6tables-nft` 1.8.9. Whoever wants totals adds up before rewriting.
 
 mod flavour;
-mod lock;
-mod options;
+mod xtables_lock;
+mod sockopt;
 pub mod legacy;
-mod children;
+mod child_processes;
 mod name;
 mod rule;
 mod batch;
 mod listing;
 mod counters;
-pub mod wire;
+pub mod netlink_writer;
 
 pub use batch::Batch;
-pub(crate) use children::is_child;
+pub(crate) use child_processes::is_child;
 pub use counters::ChainCounters;
-pub use flavour::{Detection, Evidence, Flavour};
+pub use flavour::{Detection, DetectionReason, Flavour};
 pub use listing::{Chain, CountedRule, TableListing, parse};
-pub use name::{ChainName, Hook, InterfaceName, InterfacePattern, NameError, Place, SetName, Table};
+pub use name::{ChainName, ChainRef, Hook, InterfaceName, InterfacePattern, NameError, SetName, Table};
 pub use rule::{
-    ConnState, Direction, Limit, Match, Ports, Protocol, RejectWith, Rule, Segments, Side, Sides, Target,
+    ConnState, Direction, Endpoint, Limit, Match, Ports, Protocol, RejectWith, Rule, SetLookup, Target,
+    TcpSegments,
 };
 
 use crate::Family;
-use crate::faults::{self, Step};
+use crate::fault_points::{self, Step};
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
@@ -145,14 +146,14 @@ impl IpTables {
     /// that it does not name stay.
     pub fn restore(&self, batch: &str) -> Result<(), Error> {
         let program = self.flavour.program(self.family, "restore");
-        if self.flavour == Flavour::Legacy && !lock::is_free_soon() {
+        if self.flavour == Flavour::Legacy && !xtables_lock::is_free_soon() {
             return Err(Error::Locked { program });
         }
         let wait = LOCK_SECONDS.to_string();
-        faults::before(Step::Rules(self.family), || batch.to_owned()).map_err(|errno| {
+        fault_points::before(Step::Rules(self.family), || batch.to_owned()).map_err(|errno| {
             let program = program.clone();
             match errno {
-                faults::REFUSED => Error::Restore {
+                fault_points::REFUSED => Error::Restore {
                     program,
                     line: None,
                     text: None,
@@ -203,7 +204,7 @@ fn run(program: &str, arguments: &[&str], input: &str) -> Result<Output, Error> 
             _ => failed(source),
         })?;
     // It changes nothing before it has read its input.
-    children::remember(child.id());
+    child_processes::remember(child.id());
     let mut stdin = child
         .stdin
         .take()

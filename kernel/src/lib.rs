@@ -22,84 +22,22 @@ pub mod namespaces;
 pub mod bridges;
 // What leads packets past the hooks of the packet filter: flowtables, and programs on links.
 pub mod fast_paths;
-// Packets that are on their way through the packet filter: wait until they are through.
-pub mod passing;
+// RCU: wait for packets in flight.
+pub mod rcu;
 // Sockets of programs: end one.
-pub mod sockets;
+pub mod sock_diag;
 // Packets that rules hand to user space: read them.
 pub mod nflog;
 // The wire under the last five.
 pub mod netlink;
-// The memory of this process.
-pub mod memory;
-// What tests do to all of them: stop between two steps, refuse one.
-pub mod faults;
+// The heap of this process.
+pub mod allocator;
+// Fault injection for tests: stop between two steps, refuse one.
+pub mod fault_points;
 
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-/// The two address families; every table and every set belongs to exactly one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
-
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-
-    /// `AF_INET` or `AF_INET6` as the one byte that netlink headers carry.
-    pub(crate) fn number(self) -> u8 {
-        match self {
-            Self::V4 => 2,
-            Self::V6 => 10,
-        }
-    }
-
-    pub(crate) fn from_number(number: u8) -> Option<Self> {
-        Self::BOTH.into_iter().find(|family| family.number() == number)
-    }
-}
-
-/// Protocols with ports: the ones a rule or a set member can name a port of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Transport {
-    Tcp,
-    Udp,
-    Sctp,
-}
-
-impl Transport {
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
-
-    /// The number of the IANA protocol registry.
-    pub fn number(self) -> u8 {
-        match self {
-            Self::Tcp => 6,
-            Self::Udp => 17,
-            Self::Sctp => 132,
-        }
-    }
-
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|transport| transport.number() == number)
-    }
-
-    /// The name iptables takes and prints, with or without an `/etc/protocols`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Sctp => "sctp",
-        }
-    }
-}
+pub use egret_shared::net::{Family, Transport};
 
 /// Some bits of a mark (of a packet or of a connection). Bits of the value outside the mask are dropped:
 /// the kernel would flip them when it sets a mark, and never match them when it compares one.

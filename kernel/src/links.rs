@@ -4,7 +4,7 @@
 //! again is always right.
 
 use crate::Family;
-use crate::netlink::{Answer, Attributes, DUMP, Error, Malformed, Request, Socket};
+use crate::netlink::{Attributes, DUMP, Error, MalformedMessage, ReplyPart, Request, Socket};
 use ipnet::IpNet;
 use nix::libc::{
     IFA_ADDRESS, IFA_LOCAL, IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK,
@@ -20,7 +20,7 @@ mod attachment;
 mod local;
 
 pub use attachment::Attachment;
-pub use local::Made;
+pub use local::InterfaceOrigin;
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,12 +40,12 @@ pub struct Interface {
     /// The namespace that `link` is in, by the number that this one has for it; none where that is this one.
     pub link_namespace: Option<u32>,
     /// What the interface takes out of datagrams that reach this host.
-    pub decapsulates: Decapsulates,
+    pub decapsulates: Tunnel,
 }
 
 /// What an interface takes out of UDP datagrams to this host, as packets of nobody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Decapsulates {
+pub enum Tunnel {
     /// Nothing, or what comes by protocols of IP other than UDP.
     Nothing,
     /// What comes to a UDP port (vxlan, geneve, bareudp).
@@ -185,7 +185,7 @@ fn is_unroutable(code: i32) -> bool {
 
 type Hop = (u32, bool, Option<IpAddr>);
 
-fn read_route(answer: Answer<'_>) -> Result<Option<Hop>, Malformed> {
+fn read_route(answer: ReplyPart<'_>) -> Result<Option<Hop>, MalformedMessage> {
     if answer.kind != RTM_NEWROUTE {
         return Ok(None);
     }
@@ -207,7 +207,7 @@ fn read_route(answer: Answer<'_>) -> Result<Option<Hop>, Malformed> {
 /// A gateway of the other family: `struct rtvia`, the address behind two bytes of family.
 const RTA_VIA: u16 = 18;
 
-pub(crate) fn read_address(answer: Answer<'_>) -> Result<Option<Address>, Malformed> {
+pub(crate) fn read_address(answer: ReplyPart<'_>) -> Result<Option<Address>, MalformedMessage> {
     if answer.kind != RTM_NEWADDR {
         return Ok(None);
     }
@@ -225,14 +225,14 @@ pub(crate) fn read_address(answer: Answer<'_>) -> Result<Option<Address>, Malfor
     }))
 }
 
-pub(crate) fn read_interface(answer: Answer<'_>) -> Result<Option<Interface>, Malformed> {
+pub(crate) fn read_interface(answer: ReplyPart<'_>) -> Result<Option<Interface>, MalformedMessage> {
     if answer.kind != RTM_NEWLINK {
         return Ok(None);
     }
     let (header, attributes) = answer.split::<LINK_HEADER>()?;
     let name = attributes
         .text(IFLA_IFNAME)
-        .ok_or(Malformed("an interface without a name"))?;
+        .ok_or(MalformedMessage("an interface without a name"))?;
     let information = attributes.nest(IFLA_LINKINFO)?;
     let kind = information.text(IFLA_INFO_KIND);
     let decapsulates = decapsulates(kind.as_deref(), &information.nest(IFLA_INFO_DATA)?);
@@ -244,14 +244,11 @@ pub(crate) fn read_interface(answer: Answer<'_>) -> Result<Option<Interface>, Ma
 
 /// `IFLA_VXLAN_PORT`, `IFLA_GENEVE_PORT`, `IFLA_BAREUDP_PORT` of linux/if_link.h; `IFLA_IPTUN_ENCAP_TYPE` and
 /// `IFLA_GRE_ENCAP_TYPE` of linux/if_tunnel.h.
-fn decapsulates(kind: Option<&str>, data: &Attributes<'_>) -> Decapsulates {
-    let port = |attribute| {
-        data.be16(attribute)
-            .map_or(Decapsulates::UdpSomewhere, Decapsulates::UdpPort)
-    };
+fn decapsulates(kind: Option<&str>, data: &Attributes<'_>) -> Tunnel {
+    let port = |attribute| data.be16(attribute).map_or(Tunnel::UdpSomewhere, Tunnel::UdpPort);
     let encapsulated = |attribute| match data.get(attribute) {
-        None | Some([0, 0]) => Decapsulates::Nothing,
-        Some(_) => Decapsulates::UdpSomewhere,
+        None | Some([0, 0]) => Tunnel::Nothing,
+        Some(_) => Tunnel::UdpSomewhere,
     };
     match kind {
         Some("vxlan") => port(15),
@@ -259,8 +256,8 @@ fn decapsulates(kind: Option<&str>, data: &Attributes<'_>) -> Decapsulates {
         Some("bareudp") => port(1),
         Some("ipip" | "sit" | "ip6tnl") => encapsulated(15),
         Some("gre" | "gretap" | "ip6gre" | "ip6gretap") => encapsulated(14),
-        Some("gtp") => Decapsulates::UdpSomewhere,
-        Some(_) | None => Decapsulates::Nothing,
+        Some("gtp") => Tunnel::UdpSomewhere,
+        Some(_) | None => Tunnel::Nothing,
     }
 }
 
@@ -282,7 +279,7 @@ fn interface(
         link: attributes.native32(IFLA_LINK),
         hardware: attributes.get(IFLA_ADDRESS).unwrap_or_default().to_vec(),
         link_namespace: attributes.native32(IFLA_LINK_NETNSID),
-        decapsulates: Decapsulates::Nothing,
+        decapsulates: Tunnel::Nothing,
     }
 }
 
@@ -297,7 +294,7 @@ fn address_of(octets: &[u8]) -> Option<IpAddr> {
 
 /// What changed since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Changes {
+pub struct LinkChanges {
     pub links: bool,
     pub addresses: bool,
     pub routes: bool,
@@ -305,7 +302,7 @@ pub struct Changes {
     pub overrun: bool,
 }
 
-impl Changes {
+impl LinkChanges {
     pub fn any(self) -> bool {
         self.links || self.addresses || self.routes || self.overrun
     }
@@ -313,11 +310,11 @@ impl Changes {
 
 /// Hears of changes of links, addresses and routes; its file descriptor is readable when there is news.
 #[derive(Debug)]
-pub struct Monitor {
+pub struct LinkMonitor {
     socket: Socket,
 }
 
-impl Monitor {
+impl LinkMonitor {
     pub fn open() -> Result<Self, Error> {
         /// `RTMGRP_*`: link, and address and route of both families.
         const GROUPS: u32 = 0x1 | 0x10 | 0x100 | 0x40 | 0x400;
@@ -325,10 +322,10 @@ impl Monitor {
     }
 
     /// Takes all news that wait, without waiting for any.
-    pub fn drain(&mut self) -> Result<Changes, Error> {
+    pub fn drain(&mut self) -> Result<LinkChanges, Error> {
         let (kinds, overrun) = self.socket.notifications()?;
         let heard = |new, gone| kinds.iter().any(|kind| *kind == new || *kind == gone);
-        Ok(Changes {
+        Ok(LinkChanges {
             links: heard(RTM_NEWLINK, RTM_DELLINK),
             addresses: heard(RTM_NEWADDR, RTM_DELADDR),
             routes: heard(RTM_NEWROUTE, RTM_DELROUTE),
@@ -337,13 +334,13 @@ impl Monitor {
     }
 }
 
-impl AsFd for Monitor {
+impl AsFd for LinkMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl AsRawFd for Monitor {
+impl AsRawFd for LinkMonitor {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }

@@ -7,8 +7,8 @@
 mod message;
 mod transaction;
 
-pub(crate) use message::{Answer, Attributes, Malformed, Request};
-pub(crate) use transaction::{Failed, Transaction};
+pub(crate) use message::{Attributes, MalformedMessage, ReplyPart, Request};
+pub(crate) use transaction::{Transaction, TransactionError};
 
 use message::{Message, Messages};
 use nix::errno::Errno;
@@ -31,7 +31,10 @@ pub enum Error {
     #[error("the answer to \"{asked}\" was lost: the socket's buffer overran")]
     Overrun { asked: &'static str },
     #[error("the kernel refused \"{asked}\": {}", refusal.errno())]
-    Refused { asked: &'static str, refusal: Refusal },
+    Refused {
+        asked: &'static str,
+        refusal: NlmsgError,
+    },
     #[error("the listing for \"{asked}\" kept changing while it was read")]
     Interrupted { asked: &'static str },
     #[error("the answer to \"{asked}\" is malformed: {reason}")]
@@ -44,7 +47,7 @@ pub enum Error {
 impl Error {
     /// A refusal that a fault stands for.
     pub(crate) fn refused(asked: &'static str, errno: nix::errno::Errno) -> Self {
-        let refusal = Refusal {
+        let refusal = NlmsgError {
             code: errno as i32,
             echo: Vec::new(),
         };
@@ -71,12 +74,12 @@ impl Error {
 
 /// An `NLMSG_ERROR`: the error number, and the request as the kernel echoed it (ipset writes into it which member failed).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct NlmsgError {
     pub code: i32,
     pub(crate) echo: Vec<u8>,
 }
 
-impl Refusal {
+impl NlmsgError {
     pub fn errno(&self) -> Errno {
         Errno::from_raw(self.code)
     }
@@ -198,7 +201,7 @@ impl Socket {
     ) -> Result<bool, Error> {
         let length = self.datagram(asked)?;
         for message in Messages(&self.buffer[..length]) {
-            let message = message.map_err(|Malformed(reason)| Error::Malformed { asked, reason })?;
+            let message = message.map_err(|MalformedMessage(reason)| Error::Malformed { asked, reason })?;
             let number = usize::try_from(message.sequence.wrapping_sub(first)).unwrap_or(usize::MAX - 1);
             let is_last = number + 1 == outcomes.len();
             if let Some(outcome) = outcomes.get_mut(number).filter(|_| message.kind == MESSAGE_ERROR) {
@@ -215,7 +218,7 @@ impl Socket {
     pub(crate) fn ask<T>(
         &mut self,
         request: &Request,
-        read: impl Fn(Answer<'_>) -> Result<Option<T>, Malformed>,
+        read: impl Fn(ReplyPart<'_>) -> Result<Option<T>, MalformedMessage>,
     ) -> Result<Vec<T>, Error> {
         for _ in 1..DUMP_ATTEMPTS {
             match self.ask_once(request, &read) {
@@ -229,25 +232,25 @@ impl Socket {
     fn ask_once<T>(
         &mut self,
         request: &Request,
-        read: &impl Fn(Answer<'_>) -> Result<Option<T>, Malformed>,
+        read: &impl Fn(ReplyPart<'_>) -> Result<Option<T>, MalformedMessage>,
     ) -> Result<Vec<T>, Error> {
         let asked = request.asked;
         self.send(request)?;
-        let mut collected = Collected {
+        let mut collected = Replies {
             parts: Vec::new(),
             interrupted: false,
             malformed: None,
         };
         while !self.receive(asked, read, &mut collected)? {}
         match collected {
-            Collected {
-                malformed: Some(Malformed(reason)),
+            Replies {
+                malformed: Some(MalformedMessage(reason)),
                 ..
             } => Err(Error::Malformed { asked, reason }),
-            Collected {
+            Replies {
                 interrupted: true, ..
             } => Err(Error::Interrupted { asked }),
-            Collected { parts, .. } => Ok(parts),
+            Replies { parts, .. } => Ok(parts),
         }
     }
 
@@ -267,12 +270,12 @@ impl Socket {
     fn receive<T>(
         &mut self,
         asked: &'static str,
-        read: &impl Fn(Answer<'_>) -> Result<Option<T>, Malformed>,
-        collected: &mut Collected<T>,
+        read: &impl Fn(ReplyPart<'_>) -> Result<Option<T>, MalformedMessage>,
+        collected: &mut Replies<T>,
     ) -> Result<bool, Error> {
         let length = self.datagram(asked)?;
         for message in Messages(&self.buffer[..length]) {
-            let message = message.map_err(|Malformed(reason)| Error::Malformed { asked, reason })?;
+            let message = message.map_err(|MalformedMessage(reason)| Error::Malformed { asked, reason })?;
             if message.sequence != self.sequence {
                 continue;
             }
@@ -280,7 +283,7 @@ impl Socket {
             if message.kind == MESSAGE_ERROR || message.kind == MESSAGE_DONE {
                 return verdict(asked, &message).map(|()| true);
             }
-            match read(Answer {
+            match read(ReplyPart {
                 kind: message.kind,
                 port: message.port,
                 body: message.body,
@@ -333,14 +336,18 @@ impl Socket {
     }
 
     /// Hands over the messages of at most so many datagrams that wait; whether some were lost.
-    pub(crate) fn hear(&mut self, datagrams: usize, mut take: impl FnMut(Answer<'_>)) -> Result<bool, Error> {
+    pub(crate) fn hear(
+        &mut self,
+        datagrams: usize,
+        mut take: impl FnMut(ReplyPart<'_>),
+    ) -> Result<bool, Error> {
         const ASKED: &str = "notifications";
         let mut overrun = false;
         for _ in 0..datagrams {
             match self.datagram(ASKED) {
                 Ok(length) => {
                     for message in Messages(&self.buffer[..length]).filter_map(Result::ok) {
-                        take(Answer {
+                        take(ReplyPart {
                             kind: message.kind,
                             port: message.port,
                             body: message.body,
@@ -382,10 +389,10 @@ fn how_many(requests: &[Request]) -> usize {
     fitting.max(1)
 }
 
-struct Collected<T> {
+struct Replies<T> {
     parts: Vec<T>,
     interrupted: bool,
-    malformed: Option<Malformed>,
+    malformed: Option<MalformedMessage>,
 }
 
 /// `NLMSG_ERROR` and `NLMSG_DONE` both begin with a negative error number, 0 meaning success.
@@ -400,7 +407,7 @@ fn verdict(asked: &'static str, message: &Message<'_>) -> Result<(), Error> {
         0 => Ok(()),
         code if code < 0 => Err(Error::Refused {
             asked,
-            refusal: Refusal {
+            refusal: NlmsgError {
                 code: code.wrapping_neg(),
                 echo: echo.to_vec(),
             },

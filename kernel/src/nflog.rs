@@ -5,7 +5,7 @@
 //! holds traffic up. What was lost so is known by the gaps in its numbering.
 
 use crate::Family;
-use crate::netlink::{Answer, Error, Malformed, Request, Socket};
+use crate::netlink::{Error, MalformedMessage, ReplyPart, Request, Socket};
 use nix::errno::Errno;
 use nix::sys::socket::SockProtocol;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,9 +35,9 @@ pub enum BindError {
     },
 }
 
-/// A packet as it was told.
+/// A packet that a rule logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Logged {
+pub struct LoggedPacket {
     pub family: Family,
     /// The text of the rule.
     pub prefix: String,
@@ -49,10 +49,10 @@ pub struct Logged {
     pub packet: Vec<u8>,
 }
 
-/// What one call read.
+/// The packets of one read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    pub packets: Vec<Logged>,
+pub struct ReadBatch {
+    pub packets: Vec<LoggedPacket>,
     /// Packets that the kernel would have told, and could not.
     pub lost: u64,
 }
@@ -77,8 +77,8 @@ impl Listener {
     }
 
     /// Takes what waits, without waiting for any.
-    pub fn read(&mut self) -> Result<Told, Error> {
-        let mut told = Told::default();
+    pub fn read(&mut self) -> Result<ReadBatch, Error> {
+        let mut told = ReadBatch::default();
         let next = &mut self.next;
         self.socket.hear(DATAGRAMS_AT_ONCE, |answer| {
             if let Ok((number, packet)) = read_packet(answer) {
@@ -153,13 +153,13 @@ fn refused(group: u16, source: Error) -> BindError {
     }
 }
 
-fn read_packet(answer: Answer<'_>) -> Result<(Option<u32>, Logged), Malformed> {
+fn read_packet(answer: ReplyPart<'_>) -> Result<(Option<u32>, LoggedPacket), MalformedMessage> {
     if answer.kind != u16::from_be_bytes([SUBSYSTEM, MESSAGE_PACKET]) {
-        return Err(Malformed("it is no packet of NFLOG"));
+        return Err(MalformedMessage("it is no packet of NFLOG"));
     }
     let (header, attributes) = answer.split::<4>()?;
-    let family = Family::from_number(header[0]).ok_or(Malformed("it is neither IPv4 nor IPv6"))?;
-    let packet = Logged {
+    let family = Family::from_number(header[0]).ok_or(MalformedMessage("it is neither IPv4 nor IPv6"))?;
+    let packet = LoggedPacket {
         family,
         prefix: attributes.text(PACKET_PREFIX).unwrap_or_default(),
         input: attributes.be32(PACKET_INPUT),
@@ -197,12 +197,12 @@ mod tests {
             .plain_be32(PACKET_NUMBER, 9)
             .bytes(PACKET_PAYLOAD, &[0x45, 0]);
         let body = [&[2, 0, 0, 5][..], message.attribute_bytes::<4>()].concat();
-        let read = |kind, body: &[u8]| read_packet(Answer { kind, port: 0, body });
+        let read = |kind, body: &[u8]| read_packet(ReplyPart { kind, port: 0, body });
         let (number, packet) = read(0x0400, &body).unwrap();
         assert_eq!(number, Some(9));
         assert_eq!(
             packet,
-            Logged {
+            LoggedPacket {
                 family: Family::V4,
                 prefix: "abc".into(),
                 input: Some(3),

@@ -6,13 +6,13 @@
 
 use crate::Family;
 use crate::iptables;
-use crate::netlink::{Answer, Error, Request, Socket};
+use crate::netlink::{Error, ReplyPart, Request, Socket};
 use nix::sys::socket::SockProtocol;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// A change of a table that others may have made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct TableChange {
     pub family: Family,
     pub table: String,
     /// The chain that came or went, or whose rules did; none where the table itself went.
@@ -21,23 +21,23 @@ pub struct Change {
 
 /// Who made a change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Author {
+pub struct ChangeAuthor {
     /// As the first namespace of the system counts processes.
     pub process: u32,
     /// The name of its program, up to 15 letters of it.
     pub name: String,
 }
 
-/// What was heard.
+/// The changes of one read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct TableChanges {
     /// Who changed what one is concerned about, in order; neither this process nor its children.
-    pub authors: Vec<Author>,
+    pub authors: Vec<ChangeAuthor>,
     /// Some was lost: anybody may have changed anything.
     pub overrun: bool,
 }
 
-impl News {
+impl TableChanges {
     pub fn is_empty(&self) -> bool {
         self.authors.is_empty() && !self.overrun
     }
@@ -45,7 +45,7 @@ impl News {
 
 /// Hears of changes; its file descriptor is readable when there is news.
 #[derive(Debug)]
-pub struct Monitor {
+pub struct TableMonitor {
     socket: Socket,
     /// Something that one is concerned about is in the transaction that is being told.
     is_concerned: bool,
@@ -67,7 +67,7 @@ pub(crate) const ATTRIBUTE_CHAIN_NAME: u16 = 3;
 const ATTRIBUTE_PROCESS: u16 = 2;
 const ATTRIBUTE_PROGRAM: u16 = 3;
 
-impl Monitor {
+impl TableMonitor {
     pub fn open() -> Result<Self, Error> {
         /// `NFNLGRP_NFTABLES`, the seventh group, as a bit.
         const GROUP: u32 = 1 << 6;
@@ -82,22 +82,22 @@ impl Monitor {
     }
 
     /// Takes all news that wait, without waiting for any: those in which something is concerned.
-    pub fn drain(&mut self, concerns: impl Fn(&Change) -> bool) -> Result<News, Error> {
+    pub fn drain(&mut self, concerns: impl Fn(&TableChange) -> bool) -> Result<TableChanges, Error> {
         let Self { socket, is_concerned } = self;
         let mut authors = Vec::new();
         let overrun = socket.hear(usize::MAX, |notice| match read(notice) {
-            Some(Told::Change(change)) => *is_concerned |= concerns(&change),
-            Some(Told::End { port, author }) => {
+            Some(Notification::Change(change)) => *is_concerned |= concerns(&change),
+            Some(Notification::End { port, author }) => {
                 let is_news = std::mem::take(is_concerned) && !iptables::is_child(port);
                 authors.extend(is_news.then_some(author));
             }
             None => {}
         })?;
-        Ok(News { authors, overrun })
+        Ok(TableChanges { authors, overrun })
     }
 }
 
-impl AsFd for Monitor {
+impl AsFd for TableMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -131,22 +131,22 @@ pub(crate) fn has_chain(
     }
 }
 
-enum Told {
-    Change(Change),
-    End { port: u32, author: Author },
+enum Notification {
+    Change(TableChange),
+    End { port: u32, author: ChangeAuthor },
 }
 
-fn read(notice: Answer<'_>) -> Option<Told> {
+fn read(notice: ReplyPart<'_>) -> Option<Notification> {
     let [subsystem, command] = notice.kind.to_be_bytes();
     if subsystem != SUBSYSTEM {
         return None;
     }
-    let of = |name| change(notice, name).map(Told::Change);
+    let of = |name| change(notice, name).map(Notification::Change);
     match command {
         DELETE_TABLE => of(None),
         NEW_CHAIN | DELETE_CHAIN => of(Some(ATTRIBUTE_CHAIN_NAME)),
         NEW_RULE | DELETE_RULE => of(Some(ATTRIBUTE_RULE_CHAIN)),
-        NEW_GENERATION => author(notice).map(|author| Told::End {
+        NEW_GENERATION => author(notice).map(|author| Notification::End {
             port: notice.port,
             author,
         }),
@@ -154,18 +154,18 @@ fn read(notice: Answer<'_>) -> Option<Told> {
     }
 }
 
-fn change(answer: Answer<'_>, chain: Option<u16>) -> Option<Change> {
+fn change(answer: ReplyPart<'_>, chain: Option<u16>) -> Option<TableChange> {
     let ([family, ..], attributes) = answer.split::<4>().ok()?;
-    Some(Change {
+    Some(TableChange {
         family: Family::from_number(*family)?,
         table: attributes.text(ATTRIBUTE_TABLE)?,
         chain: chain.and_then(|name| attributes.text(name)),
     })
 }
 
-fn author(answer: Answer<'_>) -> Option<Author> {
+fn author(answer: ReplyPart<'_>) -> Option<ChangeAuthor> {
     let (_, attributes) = answer.split::<4>().ok()?;
-    Some(Author {
+    Some(ChangeAuthor {
         process: attributes.be32(ATTRIBUTE_PROCESS).unwrap_or(0),
         name: attributes.text(ATTRIBUTE_PROGRAM).unwrap_or_default(),
     })

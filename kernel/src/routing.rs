@@ -1,7 +1,9 @@
 //! Packets that bear a mark, delivered on this host: a rule of routing that asks for the mark, and a table of its own that
 //! says that everything is local.
 
-use crate::netlink::{ACKNOWLEDGE, Answer, CREATE, DUMP, EXCLUSIVE, Error, Malformed, Request, Socket};
+use crate::netlink::{
+    ACKNOWLEDGE, CREATE, DUMP, EXCLUSIVE, Error, MalformedMessage, ReplyPart, Request, Socket,
+};
 use crate::{Family, Mark};
 use nix::libc::{
     EEXIST, ENOENT, ESRCH, RTA_OIF, RTA_TABLE, RTM_DELROUTE, RTM_DELRULE, RTM_GETRULE, RTM_NEWROUTE,
@@ -12,7 +14,7 @@ use std::num::NonZeroU32;
 
 /// What is marked so is delivered here, whatever its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery {
+pub struct LocalDelivery {
     pub family: Family,
     pub mark: Mark,
     /// The table, which nobody else uses.
@@ -49,14 +51,14 @@ impl Routing {
     }
 
     /// Makes the rule and its table be there; says whether something was missing.
-    pub fn ensure(&mut self, delivery: &Delivery) -> Result<bool, Error> {
+    pub fn ensure(&mut self, delivery: &LocalDelivery) -> Result<bool, Error> {
         // The table first: a rule that leads into an empty one is passed over.
         let made_route = self.make(&delivery.route(RTM_NEWROUTE, CREATE | EXCLUSIVE))?;
         Ok(self.make(&delivery.rule(RTM_NEWRULE, CREATE | EXCLUSIVE))? || made_route)
     }
 
     /// Removes both; says whether something was there.
-    pub fn remove(&mut self, delivery: &Delivery) -> Result<bool, Error> {
+    pub fn remove(&mut self, delivery: &LocalDelivery) -> Result<bool, Error> {
         let had_rule = self.unmake(&delivery.rule(RTM_DELRULE, 0))?;
         Ok(self.unmake(&delivery.route(RTM_DELROUTE, 0))? || had_rule)
     }
@@ -93,7 +95,7 @@ const PROTOCOL_STATIC: u8 = 4;
 /// The loopback device has this index in every namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;
 
-impl Delivery {
+impl LocalDelivery {
     fn rule(&self, kind: u16, flags: u16) -> Request {
         let mut header = [0; RULE_HEADER];
         (header[0], header[7]) = (self.family.number(), TO_TABLE);
@@ -114,7 +116,7 @@ impl Delivery {
     }
 }
 
-fn read_rule(answer: Answer<'_>) -> Result<Option<MarkRule>, Malformed> {
+fn read_rule(answer: ReplyPart<'_>) -> Result<Option<MarkRule>, MalformedMessage> {
     if answer.kind != RTM_NEWRULE {
         return Ok(None);
     }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{in_fresh_namespace, run};
-use egret_kernel::conntrack::{Conntrack, Detail, Filter, Flow};
+use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter, ProtocolDetail};
 use egret_kernel::{Family, Mark};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, sendto, socket,
@@ -78,6 +78,8 @@ fn listener(at: &str, port: u16) -> UdpSocket {
     UdpSocket::bind((address(at), port)).unwrap()
 }
 
+const NO_PORTS: [u16; 0] = [];
+
 #[test]
 fn flows_are_listed_by_who_began_and_by_who_answers() {
     in_fresh_namespace(|| {
@@ -89,35 +91,35 @@ fn flows_are_listed_by_who_began_and_by_who_answers() {
             packet("::1", "::1", 1002),
         ];
         let mut conntrack = Conntrack::open().unwrap();
-        let mut dump = |filter: Filter| ports(&conntrack.dump(&filter).unwrap());
-        assert_eq!(dump(Filter::from_source(address(ALICE))), [1001]);
-        assert_eq!(dump(Filter::from_source(address(BOB))), [1000]);
-        assert_eq!(dump(Filter::answered_by(address(BOB))), [1001]);
-        assert_eq!(dump(Filter::from_source(address("10.0.0.1"))), []);
-        assert_eq!(dump(Filter::from_source(address("::1"))), [1002]);
-        assert_eq!(dump(Filter::answered_by(address("::1"))), [1002]);
-        assert_eq!(dump(Filter::from_source(address("fd00::1"))), []);
+        let mut dump = |filter: FlowFilter| ports(&conntrack.dump(&filter).unwrap());
+        assert_eq!(dump(FlowFilter::from_source(address(ALICE))), [1001]);
+        assert_eq!(dump(FlowFilter::from_source(address(BOB))), [1000]);
+        assert_eq!(dump(FlowFilter::answered_by(address(BOB))), [1001]);
+        assert_eq!(dump(FlowFilter::from_source(address("10.0.0.1"))), NO_PORTS);
+        assert_eq!(dump(FlowFilter::from_source(address("::1"))), [1002]);
+        assert_eq!(dump(FlowFilter::answered_by(address("::1"))), [1002]);
+        assert_eq!(dump(FlowFilter::from_source(address("fd00::1"))), NO_PORTS);
         assert_eq!(
-            dump(Filter {
+            dump(FlowFilter {
                 family: Some(Family::V6),
-                ..Filter::from_source(address(ALICE))
+                ..FlowFilter::from_source(address(ALICE))
             }),
-            []
+            NO_PORTS
         );
-        assert_eq!(dump(Filter::family(Family::V4)), [1000, 1001]);
-        assert_eq!(dump(Filter::family(Family::V6)), [1002]);
-        assert_eq!(dump(Filter::ALL), [1000, 1001, 1002]);
-        let both = Filter {
+        assert_eq!(dump(FlowFilter::family(Family::V4)), [1000, 1001]);
+        assert_eq!(dump(FlowFilter::family(Family::V6)), [1002]);
+        assert_eq!(dump(FlowFilter::ALL), [1000, 1001, 1002]);
+        let both = FlowFilter {
             reply_source: Some(address(BOB)),
-            ..Filter::from_source(address(ALICE))
+            ..FlowFilter::from_source(address(ALICE))
         };
         assert_eq!(dump(both), [1001]);
         assert_eq!(
-            dump(Filter {
+            dump(FlowFilter {
                 reply_source: Some(address(ALICE)),
                 ..both
             }),
-            []
+            NO_PORTS
         );
         assert_eq!(conntrack.count().unwrap(), 3);
     });
@@ -146,7 +148,7 @@ fn a_flow_shows_both_tuples_translation_and_whether_it_was_answered() {
         let server = listener(BOB, 5353);
         let client = packet(ALICE, "127.0.0.9", 53);
         let mut conntrack = Conntrack::open().unwrap();
-        let filter = Filter::from_source(address(ALICE));
+        let filter = FlowFilter::from_source(address(ALICE));
         let flow = conntrack.dump(&filter).unwrap().remove(0);
         assert_eq!(
             (flow.original.destination, flow.original.destination_port()),
@@ -157,7 +159,7 @@ fn a_flow_shows_both_tuples_translation_and_whether_it_was_answered() {
             (flow.reply.source, flow.reply.detail),
             (
                 address(BOB),
-                Detail::Ports {
+                ProtocolDetail::Ports {
                     source: 5353,
                     destination: client_port
                 }
@@ -178,11 +180,11 @@ fn pings_are_flows_too_and_can_be_marked_and_deleted() {
         let mut conntrack = Conntrack::open().unwrap();
         for (target, family) in [(ALICE, Family::V4), ("::1", Family::V6)] {
             ping(target);
-            let flow = conntrack.dump(&Filter::family(family)).unwrap().remove(0);
+            let flow = conntrack.dump(&FlowFilter::family(family)).unwrap().remove(0);
             assert!(
                 matches!(
                     flow.original.detail,
-                    Detail::Icmp {
+                    ProtocolDetail::Icmp {
                         kind: 8 | 128,
                         code: 0,
                         ..
@@ -192,7 +194,7 @@ fn pings_are_flows_too_and_can_be_marked_and_deleted() {
             );
             assert!(conntrack.set_mark(&flow, mark(5, 0xff)).unwrap());
             assert!(conntrack.delete(&flow).unwrap());
-            assert_eq!(conntrack.dump(&Filter::family(family)).unwrap(), []);
+            assert_eq!(conntrack.dump(&FlowFilter::family(family)).unwrap(), []);
         }
     });
 }
@@ -204,7 +206,7 @@ fn a_mark_changes_only_the_bits_under_its_mask() {
         let _listener = listener(BOB, 1000);
         let _client = packet(ALICE, BOB, 1000);
         let mut conntrack = Conntrack::open().unwrap();
-        let filter = Filter::from_source(address(ALICE));
+        let filter = FlowFilter::from_source(address(ALICE));
         let flow = conntrack.dump(&filter).unwrap().remove(0);
         let steps = [
             (mark(0xabc, 0xfff), 0xabc),
@@ -219,7 +221,7 @@ fn a_mark_changes_only_the_bits_under_its_mask() {
         }
         assert_eq!(
             conntrack
-                .dump(&Filter {
+                .dump(&FlowFilter {
                     mark: Some(mark(3, 3)),
                     ..filter
                 })
@@ -229,7 +231,7 @@ fn a_mark_changes_only_the_bits_under_its_mask() {
         );
         assert_eq!(
             conntrack
-                .dump(&Filter {
+                .dump(&FlowFilter {
                     mark: Some(mark(1, 3)),
                     ..filter
                 })
@@ -246,7 +248,7 @@ fn a_flow_that_is_gone_can_be_neither_deleted_nor_marked() {
         let _listener = listener(BOB, 1000);
         let _clients = [packet(ALICE, BOB, 1000), packet(ALICE, BOB, 1000)];
         let mut conntrack = Conntrack::open().unwrap();
-        let filter = Filter::from_source(address(ALICE));
+        let filter = FlowFilter::from_source(address(ALICE));
         let [one, other] = conntrack.dump(&filter).unwrap().try_into().unwrap();
         assert!(conntrack.delete(&one).unwrap());
         assert!(!conntrack.delete(&one).unwrap());
@@ -270,8 +272,8 @@ fn flushing_by_mark_takes_both_families_and_leaves_the_others() {
             packet("::1", "::1", 1002),
         ];
         let mut conntrack = Conntrack::open().unwrap();
-        for family in Family::BOTH {
-            for flow in conntrack.dump(&Filter::family(family)).unwrap() {
+        for family in Family::ALL {
+            for flow in conntrack.dump(&FlowFilter::family(family)).unwrap() {
                 let generation = if flow.original.destination_port() == Some(1001) {
                     6
                 } else {
@@ -281,7 +283,7 @@ fn flushing_by_mark_takes_both_families_and_leaves_the_others() {
             }
         }
         conntrack.flush_mark(mark(5, 0xfff)).unwrap();
-        let left = Family::BOTH.map(|family| ports(&conntrack.dump(&Filter::family(family)).unwrap()));
+        let left = Family::ALL.map(|family| ports(&conntrack.dump(&FlowFilter::family(family)).unwrap()));
         assert_eq!(left, [vec![1001], vec![]]);
     });
 }
@@ -297,7 +299,7 @@ fn thousands_of_flows_are_listed_whole() {
         }
         let flows = Conntrack::open()
             .unwrap()
-            .dump(&Filter::from_source(address(ALICE)))
+            .dump(&FlowFilter::from_source(address(ALICE)))
             .unwrap();
         let udp: Vec<_> = flows
             .into_iter()

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{in_fresh_namespace, run};
 use egret_kernel::Family;
-use egret_kernel::bridges::{Bridges, Calls};
+use egret_kernel::bridges::{BridgeNfCalls, Bridges};
 use egret_kernel::fast_paths::{FastPaths, Kind};
 use egret_kernel::links::Links;
 use egret_kernel::namespaces::{self, LOOPBACK, Namespaces};
@@ -200,7 +200,7 @@ fn one_bridge_is_set_and_no_other() {
         let mut index = |name: &str| links.interface_by_name(name).unwrap().unwrap().index;
         let (br0, br1, lo) = (index("br0"), index("br1"), index("lo"));
         let mut bridges = Bridges::open().unwrap();
-        let calls = |v4, v6| Some(Calls { v4, v6 });
+        let calls = |v4, v6| Some(BridgeNfCalls { v4, v6 });
         assert_eq!(bridges.calls(br0).unwrap(), calls(false, false));
         bridges.call(br0, Family::V4, true).unwrap();
         assert_eq!(bridges.calls(br0).unwrap(), calls(true, false));

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{in_fresh_namespace, run};
-use egret_kernel::ipset::{Change, Entry, IpSets, Kind, Member, Reason, SetSpec};
+use egret_kernel::ipset::{IpSets, Kind, Member, MemberChange, Reason, SetEntry, SetSpec};
 use egret_kernel::{Family, Transport};
 use std::num::NonZeroU32;
 
@@ -25,8 +25,8 @@ fn port(text: &str, protocol: Transport, port: u16) -> Member {
     }
 }
 
-fn living(member: Member, seconds: u32) -> Entry {
-    Entry::living(member, NonZeroU32::new(seconds).unwrap())
+fn living(member: Member, seconds: u32) -> SetEntry {
+    SetEntry::living(member, NonZeroU32::new(seconds).unwrap())
 }
 
 /// A set of the wanted kind whose members can have lifetimes.
@@ -90,7 +90,7 @@ fn members_of_every_kind_and_family_are_written_and_read_back() {
                 listed,
                 entries.iter().map(|entry| entry.member).collect::<Vec<_>>()
             );
-            let remaining = |entry: &Entry| {
+            let remaining = |entry: &SetEntry| {
                 entry
                     .timeout
                     .is_some_and(|left| (400..=500).contains(&left.get()))
@@ -115,7 +115,7 @@ fn the_ipset_program_reads_what_was_written() {
         sets.add(
             "eg-a",
             &[
-                Entry::lasting(port("10.0.0.1", Transport::Tcp, 80)),
+                SetEntry::lasting(port("10.0.0.1", Transport::Tcp, 80)),
                 living(port("10.0.0.2", Transport::Udp, 53), 1000),
             ],
         )
@@ -147,7 +147,7 @@ fn a_prefix_of_length_zero_is_held_as_its_halves_and_listed_whole() {
                 [whole]
             );
             assert!(listed[0].timeout.is_some());
-            sets.delete(name, &[Entry::lasting(whole)]).unwrap();
+            sets.delete(name, &[SetEntry::lasting(whole)]).unwrap();
             assert_eq!(sets.list_one(name).unwrap().unwrap().entries, []);
         }
     });
@@ -167,13 +167,13 @@ fn adding_again_takes_the_new_lifetime_and_deleting_an_absent_member_is_fine() {
         sets.add("eg-a", &[living(member, 1000)]).unwrap();
         sets.add("eg-a", &[living(member, 10)]).unwrap();
         assert!(lifetime(&mut sets).is_some_and(|left| left <= 10));
-        sets.add("eg-a", &[Entry::lasting(member)]).unwrap();
+        sets.add("eg-a", &[SetEntry::lasting(member)]).unwrap();
         assert_eq!(lifetime(&mut sets), None);
         sets.add("eg-a", &[living(member, u32::MAX)]).unwrap();
         assert!(lifetime(&mut sets).is_some_and(|left| left > 2_000_000));
         sets.delete(
             "eg-a",
-            &[Entry::lasting(member), Entry::lasting(address("10.9.9.9"))],
+            &[SetEntry::lasting(member), SetEntry::lasting(address("10.9.9.9"))],
         )
         .unwrap();
         assert!(!sets.test("eg-a", member).unwrap());
@@ -217,7 +217,7 @@ fn a_refusal_says_which_set_which_member_and_why() {
             .unwrap();
         let three = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
             .map(address)
-            .map(Entry::lasting);
+            .map(SetEntry::lasting);
         let errors = [
             (
                 sets.create(&SetSpec::new("eg-a", Kind::HashIp, Family::V4)),
@@ -226,7 +226,7 @@ fn a_refusal_says_which_set_which_member_and_why() {
             ),
             (sets.add("eg-a", &three), Reason::Full, "10.0.0.3"),
             (
-                sets.add("eg-a", &[Entry::lasting(address("fd00::1"))]),
+                sets.add("eg-a", &[SetEntry::lasting(address("fd00::1"))]),
                 Reason::MemberMismatch,
                 "fd00::1",
             ),
@@ -236,7 +236,7 @@ fn a_refusal_says_which_set_which_member_and_why() {
                 "without timeouts",
             ),
             (
-                sets.add("eg-a", &[Entry::lasting(address("0.0.0.0"))]),
+                sets.add("eg-a", &[SetEntry::lasting(address("0.0.0.0"))]),
                 Reason::NullMember,
                 "0.0.0.0",
             ),
@@ -265,7 +265,7 @@ fn many_sets_are_changed_together_and_one_that_fails_keeps_no_other_from_its_tur
             let address = |number: u32| Member::Address(std::net::Ipv4Addr::from(number).into());
             (from..from + count)
                 .map(address)
-                .map(Entry::lasting)
+                .map(SetEntry::lasting)
                 .collect::<Vec<_>>()
         };
         const SETS: u32 = 150;
@@ -280,12 +280,12 @@ fn many_sets_are_changed_together_and_one_that_fails_keeps_no_other_from_its_tur
             149 => 3_000,
             _ => 3,
         };
-        let change = |number: u32| Change {
+        let change = |number: u32| MemberChange {
             name: name(number),
             added: members(1000, count(number)),
             deleted: members(1000, 1),
         };
-        let changes: Vec<Change> = (0..SETS).map(change).collect();
+        let changes: Vec<MemberChange> = (0..SETS).map(change).collect();
         let outcomes = sets.change_all(&changes);
         assert_eq!(outcomes.len(), changes.len());
         for (number, outcome) in (0..SETS).zip(outcomes) {
@@ -372,17 +372,17 @@ fn of_many_sets_that_are_made_together_each_says_what_became_of_it_and_all_stand
 fn of_a_change_that_fails_twice_the_first_is_told_and_a_whole_network_is_written_as_its_halves() {
     in_fresh_namespace(|| {
         let mut sets = IpSets::open().unwrap();
-        let member = Entry::lasting(address("10.0.0.1"));
-        let absent = Change {
+        let member = SetEntry::lasting(address("10.0.0.1"));
+        let absent = MemberChange {
             name: "absent".to_owned(),
             added: vec![member],
             deleted: vec![member],
         };
         sets.create(&SetSpec::new("all", Kind::HashNet, Family::V4))
             .unwrap();
-        let all = Change {
+        let all = MemberChange {
             name: "all".to_owned(),
-            added: vec![Entry::lasting(net("0.0.0.0/0"))],
+            added: vec![SetEntry::lasting(net("0.0.0.0/0"))],
             deleted: Vec::new(),
         };
         let outcomes = sets.change_all(&[absent, all]);
@@ -455,7 +455,8 @@ fn a_set_that_is_there_is_kept_and_one_that_is_gone_is_no_error_but_other_refusa
         let mut sets = IpSets::open().unwrap();
         let (of_addresses, of_networks) = (Kind::HashIp, Kind::HashNet);
         sets.ensure(&spec("eg-a", of_addresses, Family::V4)).unwrap();
-        sets.add("eg-a", &[Entry::lasting(address("10.0.0.1"))]).unwrap();
+        sets.add("eg-a", &[SetEntry::lasting(address("10.0.0.1"))])
+            .unwrap();
         sets.ensure(&spec("eg-a", of_networks, Family::V4)).unwrap();
         assert!(sets.test("eg-a", address("10.0.0.1")).unwrap());
         run(
@@ -487,7 +488,8 @@ fn a_set_that_a_rule_uses_cannot_be_destroyed_but_swapped() {
         for name in ["eg-a", "eg-b"] {
             sets.create(&spec(name, Kind::HashIp, Family::V4)).unwrap();
         }
-        sets.add("eg-b", &[Entry::lasting(address("10.0.0.1"))]).unwrap();
+        sets.add("eg-b", &[SetEntry::lasting(address("10.0.0.1"))])
+            .unwrap();
         run(
             "iptables-legacy",
             &[
@@ -527,7 +529,7 @@ fn listing_by_prefix_leaves_other_sets_alone_and_owns_up_to_what_it_cannot_read(
             ["eg-list", "eg-net"]
         );
         assert_eq!((listed[0].kind, listed[0].type_name.as_str()), (None, "list:set"));
-        assert_eq!(listed[1].entries, [Entry::lasting(net("10.0.0.0/8"))]);
+        assert_eq!(listed[1].entries, [SetEntry::lasting(net("10.0.0.0/8"))]);
         assert_eq!((listed[1].unreadable, listed[1].timeout), (1, None));
         assert_eq!(sets.list_one("eg-none").unwrap(), None);
     });
@@ -538,7 +540,7 @@ fn a_prefix_contains_what_it_covers_and_the_other_family_is_never_in() {
     in_fresh_namespace(|| {
         let mut sets = IpSets::open().unwrap();
         sets.create(&spec("eg-a", Kind::HashNet, Family::V4)).unwrap();
-        sets.add("eg-a", &[Entry::lasting(net("10.0.0.0/8"))]).unwrap();
+        sets.add("eg-a", &[SetEntry::lasting(net("10.0.0.0/8"))]).unwrap();
         assert!(sets.test("eg-a", address("10.1.2.3")).unwrap());
         assert!(!sets.test("eg-a", address("11.1.2.3")).unwrap());
         assert!(!sets.test("eg-a", address("fd00::1")).unwrap());

@@ -6,9 +6,9 @@ mod common;
 mod rules;
 
 use common::{in_fresh_namespace, run};
-use egret_kernel::iptables::legacy::Entries;
+use egret_kernel::iptables::legacy::TableEntries;
 use egret_kernel::iptables::{
-    Batch, Error, Evidence, Flavour, Hook, IpTables, Match, Protocol, Rule, Segments, Table, Target,
+    Batch, DetectionReason, Error, Flavour, Hook, IpTables, Match, Protocol, Rule, Table, Target, TcpSegments,
 };
 use egret_kernel::{Family, Transport};
 use rules::{chain, filter_rules, mark};
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 fn everywhere() -> impl Iterator<Item = IpTables> {
     Flavour::BOTH
         .into_iter()
-        .flat_map(|flavour| Family::BOTH.map(|family| IpTables::new(flavour, family)))
+        .flat_map(|flavour| Family::ALL.map(|family| IpTables::new(flavour, family)))
 }
 
 /// Restores the rules as one chain and compares what is saved with what was rendered.
@@ -88,11 +88,11 @@ fn the_rules_of_the_other_tables_are_saved_as_they_were_rendered() {
                         mark: mark(1, u32::MAX),
                     }),
                     Rule::to(Target::SetMark(mark(1, 1))).transparent_socket(),
-                    Rule::count().protocol(Protocol::Segments(Segments::Opening, 53..=53)),
+                    Rule::count().protocol(Protocol::Segments(TcpSegments::Opening, 53..=53)),
                     Rule::count()
-                        .protocol(Protocol::Segments(Segments::Further, 53..=54))
+                        .protocol(Protocol::Segments(TcpSegments::Further, 53..=54))
                         .transparent_socket(),
-                    Rule::count().protocol(Protocol::Segments(Segments::Further, 0..=u16::MAX)),
+                    Rule::count().protocol(Protocol::Segments(TcpSegments::Further, 0..=u16::MAX)),
                     Rule::to(Target::SetMark(mark(1, u32::MAX))),
                 ],
             );
@@ -236,7 +236,7 @@ fn a_legacy_table_tells_without_a_program_what_its_chains_have_counted() {
                 socket.send_to(b"x", (own, port)).unwrap();
             }
             let asked = BTreeSet::from(["EG-A", "EG-B", "EG-EMPTY", "EG-ABSENT", "OUTPUT"]);
-            let packets = Entries::read(family, Table::Filter)
+            let packets = TableEntries::read(family, Table::Filter)
                 .unwrap()
                 .unwrap()
                 .packets(&asked);
@@ -261,7 +261,7 @@ fn the_flavour_is_where_the_kubelets_hint_is_else_where_more_rules_are() {
                 .unwrap()
         };
         let before = evidence();
-        assert_eq!(before.1, Evidence::DefaultProgram);
+        assert_eq!(before.1, DetectionReason::DefaultProgram);
         // Looking must not create what it looks for.
         assert_eq!(run("nft", &["list", "ruleset"]), "");
         assert_eq!(
@@ -269,14 +269,14 @@ fn the_flavour_is_where_the_kubelets_hint_is_else_where_more_rules_are() {
             ""
         );
         run("ip6tables-legacy", &["-A", "FORWARD", "-j", "ACCEPT"]);
-        assert_eq!(evidence(), (Flavour::Legacy, Evidence::MoreRules));
+        assert_eq!(evidence(), (Flavour::Legacy, DetectionReason::MoreRules));
         for _ in 0..2 {
             run("iptables-nft", &["-A", "FORWARD", "-j", "ACCEPT"]);
         }
-        assert_eq!(evidence(), (Flavour::Nft, Evidence::MoreRules));
+        assert_eq!(evidence(), (Flavour::Nft, DetectionReason::MoreRules));
         run("ip6tables-legacy", &["-t", "mangle", "-N", "KUBE-KUBELET-CANARY"]);
-        assert_eq!(evidence(), (Flavour::Legacy, Evidence::KubernetesHint));
+        assert_eq!(evidence(), (Flavour::Legacy, DetectionReason::KubernetesHint));
         run("iptables-nft", &["-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
-        assert_eq!(evidence(), (Flavour::Nft, Evidence::KubernetesHint));
+        assert_eq!(evidence(), (Flavour::Nft, DetectionReason::KubernetesHint));
     });
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{in_fresh_namespace, run};
-use egret_kernel::links::{Address, Changes, Links, Made, Monitor};
+use egret_kernel::links::{Address, InterfaceOrigin, LinkChanges, LinkMonitor, Links};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -118,8 +118,8 @@ fn an_interface_is_found_by_name_and_by_index_with_its_kind_and_bridge() {
 #[test]
 fn the_monitor_is_silent_until_something_changes_and_then_says_what() {
     in_fresh_namespace(|| {
-        let mut monitor = Monitor::open().unwrap();
-        let nothing = Changes {
+        let mut monitor = LinkMonitor::open().unwrap();
+        let nothing = LinkChanges {
             links: false,
             addresses: false,
             routes: false,
@@ -130,7 +130,7 @@ fn the_monitor_is_silent_until_something_changes_and_then_says_what() {
         ip("link add up0 type veth peer name up1");
         assert_eq!(
             news(&mut monitor),
-            Changes {
+            LinkChanges {
                 links: true,
                 ..nothing
             }
@@ -148,7 +148,7 @@ fn the_monitor_is_silent_until_something_changes_and_then_says_what() {
 }
 
 /// The change was made before this is called, so its news has arrived: the descriptor must be readable at once.
-fn news(monitor: &mut Monitor) -> Changes {
+fn news(monitor: &mut LinkMonitor) -> LinkChanges {
     let mut polled = [PollFd::new(monitor.as_fd(), PollFlags::POLLIN)];
     assert_eq!(
         poll(&mut polled, PollTimeout::from(5000u16)).expect("the descriptor is open"),
@@ -161,7 +161,7 @@ fn news(monitor: &mut Monitor) -> Changes {
 #[test]
 fn more_news_than_the_socket_holds_is_an_overrun_not_a_silence() {
     in_fresh_namespace(|| {
-        let mut monitor = Monitor::open().unwrap();
+        let mut monitor = LinkMonitor::open().unwrap();
         let commands: String = (0..2000)
             .map(|n| format!("addr add 10.1.{}.{}/32 dev lo\n", n / 250, n % 250))
             .collect();
@@ -191,7 +191,7 @@ fn an_interface_holds_addresses_of_this_host_until_it_is_removed() {
             addresses.iter().copied().map(route).collect()
         };
         let (made, by) = links.ensure_local("nodelocaldns").unwrap();
-        assert_eq!((by, made.is_up), (Made::Now, false));
+        assert_eq!((by, made.is_up), (InterfaceOrigin::Now, false));
         assert_eq!(is_local(&mut links), [false; 3]);
         links.bring_up(made.index).unwrap();
         for address in &addresses {
@@ -209,7 +209,10 @@ fn an_interface_holds_addresses_of_this_host_until_it_is_removed() {
             std::thread::yield_now();
         }
         let (found, by) = links.ensure_local("nodelocaldns").unwrap();
-        assert_eq!((by, found.index, found.is_up), (Made::Before, made.index, true));
+        assert_eq!(
+            (by, found.index, found.is_up),
+            (InterfaceOrigin::Before, made.index, true)
+        );
         assert!(links.remove("nodelocaldns").unwrap());
         assert!(!links.remove("nodelocaldns").unwrap());
         assert_eq!(is_local(&mut links), [false; 3]);

@@ -6,18 +6,18 @@ mod common;
 
 use common::{in_fresh_namespace, run};
 use egret_kernel::Family;
-use egret_kernel::ipset::{Entry, IpSets, Kind, Member, SetSpec};
-use egret_kernel::iptables::legacy::Entries;
-use egret_kernel::iptables::wire;
+use egret_kernel::ipset::{IpSets, Kind, Member, SetEntry, SetSpec};
+use egret_kernel::iptables::legacy::TableEntries;
+use egret_kernel::iptables::netlink_writer;
 use egret_kernel::iptables::{Error, Flavour, IpTables, Table};
-use egret_kernel::nftables::{Change, Monitor, News};
+use egret_kernel::nftables::{TableChange, TableChanges, TableMonitor};
 use nix::fcntl::{Flock, FlockArg};
 use std::net::UdpSocket;
 use std::num::NonZeroU32;
 
 const BATCH: &str = "*filter\n:MINE - [0:0]\n-A MINE -s 192.0.2.1/32 -j RETURN\n-I FORWARD -j MINE\nCOMMIT\n";
 
-fn is_mine(change: &Change) -> bool {
+fn is_mine(change: &TableChange) -> bool {
     change.table == "filter"
         && change
             .chain
@@ -25,8 +25,8 @@ fn is_mine(change: &Change) -> bool {
             .is_none_or(|chain| ["MINE", "FORWARD"].contains(&chain))
 }
 
-fn authors(monitor: &mut Monitor) -> Vec<String> {
-    let News { authors, overrun } = monitor.drain(is_mine).unwrap();
+fn authors(monitor: &mut TableMonitor) -> Vec<String> {
+    let TableChanges { authors, overrun } = monitor.drain(is_mine).unwrap();
     assert!(!overrun);
     authors.into_iter().map(|author| author.name).collect()
 }
@@ -34,11 +34,13 @@ fn authors(monitor: &mut Monitor) -> Vec<String> {
 #[test]
 fn a_change_of_others_is_heard_with_their_name_and_ones_own_is_not() {
     in_fresh_namespace(|| {
-        let mut monitor = Monitor::open().unwrap();
+        let mut monitor = TableMonitor::open().unwrap();
         let tables = IpTables::new(Flavour::Nft, Family::V4);
         tables.restore(BATCH).unwrap();
         assert_eq!(authors(&mut monitor), [""; 0], "that was us");
-        wire::Writer::default().write(&[(Family::V4, BATCH)]).unwrap();
+        netlink_writer::TransactionWriter::default()
+            .write(&[(Family::V4, BATCH)])
+            .unwrap();
         assert_eq!(authors(&mut monitor), [""; 0], "that too");
 
         run("iptables-nft", &["-N", "THEIRS"]);
@@ -50,7 +52,9 @@ fn a_change_of_others_is_heard_with_their_name_and_ones_own_is_not() {
         assert_eq!(authors(&mut monitor), ["iptables-nft"]);
         tables.restore(BATCH).unwrap();
         run("iptables-nft", &["-D", "FORWARD", "1"]);
-        wire::Writer::default().write(&[(Family::V4, BATCH)]).unwrap();
+        netlink_writer::TransactionWriter::default()
+            .write(&[(Family::V4, BATCH)])
+            .unwrap();
         assert_eq!(authors(&mut monitor), ["iptables-nft"]);
         run("nft", &["flush", "ruleset"]);
         assert_eq!(authors(&mut monitor), ["nft"]);
@@ -66,7 +70,7 @@ fn a_legacy_table_has_another_fingerprint_when_its_rules_change_but_not_when_the
             (Family::V4, "iptables-legacy", "127.0.0.1"),
             (Family::V6, "ip6tables-legacy", "::1"),
         ] {
-            let read = || Entries::read(family, Table::Filter).unwrap();
+            let read = || TableEntries::read(family, Table::Filter).unwrap();
             let fingerprint = || read().unwrap().fingerprint();
             assert_eq!(read(), None, "asking makes no table");
             let address = match family {
@@ -122,7 +126,7 @@ fn headers_tell_of_each_set_what_it_is_and_how_many_members_live() {
     in_fresh_namespace(|| {
         let mut sets = IpSets::open().unwrap();
         let member = |last| Member::Address(std::net::IpAddr::from([192, 0, 2, last]));
-        let short = |member| Entry {
+        let short = |member| SetEntry {
             member,
             timeout: NonZeroU32::new(1),
         };
@@ -133,7 +137,7 @@ fn headers_tell_of_each_set_what_it_is_and_how_many_members_live() {
         sets.create(&records).unwrap();
         sets.create(&SetSpec::new("nets", Kind::HashNet, Family::V6))
             .unwrap();
-        sets.add("records", &[Entry::lasting(member(1)), short(member(2))])
+        sets.add("records", &[SetEntry::lasting(member(1)), short(member(2))])
             .unwrap();
         let counted = |sets: &mut IpSets| -> Vec<_> {
             let mut headers = sets.headers().unwrap();

@@ -7,7 +7,7 @@ mod common;
 use common::{in_fresh_namespace, run};
 use egret_kernel::Family;
 use egret_kernel::iptables::{ChainName, Flavour, IpTables};
-use egret_kernel::nflog::{BindError, Listener, Logged};
+use egret_kernel::nflog::{BindError, Listener, LoggedPacket};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 const GROUP: u16 = 9254;
 
 /// Waits until something comes; nothing after three seconds.
-fn read(listener: &mut Listener) -> (Vec<Logged>, u64) {
+fn read(listener: &mut Listener) -> (Vec<LoggedPacket>, u64) {
     let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
     poll(&mut waits, PollTimeout::from(3000_u16)).unwrap();
     let told = listener.read().unwrap();

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{in_fresh_namespace, run};
-use egret_kernel::routing::{Delivery, MarkRule, Routing};
+use egret_kernel::routing::{LocalDelivery, MarkRule, Routing};
 use egret_kernel::{Family, Mark};
 use std::num::NonZeroU32;
 
@@ -27,8 +27,8 @@ fn what_bears_the_mark_is_delivered_here_until_both_are_removed() {
     in_fresh_namespace(|| {
         let before = (listed("rule list"), listed("route list table all"));
         let mut routing = Routing::open().unwrap();
-        for family in Family::BOTH {
-            let delivery = Delivery {
+        for family in Family::ALL {
+            let delivery = LocalDelivery {
                 family,
                 mark: mark(0x20),
                 table: 20_053,

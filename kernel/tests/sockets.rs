@@ -7,7 +7,7 @@ mod common;
 use common::{in_fresh_namespace, run};
 use egret_kernel::Transport::{Tcp, Udp};
 use egret_kernel::links::Links;
-use egret_kernel::sockets::Sockets;
+use egret_kernel::sock_diag::Sockets;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -8,7 +8,7 @@ mod rules;
 use common::{in_fresh_namespace, run};
 use egret_kernel::Family;
 use egret_kernel::ipset::IpSets;
-use egret_kernel::iptables::wire::{Error, Writer};
+use egret_kernel::iptables::netlink_writer::{Error, TransactionWriter};
 use egret_kernel::iptables::{Flavour, IpTables, Rule, Table, Target};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ fn nft(family: Family) -> IpTables {
 }
 
 fn write(batches: &[(Family, &str)]) -> Result<(), Error> {
-    Writer::default().write(batches)
+    TransactionWriter::default().write(batches)
 }
 
 /// The attributes of a netlink message or nest.
@@ -221,7 +221,7 @@ fn make_sets(family: Family) {
 
 #[test]
 fn every_rule_is_held_octet_for_octet_as_iptables_writes_it() {
-    for family in Family::BOTH {
+    for family in Family::ALL {
         in_fresh_namespace(move || {
             make_sets(family);
             let rules: Vec<String> = rules::filter_rules(family).iter().map(Rule::to_string).collect();
@@ -234,7 +234,7 @@ fn every_rule_is_held_octet_for_octet_as_iptables_writes_it() {
 
 #[test]
 fn prefixes_of_each_length_pairs_of_ports_and_marks_of_packets_are_held_as_iptables_writes_them() {
-    for family in Family::BOTH {
+    for family in Family::ALL {
         in_fresh_namespace(move || {
             let mut rules = Vec::new();
             let (base, longest): (std::net::IpAddr, u8) = match family {
@@ -394,7 +394,7 @@ fn both_families_change_together_or_not_at_all() {
         );
         assert_eq!(run("nft", &["list", "ruleset"]), "");
         write(&[(Family::V4, good), (Family::V6, good)]).unwrap();
-        for family in Family::BOTH {
+        for family in Family::ALL {
             assert_eq!(texts(family, "FORWARD"), ["-j EG-A"]);
             assert_eq!(texts(family, "EG-A"), ["-j RETURN"]);
         }
@@ -436,7 +436,7 @@ fn a_chain_that_is_declared_again_counts_from_zero() {
     in_fresh_namespace(|| {
         let text = "*filter\n:EG-A - [0:0]\n[5:6] -A EG-A -j RETURN\nCOMMIT\n";
         let again = "*filter\n:EG-A - [0:0]\n-A EG-A -j RETURN\nCOMMIT\n";
-        for family in Family::BOTH {
+        for family in Family::ALL {
             write(&[(family, text)]).unwrap();
             let packets = || {
                 nft(family)
@@ -458,7 +458,7 @@ fn a_chain_that_is_declared_again_counts_from_zero() {
 #[test]
 fn a_rule_is_of_the_set_that_it_names_after_others_went_and_were_swapped() {
     in_fresh_namespace(|| {
-        let mut writer = Writer::default();
+        let mut writer = TransactionWriter::default();
         let of = |set: &str| {
             let rule = Rule::to(Target::Return).to_string();
             batch("EG-A", &[format!("-m set --match-set {set} dst {rule}")])
@@ -543,13 +543,13 @@ fn a_writer_keeps_its_socket_until_it_lets_go() {
             let ours = rows.filter(|row| row[1] == NETFILTER && row[2] != "0");
             ours.map(|row| row[2].to_owned()).collect()
         };
-        let mut writer = Writer::default();
+        let mut writer = TransactionWriter::default();
         let text = batch("EG-A", &["-j RETURN".to_owned()]);
         writer.write(&[(Family::V4, &text)]).unwrap();
         let kept = open();
         assert_eq!(kept.len(), 1, "{kept:?}");
         // Whoever came meanwhile has a port of his own.
-        let _other = Writer::default();
+        let _other = TransactionWriter::default();
         writer.write(&[(Family::V4, &text)]).unwrap();
         assert_eq!(open(), kept);
         writer.let_go();
@@ -590,7 +590,7 @@ fn of_many_sets_each_rule_has_its_own() {
 /// The table `raw` is in front of conntrack: its hook has another priority.
 #[test]
 fn rules_of_the_raw_table_are_held_as_iptables_writes_them() {
-    for family in Family::BOTH {
+    for family in Family::ALL {
         let host = if family == Family::V4 {
             "10.0.0.2/32"
         } else {

@@ -21,7 +21,7 @@ pub(crate) use object::labels;
 
 /// How fields that no version of the API knows are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reading {
+pub enum UnknownFields {
     /// As an error of the author: what has them is enforced closed.
     AsWritten,
     /// As an API server stores the object: they are dropped, with a warning.

@@ -9,11 +9,9 @@ use serde::Serialize;
 
 use crate::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use crate::model::cluster::{ApiServerAddresses, EndpointSlice, Node, NodeAddressReport, Pod, Service};
-use crate::model::{
-    Action, Direction, Effect, Enforcement, Peer, Peers, Policy, Port, Ports, Rule, Selector,
-};
+use crate::model::{Action, Enforcement, Peer, Policy, Port, Ports, Rule, Selector};
 
-mod places;
+mod addresses;
 
 /// What the cluster holds, as far as a ClusterEgressFirewall depends on it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +32,7 @@ pub struct Cluster<'a> {
 
 /// On how many nodes an object is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Programmed {
+pub struct ProgrammedNodes {
     /// Those that say so.
     pub nodes: usize,
     /// All of them.
@@ -136,9 +134,9 @@ pub fn resolve(
     diagnostics: &[Diagnostic],
     cluster: &Cluster<'_>,
     observed_generation: i64,
-    programmed: Programmed,
+    programmed: ProgrammedNodes,
 ) -> Status {
-    let rules = rules_of(policy);
+    let rules = policy.egress.rules();
     let mut resolved: Vec<ResolvedRule> = rules
         .iter()
         .flat_map(|rule| resolve_rule(rule, cluster))
@@ -171,19 +169,19 @@ pub fn resolve(
 
 /// Warns of policies that name nodes or an API server of which not all is known.
 #[must_use]
-pub fn unknown_places<'a>(
+pub fn unknown_addresses<'a>(
     policies: impl IntoIterator<Item = &'a Policy>,
     cluster: &Cluster<'_>,
 ) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
     for policy in policies {
-        let unreported = unreported_nodes(rules_of(policy), cluster);
+        let unreported = unreported_nodes(policy.egress.rules(), cluster);
         if !unreported.is_empty() {
             let found = format!("no NodeAddressReport of {}", few(&unreported));
             let enforced = "the addresses in their status, and on a node itself what is local to it";
             diagnostics.push(warning(policy, Code::NodeAddressesUnknown, found, enforced));
         }
-        if is_api_server_unknown(rules_of(policy), cluster) {
+        if is_api_server_unknown(policy.egress.rules(), cluster) {
             let found = "no Service default/kubernetes with ready endpoints".to_owned();
             let enforced = "the addresses that are declared";
             diagnostics.push(warning(policy, Code::ApiServerUnknown, found, enforced));
@@ -202,20 +200,6 @@ fn warning(policy: &Policy, code: Code, found: String, enforced: &str) -> Diagno
         found,
         accepted: code.fix().trim_end_matches('.').to_owned(),
         enforced: enforced.to_owned(),
-    }
-}
-
-fn rules_of(policy: &Policy) -> &[Rule] {
-    match policy.effect(Direction::Egress) {
-        Effect::None => &[],
-        Effect::Rules(rules) | Effect::Opens(rules) => rules,
-    }
-}
-
-fn peers_of(rule: &Rule) -> &[Peer] {
-    match &rule.peers {
-        Peers::Any => &[],
-        Peers::OneOf(peers) => peers,
     }
 }
 
@@ -258,8 +242,8 @@ fn is_resolved(rules: &[Rule], cluster: &Cluster<'_>) -> Condition {
     )
 }
 
-fn is_programmed(programmed: Programmed) -> Condition {
-    let Programmed { nodes, of } = programmed;
+fn is_programmed(programmed: ProgrammedNodes) -> Condition {
+    let ProgrammedNodes { nodes, of } = programmed;
     let is_everywhere = nodes >= of;
     let reason = if is_everywhere { "Programmed" } else { "Pending" };
     condition("Programmed", is_everywhere, reason, format!("{nodes}/{of} nodes"))
@@ -283,7 +267,7 @@ const fn condition(r#type: &'static str, holds: bool, reason: &'static str, mess
 fn unreported_nodes(rules: &[Rule], cluster: &Cluster<'_>) -> BTreeSet<String> {
     let mut unreported = BTreeSet::new();
     for rule in rules {
-        let peers = peers_of(rule);
+        let peers = rule.peers.listed();
         if peers
             .iter()
             .any(|peer| matches!(peer, Peer::External(nets) if nets.iter().any(|net| net.prefix_len() == 0)))
@@ -300,7 +284,9 @@ fn unreported_nodes(rules: &[Rule], cluster: &Cluster<'_>) -> BTreeSet<String> {
 }
 
 fn is_api_server_unknown(rules: &[Rule], cluster: &Cluster<'_>) -> bool {
-    let is_named = rules.iter().any(|rule| peers_of(rule).contains(&Peer::ApiServer));
+    let is_named = rules
+        .iter()
+        .any(|rule| rule.peers.listed().contains(&Peer::ApiServer));
     is_named && !cluster.knows_api_server()
 }
 
@@ -315,9 +301,9 @@ fn few(names: &BTreeSet<String>) -> String {
 
 /// One entry for all destinations that take the rule's own ports, and one for each port of the API server.
 fn resolve_rule(rule: &Rule, cluster: &Cluster<'_>) -> Vec<ResolvedRule> {
-    let mut plain = Destinations::default();
-    let mut at_port: BTreeMap<(Transport, u16), Destinations> = BTreeMap::new();
-    for peer in peers_of(rule) {
+    let mut plain = RuleDestinations::default();
+    let mut at_port: BTreeMap<(Transport, u16), RuleDestinations> = BTreeMap::new();
+    for peer in rule.peers.listed() {
         match peer {
             Peer::ApiServer => {
                 for (address, transport, port, how) in cluster.api_server() {
@@ -369,12 +355,12 @@ fn resolve_rule(rule: &Rule, cluster: &Cluster<'_>) -> Vec<ResolvedRule> {
 
 /// Destinations while they are collected.
 #[derive(Default)]
-struct Destinations {
+struct RuleDestinations {
     networks: Vec<IpNet>,
     sources: BTreeSet<String>,
 }
 
-impl Destinations {
+impl RuleDestinations {
     fn add(&mut self, networks: &[IpNet], source: String) {
         self.networks.extend(networks);
         self.sources.insert(source);

@@ -3,28 +3,31 @@
 //! From API objects to per-pod rules: a function with memory. Events go in, batches come out, time is an
 //! argument; there is no IO, no clock, no runtime, no lock.
 //!
-//! ```text
-//!  text ──▶ api ──▶ lower ──▶ model ──▶ index, records, compile ──▶ sequence ──▶ rules::Batch
-//!                                       └──────────── compiler ──────────────┘
-//! ```
+//! The modules in the order of the flow. Each uses those above it, never one below:
 //!
-//! `api` is what users write, `model` what it means, `rules` all that a backend may see. `memory` decides
-//! packets from the rules, as a kernel would; `oracle` decides them straight from the model's objects,
-//! slowly and obviously, and the tests hold the two together.
+//! | module | step |
+//! |---|---|
+//! | [`model`] | what policies and cluster objects mean |
+//! | [`diagnostic`] | what an author should know about an object |
+//! | [`api`] | read: YAML and JSON to objects, as users write them |
+//! | [`lower`] | lower: objects to the model |
+//! | [`rules`] | what a backend sees: rules, sets, batches |
+//! | [`records`] | which pod was given which addresses for which name |
+//! | [`compiler`] | compile: events to batches, by way of an index of the cluster, templates of policies, the rules of each pod and the order of changes |
+//! | [`controller`], [`schema`] | status and CustomResourceDefinitions of Egret's own kinds |
+//! | [`simulator`] | decides packets from the rules, as a kernel would |
+//! | [`oracle`] | decides packets from the model, slowly and obviously; shares nothing with the compiler, and the tests hold the two together |
 
 #![warn(missing_docs)]
 
+pub mod model;
+pub mod diagnostic;
 pub mod api;
 pub mod lower;
-pub mod diagnostic;
-pub mod model;
-mod index;
+pub mod rules;
 pub mod records;
-mod compile;
-mod sequence;
 pub mod compiler;
 pub mod controller;
 pub mod schema;
-pub mod rules;
-pub mod memory;
+pub mod simulator;
 pub mod oracle;

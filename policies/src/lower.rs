@@ -18,7 +18,7 @@
 
 use std::sync::Arc;
 
-use crate::api::{Kind, Note, Notes, Object, PolicyForm, Reading};
+use crate::api::{Kind, Note, Notes, Object, PolicyForm, UnknownFields};
 use crate::diagnostic::Diagnostic;
 use crate::model::cluster::Entity;
 use crate::model::{Kind as PolicyKind, PolicyId};
@@ -41,7 +41,6 @@ mod service;
 mod compare;
 
 pub use compare::equal_priorities;
-pub use network::subtract;
 
 /// What an object means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,12 +54,12 @@ pub struct Lowered {
 /// Lowers an object; fields that nobody knows are errors of its author.
 #[must_use]
 pub fn lower(object: &Object) -> Lowered {
-    lower_as(object, Reading::AsWritten)
+    lower_as(object, UnknownFields::AsWritten)
 }
 
 /// Lowers an object.
 #[must_use]
-pub fn lower_as(object: &Object, reading: Reading) -> Lowered {
+pub fn lower_as(object: &Object, reading: UnknownFields) -> Lowered {
     let mut notes = Notes::new(reading);
     let entities = entities(object, &mut notes);
     notes.enforce(0, "as if it were not there");

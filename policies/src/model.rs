@@ -9,10 +9,12 @@ use egret_shared::net::{IpNet, PortRange, Transport};
 
 mod selector;
 mod labels;
+mod network;
 mod shared;
 pub mod cluster;
 
 pub use labels::Labels;
+pub use network::subtract;
 pub use selector::{NAME_LABEL, NamespaceSelector, Requirement, Selector, Values};
 pub use shared::Shared;
 
@@ -43,6 +45,11 @@ impl Policy {
             Direction::Egress => &self.egress,
             Direction::Ingress => &self.ingress,
         }
+    }
+
+    /// The rules of both directions.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.egress.rules().iter().chain(self.ingress.rules())
     }
 }
 
@@ -210,6 +217,17 @@ pub enum Effect {
     Opens(Arc<[Rule]>),
 }
 
+impl Effect {
+    /// Its rules, whether they isolate or not.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        match self {
+            Self::None => &[],
+            Self::Rules(rules) | Self::Opens(rules) => rules,
+        }
+    }
+}
+
 /// One rule: matches when a peer and a port match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -243,6 +261,17 @@ pub enum Peers {
     Any,
     /// These; an empty list matches nothing.
     OneOf(Vec<Peer>),
+}
+
+impl Peers {
+    /// Those that are listed: none where every peer matches.
+    #[must_use]
+    pub fn listed(&self) -> &[Peer] {
+        match self {
+            Self::Any => &[],
+            Self::OneOf(peers) => peers,
+        }
+    }
 }
 
 /// A peer.

@@ -10,26 +10,26 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use crate::compiler::{PodToOwnNode, Settings};
-use crate::memory::{Connection, Protocol, Verdict};
 use crate::model::cluster::{Entity, EntityKey, Pod};
 use crate::model::{Action, Direction, Effect, Kind, Policy, Rule, Tier};
+use crate::simulator::{Connection, Protocol, Verdict};
 
 mod cluster;
-mod places;
+mod addresses;
 mod matching;
-mod entering;
+mod forwarded;
 mod dns;
-mod told;
+mod observations;
 
-use told::{Run, Told};
+use observations::{ObservedRecord, PodRun};
 
 /// All that there is, as plain lists.
 #[derive(Clone, Debug)]
 pub struct World {
     settings: Settings,
     entities: BTreeMap<EntityKey, Entity>,
-    told: Vec<Told>,
-    runs: Vec<Run>,
+    records: Vec<ObservedRecord>,
+    runs: Vec<PodRun>,
     held: Vec<IpAddr>,
 }
 
@@ -40,7 +40,7 @@ impl World {
         Self {
             settings,
             entities: BTreeMap::new(),
-            told: Vec::new(),
+            records: Vec::new(),
             runs: Vec::new(),
             held: Vec::new(),
         }
@@ -119,7 +119,7 @@ impl World {
 }
 
 /// What one tier says.
-enum Answer {
+enum TierVerdict {
     Allow,
     Deny,
     AskNext,
@@ -157,9 +157,9 @@ impl Question<'_> {
         ];
         for answer in tiers {
             match answer {
-                Answer::Allow => return Verdict::Allow,
-                Answer::Deny => return Verdict::Deny,
-                Answer::AskNext => {}
+                TierVerdict::Allow => return Verdict::Allow,
+                TierVerdict::Deny => return Verdict::Deny,
+                TierVerdict::AskNext => {}
             }
         }
         Verdict::Allow
@@ -167,7 +167,7 @@ impl Question<'_> {
 
     /// ClusterEgressFirewalls by priority. Of those with one priority each is asked by itself, and one that
     /// denies is enough. An allow is no grant: it only ends the tier.
-    fn firewalls(&self, subject: &Pod) -> Answer {
+    fn firewalls(&self, subject: &Pod) -> TierVerdict {
         let policies = self.policies_on(subject, Tier::ClusterEgressFirewall);
         let priorities: BTreeSet<u32> = policies.iter().map(|policy| policy.rank.priority).collect();
         for priority in priorities {
@@ -179,39 +179,39 @@ impl Question<'_> {
                     .find(|rule| self.matches(subject, rule))
                     .map(|rule| rule.action)
                 {
-                    Some(Action::Deny) => return Answer::Deny,
+                    Some(Action::Deny) => return TierVerdict::Deny,
                     Some(Action::Allow | Action::Pass) => is_allowed = true,
                     None => {}
                 }
             }
             if is_allowed {
-                return Answer::AskNext;
+                return TierVerdict::AskNext;
             }
         }
-        Answer::AskNext
+        TierVerdict::AskNext
     }
 
     /// Policies by priority, their rules in order: the first match decides.
-    fn ordered(&self, subject: &Pod, tier: Tier) -> Answer {
+    fn ordered(&self, subject: &Pod, tier: Tier) -> TierVerdict {
         let mut policies = self.policies_on(subject, tier);
         policies.sort_by(|one, other| (one.rank.priority, &one.id).cmp(&(other.rank.priority, &other.id)));
         for policy in policies {
             for rule in self.rules_of(policy).unwrap_or_default() {
                 if self.matches(subject, rule) {
                     return match rule.action {
-                        Action::Deny => Answer::Deny,
-                        Action::Allow => Answer::Allow,
-                        Action::Pass => Answer::AskNext,
+                        Action::Deny => TierVerdict::Deny,
+                        Action::Allow => TierVerdict::Allow,
+                        Action::Pass => TierVerdict::AskNext,
                     };
                 }
             }
         }
-        Answer::AskNext
+        TierVerdict::AskNext
     }
 
     /// A pod is isolated when one NetworkPolicy speaks of the direction; then what no rule of any of
     /// them allows is denied.
-    fn network_policies(&self, subject: &Pod) -> Answer {
+    fn network_policies(&self, subject: &Pod) -> TierVerdict {
         let policies = self.policies_on(subject, Tier::NetworkPolicy);
         let mut speaking: Vec<&[Rule]> = Vec::new();
         for policy in &policies {
@@ -223,16 +223,16 @@ impl Question<'_> {
             }
         }
         if speaking.is_empty() {
-            return Answer::AskNext;
+            return TierVerdict::AskNext;
         }
         let mut rules = speaking.into_iter().flatten();
         if rules.any(|rule| rule.action == Action::Allow && self.matches(subject, rule))
             || self.is_own_node()
             || self.is_itself(subject)
         {
-            Answer::Allow
+            TierVerdict::Allow
         } else {
-            Answer::Deny
+            TierVerdict::Deny
         }
     }
 

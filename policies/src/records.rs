@@ -1,6 +1,5 @@
-//! Who was told what, until when. A record admits only the pod that asked, and only while it is live;
-//! every answer is kept, whether or not a policy asks for its name now, so that a policy that comes
-//! later works from history.
+//! Which pod was given which address for which name, until when. A record admits only the pod that asked, and only until
+//! it expires. Every answer is recorded, whether or not a policy names it, so that a later policy works at once.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,32 +14,32 @@ use egret_shared::time::Timestamp;
 
 mod settings;
 mod pod;
-mod lapsed;
-mod guard;
-mod waiting;
-mod remembered;
-mod news;
-mod few;
+mod expired;
+mod protected;
+mod unattributed;
+mod snapshot;
+mod changes;
+mod small_map;
 mod name;
-mod sizes;
+mod pods_by_size;
 
-pub use news::Walk;
-pub use remembered::{Ledger, Remembered, RememberedChange, RememberedRecord};
+pub use changes::RecordCursor;
 pub use settings::{NamesMayOpen, RecordLimits, RecordSettings, usually_protected};
+pub use snapshot::{PodSnapshot, RecordSnapshot, SnapshotBuilder, SnapshotChange};
 
-pub(crate) use guard::Owned;
-pub(crate) use news::PodNews;
+pub(crate) use changes::PodChanges;
+pub(crate) use protected::AddressOwner;
 
-pub(crate) use waiting::Waiting;
+pub(crate) use unattributed::UnattributedObservations;
 
-use guard::Guard;
-use news::News;
+use changes::ChangeLog;
 use pod::PodRecords;
-use sizes::Sizes;
+use pods_by_size::PodsBySize;
+use protected::ProtectedAddresses;
 
-/// A name and an address that a pod was told or does not have any more.
+/// What identifies a record: pod, name and address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Told {
+pub(crate) struct RecordKey {
     pub(crate) pod: PodKey,
     pub(crate) name: Arc<DnsName>,
     pub(crate) address: IpAddr,
@@ -84,11 +83,11 @@ pub struct RecordStats {
     /// Records that ended with their time to live.
     pub expired: u64,
     /// Records that ended and are remembered for the connections that may still use them.
-    pub lapsed: usize,
+    pub retained: usize,
     /// The most that are.
-    pub lapsed_limit: usize,
+    pub retained_limit: usize,
     /// Records that ended and were forgotten, there being too many.
-    pub forgotten_lapsed: u64,
+    pub forgotten: u64,
     /// Addresses that no name may open: configured ones, and those of the cluster itself.
     pub protected: u64,
     /// Observations of an address that is no local pod's, and did not become one in time.
@@ -105,21 +104,21 @@ pub(crate) struct Records {
     pods: BTreeMap<PodKey, PodRecords>,
     /// The names that policies of a pod mention. What nobody mentions makes room first.
     mentioned: BTreeMap<PodKey, Arc<BTreeSet<NamePattern>>>,
-    by_expiry: BTreeSet<(Timestamp, Told)>,
+    by_expiry: BTreeSet<(Timestamp, RecordKey)>,
     /// Pods by their live records.
-    by_size: Sizes,
+    by_size: PodsBySize,
     /// Pods by their records that are over.
-    by_lapsed: Sizes,
+    by_expired: PodsBySize,
     /// Answers are numbered, so that the oldest can be found whatever the clock says.
     answers: u64,
     /// What is restored is older than any answer: it has numbers of its own, below those of answers.
     restored: u64,
-    news: News,
+    changes: ChangeLog,
     /// Records that are over and remembered.
-    lapsed: usize,
+    expired_count: usize,
     /// How many records ended at the last moment at which any did.
     ended: (Timestamp, usize),
-    guard: Guard,
+    protected: ProtectedAddresses,
     /// Entries that were looked at to take answers in, to make room, and to say until when an address lives.
     steps: Cell<usize>,
     pub(crate) stats: RecordStats,
@@ -131,22 +130,22 @@ impl Records {
             records_limit: settings.limits.total,
             names_per_pod_limit: settings.limits.names_per_pod,
             addresses_per_name_limit: settings.limits.addresses_per_name(),
-            lapsed_limit: lapsed::MOST,
+            retained_limit: expired::MOST,
             ..RecordStats::default()
         };
         Self {
             answers: settings.limits.total as u64,
             restored: 0,
-            news: News::default(),
-            guard: Guard::new(settings.names_may_open),
+            changes: ChangeLog::default(),
+            protected: ProtectedAddresses::new(settings.names_may_open),
             settings,
             pods: BTreeMap::new(),
             mentioned: BTreeMap::new(),
             by_expiry: BTreeSet::new(),
-            by_size: Sizes::default(),
-            by_lapsed: Sizes::default(),
+            by_size: PodsBySize::default(),
+            by_expired: PodsBySize::default(),
             steps: Cell::new(0),
-            lapsed: 0,
+            expired_count: 0,
             ended: (Timestamp::from_millis(0), 0),
             stats,
         }
@@ -159,7 +158,7 @@ impl Records {
         question: &DnsName,
         addresses: &[ObservedAddress],
         now: Timestamp,
-    ) -> Vec<Told> {
+    ) -> Vec<RecordKey> {
         let mut changed = Vec::new();
         if is_off(Switch::AccumulateAddresses) {
             changed.extend(self.forget_name(pod, question, now));
@@ -175,7 +174,7 @@ impl Records {
                 self.stats.protected += 1;
                 return None;
             }
-            if self.guard.is_closed(pod, address) {
+            if self.protected.is_protected(pod, address) {
                 self.stats.protected += 1;
             }
             let until = self.settings.lifetime(observed.expires, now)?;
@@ -183,7 +182,7 @@ impl Records {
         });
         let ends: Vec<_> = ends.collect();
         if !ends.is_empty() {
-            changed.extend(self.tell(pod, question, &ends, self.answers, now));
+            changed.extend(self.insert(pod, question, &ends, self.answers, now));
         }
         changed
     }
@@ -193,9 +192,9 @@ impl Records {
     pub(crate) fn restore(
         &mut self,
         pod: &PodKey,
-        remembered: &[RememberedRecord],
+        remembered: &[RecordSnapshot],
         now: Timestamp,
-    ) -> Vec<Told> {
+    ) -> Vec<RecordKey> {
         let longest = self.settings.lifetime(Timestamp::from_millis(u64::MAX), now);
         let mut changed = Vec::new();
         for record in remembered {
@@ -206,7 +205,7 @@ impl Records {
                 continue;
             }
             if until <= now {
-                self.keep_lapsed(pod, &record.name, address, until);
+                self.keep_expired(pod, &record.name, address, until);
                 continue;
             }
             if self.restored >= self.settings.limits.total as u64 {
@@ -214,13 +213,13 @@ impl Records {
                 continue;
             }
             self.restored += 1;
-            changed.extend(self.tell(pod, &record.name, &[(address, until)], self.restored, now));
+            changed.extend(self.insert(pod, &record.name, &[(address, until)], self.restored, now));
         }
         changed
     }
 
     /// The names of an address that a pod was told; what ends or ended last comes first.
-    pub(crate) fn names_told(&self, pod: &PodKey, address: IpAddr) -> Vec<Arc<DnsName>> {
+    pub(crate) fn names_observed(&self, pod: &PodKey, address: IpAddr) -> Vec<Arc<DnsName>> {
         let address = address.to_canonical();
         self.pods
             .get(pod)
@@ -230,7 +229,7 @@ impl Records {
 
     /// Ends what has lived its time; returns it. Where very many end at once, only so many do at one moment, and the others at the
     /// next: nobody waits for their end, for the kernel and whoever is asked compare the time themselves.
-    pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<Told> {
+    pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<RecordKey> {
         if self.ended.0 != now {
             self.ended = (now, 0);
         }
@@ -246,7 +245,7 @@ impl Records {
     }
 
     /// The one that ended first of those whose time is over.
-    fn first_over(&self, now: Timestamp) -> Option<Told> {
+    fn first_over(&self, now: Timestamp) -> Option<RecordKey> {
         let first = self.by_expiry.first();
         first
             .filter(|(until, _)| *until <= now)
@@ -254,9 +253,9 @@ impl Records {
     }
 
     /// Its time is over, and it is remembered.
-    fn end(&mut self, told: &Told) {
+    fn end(&mut self, told: &RecordKey) {
         if let Some(until) = self.take_out(told) {
-            self.keep_lapsed(&told.pod, &told.name, told.address, until);
+            self.keep_expired(&told.pod, &told.name, told.address, until);
             self.stats.expired += 1;
         }
     }
@@ -267,19 +266,19 @@ impl Records {
     }
 
     /// Forgets all that a pod was told; returns it.
-    pub(crate) fn forget_pod(&mut self, pod: &PodKey) -> Vec<Told> {
-        let told: Vec<Told> = self
+    pub(crate) fn forget_pod(&mut self, pod: &PodKey) -> Vec<RecordKey> {
+        let told: Vec<RecordKey> = self
             .pods
             .get(pod)
-            .map(|records| records.told(pod).collect())
+            .map(|records| records.keys(pod).collect())
             .unwrap_or_default();
         for record in &told {
             self.take_out(record);
         }
         if let Some(gone) = self.pods.remove(pod) {
-            self.lapsed -= gone.lapsed.len();
-            self.by_lapsed.change(pod, gone.lapsed.len(), 0);
-            self.news.note_anew(pod);
+            self.expired_count -= gone.expired.len();
+            self.by_expired.change(pod, gone.expired.len(), 0);
+            self.changes.note_anew(pod);
         }
         told
     }
@@ -309,8 +308,10 @@ impl Records {
     }
 
     /// Whether a pod was told something whose time is over.
-    pub(crate) fn have_lapsed(&self, pod: &PodKey) -> bool {
-        self.pods.get(pod).is_some_and(|records| records.lapsed.len() > 0)
+    pub(crate) fn has_expired(&self, pod: &PodKey) -> bool {
+        self.pods
+            .get(pod)
+            .is_some_and(|records| records.expired.len() > 0)
     }
 
     /// Until when a pod may use an address for one of these names.
@@ -323,7 +324,7 @@ impl Records {
         let records = self
             .pods
             .get(pod)
-            .filter(|_| !self.guard.is_closed(pod, address))?;
+            .filter(|_| !self.protected.is_protected(pod, address))?;
         let mut steps = self.steps.get();
         let expiry = records.expiry(patterns, address, &mut steps);
         self.steps.set(steps);
@@ -340,7 +341,7 @@ impl Records {
 
     /// The addresses that a pod was told for one of these names and may not open any more, each with its end: what is
     /// open to them goes on.
-    pub(crate) fn lapsed(
+    pub(crate) fn expired(
         &self,
         pod: &PodKey,
         patterns: &BTreeSet<NamePattern>,
@@ -351,45 +352,50 @@ impl Records {
         self.pods
             .get(pod)
             .into_iter()
-            .flat_map(|records| records.lapsed.addresses(patterns))
-            .filter(|(address, _)| !self.guard.is_closed(pod, *address))
+            .flat_map(|records| records.expired.addresses(patterns))
+            .filter(|(address, _)| !self.protected.is_protected(pod, *address))
             .collect()
     }
 
     /// Whether no name opens the address for this pod.
     pub(crate) fn is_protected(&self, pod: &PodKey, address: IpAddr) -> bool {
-        self.settings.is_protected(address) || self.guard.is_closed(pod, address)
+        self.settings.is_protected(address) || self.protected.is_protected(pod, address)
     }
 
     /// What names may open of the cluster itself.
     pub(crate) const fn opens(&self) -> NamesMayOpen {
-        self.guard.opens()
+        self.protected.opens()
     }
 
     /// A node or a Service has other addresses than before; returns all records, live or over, that count or end by it.
-    pub(crate) fn guard(&mut self, owned: Owned, before: &[IpAddr], after: &[IpAddr]) -> Vec<Told> {
-        let changed = self.guard.replace(owned, before, after);
+    pub(crate) fn protect(
+        &mut self,
+        owned: AddressOwner,
+        before: &[IpAddr],
+        after: &[IpAddr],
+    ) -> Vec<RecordKey> {
+        let changed = self.protected.replace(owned, before, after);
         self.told_of(changed)
     }
 
     /// The API server is elsewhere; returns all records, live or over, that count or end by it.
-    pub(crate) fn guard_api_server(&mut self, addresses: BTreeSet<IpAddr>) -> Vec<Told> {
-        let changed = self.guard.replace_api_server(addresses);
+    pub(crate) fn protect_api_server(&mut self, addresses: BTreeSet<IpAddr>) -> Vec<RecordKey> {
+        let changed = self.protected.replace_api_server(addresses);
         self.told_of(changed)
     }
 
     /// A local pod has these addresses, none where it is gone; returns its records that count or end by it.
-    pub(crate) fn guard_pod(&mut self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) -> Vec<Told> {
-        let changed = in_all_forms(self.guard.replace_pod(pod, addresses));
+    pub(crate) fn protect_pod(&mut self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) -> Vec<RecordKey> {
+        let changed = in_all_forms(self.protected.replace_pod(pod, addresses));
         let records = self.pods.get(pod).into_iter();
         records
-            .flat_map(|records| records.told_of(pod, &changed))
+            .flat_map(|records| records.keys_of_addresses(pod, &changed))
             .collect()
     }
 
-    fn told_of(&self, addresses: BTreeSet<IpAddr>) -> Vec<Told> {
+    fn told_of(&self, addresses: BTreeSet<IpAddr>) -> Vec<RecordKey> {
         let addresses = in_all_forms(addresses);
-        let of_pod = |(pod, records): (&PodKey, &PodRecords)| records.told_of(pod, &addresses);
+        let of_pod = |(pod, records): (&PodKey, &PodRecords)| records.keys_of_addresses(pod, &addresses);
         self.pods.iter().flat_map(of_pod).collect()
     }
 
@@ -407,7 +413,7 @@ impl Records {
     pub(crate) fn stats(&self) -> RecordStats {
         RecordStats {
             records: self.by_expiry.len(),
-            lapsed: self.lapsed,
+            retained: self.expired_count,
             names_of_largest_pod: self.pods.values().map(PodRecords::names).max().unwrap_or(0),
             addresses_of_largest_name: self
                 .pods
@@ -420,29 +426,29 @@ impl Records {
     }
 
     /// A newer answer extends what was told, and never shortens it. What is too much goes.
-    fn tell(
+    fn insert(
         &mut self,
         pod: &PodKey,
         question: &DnsName,
         ends: &[(IpAddr, Timestamp)],
         answer: u64,
         now: Timestamp,
-    ) -> Vec<Told> {
+    ) -> Vec<RecordKey> {
         let records = self.pods.entry(pod.clone()).or_default();
         let name = records.shared_name(question);
-        let (lapsed, len) = (records.lapsed.len(), records.len());
+        let (lapsed, len) = (records.expired.len(), records.len());
         let mentioned = &self.mentioned;
-        let before = records.tell(&name, ends, answer, || is_mentioned(mentioned, pod, question));
+        let before = records.observe(&name, ends, answer, || is_mentioned(mentioned, pod, question));
         self.steps.set(self.steps.get() + ends.len());
-        self.lapsed -= lapsed - records.lapsed.len();
-        self.by_lapsed.change(pod, lapsed, records.lapsed.len());
+        self.expired_count -= lapsed - records.expired.len();
+        self.by_expired.change(pod, lapsed, records.expired.len());
         self.by_size.change(pod, len, records.len());
         let limits = self.settings.limits;
         let addresses = records.addresses_of(&name);
         let is_over = records.names() > limits.names_per_pod || addresses > limits.addresses_per_name();
         let mut all = Vec::with_capacity(ends.len());
         for ((address, until), before) in ends.iter().zip(before) {
-            let told = Told {
+            let told = RecordKey {
                 pod: pod.clone(),
                 name: Arc::clone(&name),
                 address: *address,
@@ -452,7 +458,7 @@ impl Records {
             }
             if before.is_none_or(|before| before < *until) {
                 self.by_expiry.insert((*until, told.clone()));
-                self.news.note(pod, &name, *address);
+                self.changes.note(pod, &name, *address);
             }
             all.push(told);
         }
@@ -463,22 +469,22 @@ impl Records {
     }
 
     /// A record has to go; one whose time is over is remembered all the same.
-    fn remove(&mut self, told: &Told, now: Timestamp) {
+    fn remove(&mut self, told: &RecordKey, now: Timestamp) {
         if self.is_over(told, now) {
             self.end(told);
         } else {
             self.take_out(told);
-            self.news.note(&told.pod, &told.name, told.address);
+            self.changes.note(&told.pod, &told.name, told.address);
         }
     }
 
-    fn is_over(&self, told: &Told, now: Timestamp) -> bool {
+    fn is_over(&self, told: &RecordKey, now: Timestamp) -> bool {
         let records = self.pods.get(&told.pod);
         let end = records.and_then(|records| records.end_of(&told.name, told.address));
         end.is_some_and(|until| until <= now)
     }
 
-    fn take_out(&mut self, told: &Told) -> Option<Timestamp> {
+    fn take_out(&mut self, told: &RecordKey) -> Option<Timestamp> {
         let records = self.pods.get_mut(&told.pod)?;
         let len = records.len();
         let until = records.remove(&told.name, told.address)?;
@@ -489,49 +495,49 @@ impl Records {
     }
 
     /// Remembers a record that is over, at the cost of the oldest such where there are too many.
-    fn keep_lapsed(&mut self, pod: &PodKey, name: &DnsName, address: IpAddr, ended: Timestamp) {
+    fn keep_expired(&mut self, pod: &PodKey, name: &DnsName, address: IpAddr, ended: Timestamp) {
         let is_mentioned = self.is_mentioned(pod, name);
         let records = self.pods.entry(pod.clone()).or_default();
         let name = records.shared_name(name);
-        let before = records.lapsed.len();
-        records.lapsed.keep(&name, address, ended, is_mentioned);
-        while records.lapsed.len() > lapsed::MOST_OF_POD
-            && let Some((_, name, address)) = records.lapsed.forget_oldest()
+        let before = records.expired.len();
+        records.expired.keep(&name, address, ended, is_mentioned);
+        while records.expired.len() > expired::MOST_OF_POD
+            && let Some((_, name, address)) = records.expired.forget_oldest()
         {
-            self.stats.forgotten_lapsed += 1;
-            self.news.note(pod, &name, address);
+            self.stats.forgotten += 1;
+            self.changes.note(pod, &name, address);
         }
-        let after = records.lapsed.len();
-        self.by_lapsed.change(pod, before, after);
-        self.lapsed = self.lapsed + after - before;
-        while self.lapsed > lapsed::MOST && self.forget_oldest_lapsed() {
-            self.lapsed -= 1;
-            self.stats.forgotten_lapsed += 1;
+        let after = records.expired.len();
+        self.by_expired.change(pod, before, after);
+        self.expired_count = self.expired_count + after - before;
+        while self.expired_count > expired::MOST && self.forget_oldest_lapsed() {
+            self.expired_count -= 1;
+            self.stats.forgotten += 1;
         }
     }
 
     /// The pod that has most gives way; whether there is one.
     fn forget_oldest_lapsed(&mut self) -> bool {
-        let Some(pod) = self.by_lapsed.largest().cloned() else {
+        let Some(pod) = self.by_expired.largest().cloned() else {
             return false;
         };
         let Some(records) = self.pods.get_mut(&pod) else {
             return false;
         };
-        let before = records.lapsed.len();
-        let oldest = records.lapsed.forget_oldest();
-        self.by_lapsed.change(&pod, before, records.lapsed.len());
+        let before = records.expired.len();
+        let oldest = records.expired.forget_oldest();
+        self.by_expired.change(&pod, before, records.expired.len());
         if let Some((_, name, address)) = &oldest {
-            self.news.note(&pod, name, *address);
+            self.changes.note(&pod, name, *address);
         }
         oldest.is_some()
     }
 
-    fn forget_name(&mut self, pod: &PodKey, name: &DnsName, now: Timestamp) -> Vec<Told> {
-        let told: Vec<Told> = self
+    fn forget_name(&mut self, pod: &PodKey, name: &DnsName, now: Timestamp) -> Vec<RecordKey> {
+        let told: Vec<RecordKey> = self
             .pods
             .get(pod)
-            .map(|records| records.told_name(pod, name))
+            .map(|records| records.keys_of_name(pod, name))
             .unwrap_or_default();
         told.iter().for_each(|told| self.remove(told, now));
         told
@@ -544,7 +550,7 @@ impl Records {
     }
 
     /// Takes the oldest away until every limit holds again; what is over goes before.
-    fn keep_limits(&mut self, pod: &PodKey, name: &DnsName, now: Timestamp) -> Vec<Told> {
+    fn keep_limits(&mut self, pod: &PodKey, name: &DnsName, now: Timestamp) -> Vec<RecordKey> {
         let limits = self.settings.limits;
         let mut evicted = Vec::new();
         while let Some(oldest) = self
@@ -585,7 +591,7 @@ impl Records {
     }
 
     /// The pod that has most gives way, so that no pod can make another forget.
-    fn oldest_of_largest_pod(&self) -> Option<Told> {
+    fn oldest_of_largest_pod(&self) -> Option<RecordKey> {
         let pod = self.by_size.largest()?;
         self.pods.get(pod)?.oldest(pod)
     }
@@ -596,7 +602,7 @@ fn in_all_forms(mut addresses: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
     let behind: Vec<_> = addresses
         .iter()
         .copied()
-        .filter_map(guard::behind_nat64)
+        .filter_map(protected::behind_nat64)
         .collect();
     addresses.extend(behind);
     addresses

@@ -30,7 +30,7 @@ pub struct Batch {
     pub members_changed: Vec<MembersChanged>,
     /// What sets of `SetKind::Records` would hold if no time were over, as far as no backend saw it end: nothing new may be
     /// opened by it, and what is open stays so.
-    pub lapsed: Vec<Lapsed>,
+    pub expired: Vec<ExpiredMembers>,
     /// Whole new rules of pods.
     pub rules_replaced: Vec<PodRules>,
     /// Whole new rules of the node; none where they stay as they are. Before the first ones there are none.
@@ -58,7 +58,7 @@ impl Batch {
             revision,
             sets_created: Vec::new(),
             members_changed: Vec::new(),
-            lapsed: Vec::new(),
+            expired: Vec::new(),
             rules_replaced: Vec::new(),
             node_rules: None,
             has_policies: None,
@@ -70,7 +70,7 @@ impl Batch {
     }
 
     /// Has these asked again because of members alone, unless it is for their rules already.
-    pub(crate) fn ask_again(&mut self, mut by_members: BTreeSet<(PodKey, Direction)>) {
+    pub(crate) fn reevaluate_by_members(&mut self, mut by_members: BTreeSet<(PodKey, Direction)>) {
         let by_rules: BTreeSet<(PodKey, Direction)> = self.reevaluate.drain(..).collect();
         by_members.retain(|asked| !by_rules.contains(asked));
         self.reevaluate = by_rules.union(&by_members).cloned().collect();
@@ -152,12 +152,12 @@ pub struct MembersChanged {
     pub removed: Vec<Member>,
 }
 
-/// Addresses that a pod was told, whose time is over.
+/// Expired records of a set: connections that they opened stay open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lapsed {
+pub struct ExpiredMembers {
     /// Which set.
     pub set: SetId,
-    /// They, each with its end.
+    /// The addresses, each with its expiry.
     pub addresses: Vec<(IpAddr, Timestamp)>,
 }
 
@@ -297,12 +297,12 @@ pub struct TierRules {
     /// Its rules.
     pub rules: Vec<Rule>,
     /// What happens without a match.
-    pub otherwise: Otherwise,
+    pub default_action: DefaultAction,
 }
 
-/// What happens when no rule of a tier matches.
+/// The action of a tier without a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Otherwise {
+pub enum DefaultAction {
     /// The next [`TierRules`] are asked.
     NextTier,
     /// Denied: the pod is isolated.

@@ -24,7 +24,7 @@ pub struct Definition {
     short: &'static [&'static str],
     columns: Vec<Value>,
     has_status: bool,
-    schema: shape::Shape,
+    schema: shape::SchemaNode,
 }
 
 /// All of them.

@@ -2,19 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod situation;
+mod fixture;
 
 use std::collections::{BTreeSet, VecDeque};
 
 use egret_policies::compiler::Event;
-use egret_policies::memory::Verdict::{Allow, Deny};
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::model::{Direction, Kind, Peers, Policy, PolicyId};
 use egret_policies::rules::{Batch, SetId};
+use egret_policies::simulator::Verdict::{Allow, Deny};
 use egret_shared::time::Timestamp;
 use proptest::prelude::*;
 
-use situation::*;
+use fixture::*;
 
 const CLIENT: &str = "default/client";
 const TOLD: &str = "203.0.113.7";
@@ -31,12 +31,12 @@ fn may_reach(list: Peers) -> Entity {
     Entity::Policy(network_policy("default/names", "app=client").egress(vec![allow(list)]))
 }
 
-fn told(situation: &mut Situation, name: &str) {
-    situation.tell(Event::Observed(answer("10.0.0.1", name, &[ip(TOLD)], START, 60)));
+fn told(fixture: &mut Fixture, name: &str) {
+    fixture.tell(Event::Observed(answer("10.0.0.1", name, &[ip(TOLD)], START, 60)));
 }
 
-fn batches(situation: &mut Situation) -> Vec<Batch> {
-    std::iter::from_fn(|| situation.compiler.poll_batch(situation.now)).collect()
+fn batches(fixture: &mut Fixture) -> Vec<Batch> {
+    std::iter::from_fn(|| fixture.compiler.poll_batch(fixture.now)).collect()
 }
 
 fn sets_of(batches: &[Batch]) -> BTreeSet<SetId> {
@@ -53,29 +53,29 @@ fn sets_of(batches: &[Batch]) -> BTreeSet<SetId> {
 
 #[test]
 fn an_answer_is_open_before_the_rules_of_another_pod_are_written() {
-    let mut situation = Situation::new([client(), other(), may_reach(names(&["api.example.test"]))]);
-    situation.tell(Event::Apply(Entity::Policy(
+    let mut fixture = Fixture::new([client(), other(), may_reach(names(&["api.example.test"]))]);
+    fixture.tell(Event::Apply(Entity::Policy(
         network_policy("default/closed", "app=other").egress(Vec::new()),
     )));
-    let on_their_way = batches(&mut situation);
-    told(&mut situation, "api.example.test");
-    let revision = situation.compiler.handle(
+    let on_their_way = batches(&mut fixture);
+    told(&mut fixture, "api.example.test");
+    let revision = fixture.compiler.handle(
         Event::Observed(answer("10.0.0.9", "x.test", &[], START, 1)),
         START,
     );
-    let ahead = situation
+    let ahead = fixture
         .compiler
         .poll_answers(&sets_of(&on_their_way), START)
         .unwrap();
     assert!(ahead.rules_replaced.is_empty() && ahead.members_changed.len() == 1);
-    assert!(ahead.revision >= revision && !situation.compiler.has_answers());
-    situation.memory.apply(&ahead, START).unwrap();
-    assert_eq!(situation.egress(CLIENT, TOLD, tcp(443)), Allow);
+    assert!(ahead.revision >= revision && !fixture.compiler.has_pending_answers());
+    fixture.memory.apply(&ahead, START).unwrap();
+    assert_eq!(fixture.egress(CLIENT, TOLD, tcp(443)), Allow);
     for batch in on_their_way {
-        situation.memory.apply(&batch, START).unwrap();
+        fixture.memory.apply(&batch, START).unwrap();
     }
-    assert_eq!(situation.egress("default/other", TOLD, tcp(443)), Deny);
-    assert_eq!(batches(&mut situation), []);
+    assert_eq!(fixture.egress("default/other", TOLD, tcp(443)), Deny);
+    assert_eq!(batches(&mut fixture), []);
 }
 
 /// The address is in both sets or in none.
@@ -84,32 +84,32 @@ fn an_answer_that_a_deny_is_about_too_goes_the_ordinary_way() {
     for refused in [deny(names(&["*.example.test"])), pass(names(&["*.example.test"]))] {
         let refusal = admin_policy("refusal", 1, "app=client").egress(vec![refused]);
         let allowed = may_reach(names(&["api.example.test"]));
-        let mut situation = Situation::new([client(), Entity::Policy(refusal), allowed]);
-        told(&mut situation, "api.example.test");
-        assert_eq!(situation.compiler.poll_answers(&BTreeSet::new(), START), None);
-        assert!(situation.compiler.has_answers());
-        let all = batches(&mut situation);
+        let mut fixture = Fixture::new([client(), Entity::Policy(refusal), allowed]);
+        told(&mut fixture, "api.example.test");
+        assert_eq!(fixture.compiler.poll_answers(&BTreeSet::new(), START), None);
+        assert!(fixture.compiler.has_pending_answers());
+        let all = batches(&mut fixture);
         assert!(sets_of(&all).len() >= 2);
-        assert!(!situation.compiler.has_answers());
+        assert!(!fixture.compiler.has_pending_answers());
     }
 }
 
 /// The rules that will name it are not there yet, so nobody is told that it is open.
 #[test]
 fn an_answer_about_a_set_that_is_being_made_waits_for_its_rules() {
-    let mut situation = Situation::new([client(), may_reach(names(&["old.example.test"]))]);
-    situation.tell(Event::Apply(may_reach(names(&["new.example.test"]))));
-    let on_their_way = batches(&mut situation);
-    told(&mut situation, "new.example.test");
+    let mut fixture = Fixture::new([client(), may_reach(names(&["old.example.test"]))]);
+    fixture.tell(Event::Apply(may_reach(names(&["new.example.test"]))));
+    let on_their_way = batches(&mut fixture);
+    told(&mut fixture, "new.example.test");
     let busy = sets_of(&on_their_way);
-    assert_eq!(situation.compiler.poll_answers(&busy, START), None);
-    assert!(situation.compiler.has_answers());
+    assert_eq!(fixture.compiler.poll_answers(&busy, START), None);
+    assert!(fixture.compiler.has_pending_answers());
     for batch in on_their_way {
-        situation.memory.apply(&batch, START).unwrap();
+        fixture.memory.apply(&batch, START).unwrap();
     }
-    let then = situation.compiler.poll_answers(&BTreeSet::new(), START).unwrap();
-    situation.memory.apply(&then, START).unwrap();
-    assert_eq!(situation.egress(CLIENT, TOLD, tcp(443)), Allow);
+    let then = fixture.compiler.poll_answers(&BTreeSet::new(), START).unwrap();
+    fixture.memory.apply(&then, START).unwrap();
+    assert_eq!(fixture.egress(CLIENT, TOLD, tcp(443)), Allow);
 }
 
 #[derive(Clone, Debug)]
@@ -176,35 +176,35 @@ struct Flight {
     busy: BTreeSet<SetId>,
 }
 
-fn open_answers(situation: &mut Situation, busy: &BTreeSet<SetId>, now: Timestamp) {
-    while let Some(ahead) = situation.compiler.poll_answers(busy, now) {
+fn open_answers(fixture: &mut Fixture, busy: &BTreeSet<SetId>, now: Timestamp) {
+    while let Some(ahead) = fixture.compiler.poll_answers(busy, now) {
         assert!(
             ahead
                 .members_changed
                 .iter()
                 .all(|changed| changed.removed.is_empty())
         );
-        situation.memory.apply(&ahead, now).unwrap();
+        fixture.memory.apply(&ahead, now).unwrap();
     }
 }
 
-fn arrive(situation: &mut Situation, flight: &mut Flight, now: Timestamp) {
+fn arrive(fixture: &mut Fixture, flight: &mut Flight, now: Timestamp) {
     if let Some(batch) = flight.left.pop_front() {
-        situation.memory.apply(&batch, now).unwrap();
+        fixture.memory.apply(&batch, now).unwrap();
     }
     if flight.left.is_empty() {
-        open_answers(situation, &BTreeSet::new(), now);
-        flight.left = batches(situation).into();
+        open_answers(fixture, &BTreeSet::new(), now);
+        flight.left = batches(fixture).into();
         flight.busy = sets_of(flight.left.make_contiguous());
     }
 }
 
 proptest! {
-    /// `Memory` refuses what no kernel could do: a set that is not there, a life that gets shorter.
+    /// `Simulator` refuses what no kernel could do: a set that is not there, a life that gets shorter.
     #[test]
     fn whatever_is_on_its_way_answers_overtake_it_and_the_end_is_that_of_the_ordinary_order(steps in steps()) {
-        let mut ahead = Situation::new([client()]);
-        let mut ordinary = Situation::new([client()]);
+        let mut ahead = Fixture::new([client()]);
+        let mut ordinary = Fixture::new([client()]);
         let mut flight = Flight::default();
         for step in &steps {
             match event(step) {

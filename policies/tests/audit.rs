@@ -1,15 +1,15 @@
 //! Audit: what a policy, all policies about a namespace, or all policies of a node would deny is told, and nothing is
 //! denied because of them.
 
-mod situation;
+mod fixture;
 
 use egret_policies::compiler::Settings;
-use egret_policies::memory::Verdict::{Allow, Deny};
-use egret_policies::memory::{Connection, Verdict};
 use egret_policies::model::cluster::Entity;
 use egret_policies::model::{Direction, Enforcement, Peers, Policy};
+use egret_policies::simulator::Verdict::{Allow, Deny};
+use egret_policies::simulator::{Connection, Verdict};
 
-use situation::*;
+use fixture::*;
 
 const NOBODY: Peers = Peers::OneOf(Vec::new());
 
@@ -25,7 +25,7 @@ fn only(name: &str, network: &str) -> Policy {
     network_policy(name, "app=client").egress(vec![allow(networks(&[network]))])
 }
 
-fn cluster(policies: impl IntoIterator<Item = Policy>) -> Situation {
+fn cluster(policies: impl IntoIterator<Item = Policy>) -> Fixture {
     cluster_with(settings(), namespace("default", ""), policies)
 }
 
@@ -33,14 +33,14 @@ fn cluster_with(
     settings: Settings,
     namespace: Entity,
     policies: impl IntoIterator<Item = Policy>,
-) -> Situation {
+) -> Fixture {
     let client = Entity::Pod(pod("default/client", "app=client", &["10.0.0.1"]));
     let policies = policies.into_iter().map(Entity::Policy);
-    Situation::with(settings, [namespace, client].into_iter().chain(policies))
+    Fixture::with(settings, [namespace, client].into_iter().chain(policies))
 }
 
 /// What becomes of a connection of the client, and which policy would deny it.
-fn asked(situation: &Situation, peer: &str) -> (Verdict, Option<String>) {
+fn asked(fixture: &Fixture, peer: &str) -> (Verdict, Option<String>) {
     let connection = Connection {
         pod: key("default/client"),
         direction: Direction::Egress,
@@ -48,9 +48,9 @@ fn asked(situation: &Situation, peer: &str) -> (Verdict, Option<String>) {
         peer_is_own_node: false,
         protocol: tcp(443),
     };
-    let verdict = situation.decide_connection(&connection).verdict;
-    let would = situation.memory.would_deny(&connection, situation.now);
-    let who = |decision: egret_policies::memory::Decision| {
+    let verdict = fixture.decide_connection(&connection).verdict;
+    let would = fixture.memory.would_deny(&connection, fixture.now);
+    let who = |decision: egret_policies::simulator::Decision| {
         decision
             .origin
             .map_or_else(|| decision.tier.to_owned(), |origin| origin.policy.to_string())
@@ -67,28 +67,28 @@ const DENIED: (Verdict, Option<String>) = (Deny, None);
 
 #[test]
 fn a_policy_in_audit_denies_nothing_and_what_it_would_deny_is_told() {
-    let situation = cluster([audited(only("default/p", "192.0.2.0/24"))]);
-    assert_eq!(asked(&situation, "192.0.2.1"), ALLOWED);
-    assert_eq!(asked(&situation, "198.51.100.1"), would("np"));
+    let fixture = cluster([audited(only("default/p", "192.0.2.0/24"))]);
+    assert_eq!(asked(&fixture, "192.0.2.1"), ALLOWED);
+    assert_eq!(asked(&fixture, "198.51.100.1"), would("np"));
     let strict = admin_policy("strict", 1, "").egress(vec![deny(networks(&["198.51.100.0/24"]))]);
-    let situation = cluster([audited(strict)]);
+    let fixture = cluster([audited(strict)]);
     assert_eq!(
-        asked(&situation, "198.51.100.1"),
+        asked(&fixture, "198.51.100.1"),
         would("ClusterNetworkPolicy/strict")
     );
 }
 
 #[test]
 fn it_allows_nothing_that_others_deny() {
-    let situation = cluster([
+    let fixture = cluster([
         only("default/in-force", "192.0.2.0/24"),
         audited(only("default/tried", "198.51.100.0/24")),
     ]);
-    assert_eq!(asked(&situation, "192.0.2.1"), ALLOWED, "both together allow it");
-    assert_eq!(asked(&situation, "198.51.100.1"), DENIED);
+    assert_eq!(asked(&fixture, "192.0.2.1"), ALLOWED, "both together allow it");
+    assert_eq!(asked(&fixture, "198.51.100.1"), DENIED);
     let admin = admin_policy("tried", 1, "").egress(vec![allow(networks(&["198.51.100.0/24"]))]);
-    let situation = cluster([only("default/in-force", "192.0.2.0/24"), audited(admin)]);
-    assert_eq!(asked(&situation, "198.51.100.1"), DENIED);
+    let fixture = cluster([only("default/in-force", "192.0.2.0/24"), audited(admin)]);
+    assert_eq!(asked(&fixture, "198.51.100.1"), DENIED);
 }
 
 #[test]
@@ -97,10 +97,10 @@ fn what_it_allows_itself_is_not_told() {
         allow(networks(&["192.0.2.0/24"])),
         deny(networks(&["0.0.0.0/0"])),
     ]);
-    let situation = cluster([audited(tried)]);
-    assert_eq!(asked(&situation, "192.0.2.1"), ALLOWED);
+    let fixture = cluster([audited(tried)]);
+    assert_eq!(asked(&fixture, "192.0.2.1"), ALLOWED);
     assert_eq!(
-        asked(&situation, "203.0.113.1"),
+        asked(&fixture, "203.0.113.1"),
         would("ClusterNetworkPolicy/tried")
     );
 }
@@ -109,8 +109,8 @@ fn what_it_allows_itself_is_not_told() {
 fn what_a_stronger_policy_in_force_allows_is_not_told() {
     let strong = admin_policy("strong", 1, "").egress(vec![allow(networks(&["192.0.2.0/24"]))]);
     let tried = admin_policy("tried", 2, "").egress(vec![deny(networks(&["0.0.0.0/0"]))]);
-    let situation = cluster([strong, audited(tried)]);
-    assert_eq!(asked(&situation, "192.0.2.1"), ALLOWED);
+    let fixture = cluster([strong, audited(tried)]);
+    assert_eq!(asked(&fixture, "192.0.2.1"), ALLOWED);
 }
 
 /// It hands a decision over to a tier that is in force and says otherwise.
@@ -119,8 +119,8 @@ fn a_pass_in_audit_is_followed_to_who_would_deny() {
     let tried = admin_policy("tried", 1, "").egress(vec![pass(networks(&["192.0.2.0/24"]))]);
     let strong = admin_policy("strong", 2, "").egress(vec![allow(networks(&["192.0.2.0/24"]))]);
     let closed = network_policy("default/closed", "").egress(vec![allow(NOBODY)]);
-    let situation = cluster([audited(tried), strong, closed]);
-    assert_eq!(asked(&situation, "192.0.2.1"), would("np"));
+    let fixture = cluster([audited(tried), strong, closed]);
+    assert_eq!(asked(&fixture, "192.0.2.1"), would("np"));
 }
 
 #[test]
@@ -148,11 +148,11 @@ fn all_policies_about_a_namespace_or_of_a_node_may_be_in_audit() {
         (settings(), in_audit()),
     ];
     for (settings, namespace) in cases {
-        let situation = cluster_with(settings, namespace, closed());
-        assert_eq!(asked(&situation, "192.0.2.1"), ALLOWED);
-        assert_eq!(asked(&situation, "198.51.100.1"), would("np"));
+        let fixture = cluster_with(settings, namespace, closed());
+        assert_eq!(asked(&fixture, "192.0.2.1"), ALLOWED);
+        assert_eq!(asked(&fixture, "198.51.100.1"), would("np"));
         assert_eq!(
-            asked(&situation, "203.0.113.1"),
+            asked(&fixture, "203.0.113.1"),
             would("ClusterNetworkPolicy/strict")
         );
     }
@@ -162,23 +162,23 @@ fn all_policies_about_a_namespace_or_of_a_node_may_be_in_audit() {
 #[test]
 fn a_policy_that_leaves_audit_is_in_force_and_asks_open_connections() {
     let policy = only("default/p", "192.0.2.0/24");
-    let mut situation = cluster([audited(policy.clone())]);
-    let batch = situation.apply(Entity::Policy(policy.clone()));
+    let mut fixture = cluster([audited(policy.clone())]);
+    let batch = fixture.apply(Entity::Policy(policy.clone()));
     assert_eq!(batch.reevaluate, [(key("default/client"), Direction::Egress)]);
-    assert_eq!(asked(&situation, "198.51.100.1"), DENIED);
+    assert_eq!(asked(&fixture, "198.51.100.1"), DENIED);
     assert_eq!(batch.has_policies, Some(true));
-    let batch = situation.apply(Entity::Policy(audited(policy)));
+    let batch = fixture.apply(Entity::Policy(audited(policy)));
     assert_eq!(batch.has_policies, Some(false));
-    assert_eq!(asked(&situation, "198.51.100.1"), would("np"));
+    assert_eq!(asked(&fixture, "198.51.100.1"), would("np"));
 }
 
 #[test]
 fn a_change_of_what_is_only_asked_leaves_connections_alone() {
-    let mut situation = cluster([
+    let mut fixture = cluster([
         audited(only("default/p", "192.0.2.0/24")),
         only("default/q", "0.0.0.0/0"),
     ]);
-    let batch = situation.apply(Entity::Policy(audited(only("default/p", "198.51.100.0/24"))));
+    let batch = fixture.apply(Entity::Policy(audited(only("default/p", "198.51.100.0/24"))));
     assert_eq!(batch.reevaluate, []);
     assert_eq!(batch.rules_replaced.len(), 1);
 }
@@ -190,14 +190,14 @@ fn names_in_audit_are_learned() {
         allow(names(&["api.example.test"])),
         deny(networks(&["0.0.0.0/0"])),
     ]);
-    let mut situation = cluster([audited(tried)]);
-    assert_eq!(situation.compiler.interests().len(), 1);
+    let mut fixture = cluster([audited(tried)]);
+    assert_eq!(fixture.compiler.interests().len(), 1);
     assert_eq!(
-        asked(&situation, "203.0.113.7"),
+        asked(&fixture, "203.0.113.7"),
         would("ClusterNetworkPolicy/tried")
     );
-    situation.observe("10.0.0.1", "api.example.test", &[ip("203.0.113.7")], 60);
-    assert_eq!(asked(&situation, "203.0.113.7"), ALLOWED);
+    fixture.observe("10.0.0.1", "api.example.test", &[ip("203.0.113.7")], 60);
+    assert_eq!(asked(&fixture, "203.0.113.7"), ALLOWED);
 }
 
 mod written {

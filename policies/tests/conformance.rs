@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+const PAGE: &str = "docs/conformance.md";
+
 /// How many lines each text has.
 const TEXTS: [(&str, usize); 21] = [
     ("API", 9),
@@ -31,11 +33,30 @@ const TEXTS: [(&str, usize); 21] = [
     ("CASE", 61),
 ];
 
+/// Start of a test's path, the level at which it proves; the first that fits counts.
+/// P: packets, R: compiled rules, O: offline.
+const LEVELS: [(&str, char); 13] = [
+    ("integration/tests/", 'P'),
+    ("enforcer/tests/render", 'R'),
+    ("enforcer/tests/objects", 'R'),
+    ("enforcer/tests/", 'P'),
+    ("dnsd/tests/end_to_end", 'P'),
+    ("dnsd/tests/", 'O'),
+    ("policies/tests/lowering_", 'O'),
+    ("policies/tests/controller", 'O'),
+    ("policies/tests/schema", 'O'),
+    ("policies/tests/", 'R'),
+    ("cli/tests/", 'O'),
+    ("enforcer/src/", 'O'),
+    ("shared/src/", 'O'),
+];
+
 /// A line of the page.
 struct Line {
     id: String,
     statement: String,
     state: String,
+    levels: String,
     tests: Vec<String>,
 }
 
@@ -77,6 +98,22 @@ fn every_state_is_one_and_kept_lines_have_a_test() {
             line.tests
         );
     }
+}
+
+/// `EGRET_UPDATE=1` writes the levels into the page.
+#[test]
+fn every_line_has_the_levels_of_its_tests() {
+    let page = read(PAGE);
+    let lines: Vec<String> = page.lines().map(with_levels).collect();
+    let expected = lines.join("\n") + "\n";
+    if std::env::var_os("EGRET_UPDATE").is_some() {
+        fs::write(root().join(PAGE), &expected).unwrap();
+        return;
+    }
+    for line in page.lines().filter_map(line) {
+        assert_eq!(line.levels, levels(&line.tests), "{}", line.id);
+    }
+    assert_eq!(page, expected, "EGRET_UPDATE=1 writes {PAGE} anew");
 }
 
 #[test]
@@ -151,11 +188,38 @@ fn read(path: &str) -> String {
 }
 
 fn page() -> Vec<Line> {
-    let page = read("docs/conformance.md");
-    page.lines().filter_map(line).collect()
+    read(PAGE).lines().filter_map(line).collect()
 }
 
-/// `| id | statement | state | tests |`; the heads of tables have no number.
+/// The letters of the levels at which these tests prove, in the order P R O; a dash for no test.
+fn levels(tests: &[String]) -> String {
+    let level = |test: &String| {
+        let row = LEVELS.iter().find(|(start, _)| test.starts_with(start));
+        row.unwrap_or_else(|| panic!("no level for {test}")).1
+    };
+    let found: BTreeSet<char> = tests.iter().map(level).collect();
+    let letters: Vec<String> = "PRO"
+        .chars()
+        .filter(|letter| found.contains(letter))
+        .map(String::from)
+        .collect();
+    match letters.as_slice() {
+        [] => "–".to_owned(),
+        letters => letters.join(" "),
+    }
+}
+
+/// A line of the page with the levels of its tests, other text as it is.
+fn with_levels(text: &str) -> String {
+    let Some(line) = line(text) else {
+        return text.to_owned();
+    };
+    let (before, tests) = text.rsplit_once(" | ").unwrap();
+    let (before, _) = before.rsplit_once(" | ").unwrap();
+    format!("{before} | {} | {tests}", levels(&line.tests))
+}
+
+/// `| id | statement | state | levels | tests |`; the heads of tables have no number.
 fn line(text: &str) -> Option<Line> {
     let text = text.replace("\\|", "or");
     let cells: Vec<&str> = text
@@ -164,8 +228,9 @@ fn line(text: &str) -> Option<Line> {
         .split(" | ")
         .map(str::trim)
         .collect();
-    let [id, statement, state, tests] = cells[..] else {
-        panic!("{} cells: {text}", cells.len());
+    let [id, statement, state, levels, tests] = cells[..] else {
+        assert!(!is_id(cells[0]), "{} cells: {text}", cells.len());
+        return None;
     };
     let tests = tests
         .split(", ")
@@ -175,6 +240,7 @@ fn line(text: &str) -> Option<Line> {
         id: id.to_owned(),
         statement: statement.to_owned(),
         state: state.to_owned(),
+        levels: levels.to_owned(),
         tests: tests.map(str::to_owned).collect(),
     })
 }

@@ -7,7 +7,7 @@ mod common;
 use common::{codes, indent};
 use egret_policies::api::manifest::read;
 use egret_policies::controller::{
-    Cluster, Condition, Programmed, ResolvedRule, Status, resolve, unknown_places,
+    Cluster, Condition, ProgrammedNodes, ResolvedRule, Status, resolve, unknown_addresses,
 };
 use egret_policies::diagnostic::Code;
 use egret_policies::lower::lower;
@@ -91,7 +91,7 @@ impl World {
                 world.keep(entity);
             }
         }
-        let programmed = Programmed { nodes: 1, of: 2 };
+        let programmed = ProgrammedNodes { nodes: 1, of: 2 };
         let status = world
             .policies
             .first()
@@ -242,14 +242,21 @@ fn what_is_not_known_is_a_condition_and_a_diagnostic() {
         let status = world.status.as_ref().unwrap();
         let resolved = condition(status, "Resolved");
         assert_eq!((resolved.status, resolved.reason), ("False", reason));
-        assert_eq!(codes(&unknown_places(&world.policies, &world.cluster())), [code]);
+        assert_eq!(
+            codes(&unknown_addresses(&world.policies, &world.cluster())),
+            [code]
+        );
     }
     for rules in [
         "- {action: Deny, to: [{external: {}}]}",
         "- {action: Deny, to: [{nodes: {addresses: Reported}}]}",
     ] {
         let world = World::new(&format!("{}{NODES}", firewall(rules)));
-        assert_eq!(unknown_places(&world.policies, &world.cluster()), [], "{rules}");
+        assert_eq!(
+            unknown_addresses(&world.policies, &world.cluster()),
+            [],
+            "{rules}"
+        );
         assert_eq!(
             condition(world.status.as_ref().unwrap(), "Resolved").status,
             "True"

@@ -2,19 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-mod situation;
+mod fixture;
 
 use egret_policies::compiler::{DnsStandIn, PodToOwnNode, Settings};
-use egret_policies::memory::Verdict::{self, Allow, Deny};
-use egret_policies::memory::{Connection, Protocol};
 use egret_policies::model::cluster::{Entity, EntityKey, Pod, PodLife, Service};
 use egret_policies::model::{
     Action, Direction, Effect, Kind, NamespaceSelector, Peer, Peers, Policy, Port, Ports, Tier,
 };
 use egret_policies::rules::SetKind;
+use egret_policies::simulator::Verdict::{self, Allow, Deny};
+use egret_policies::simulator::{Connection, Protocol};
 use egret_shared::net::{PortRange, Transport};
 
-use situation::*;
+use fixture::*;
 
 const DNSD: &str = "169.254.20.10";
 const DNSD_V6: &str = "fd00::20:10";
@@ -57,7 +57,7 @@ fn settings_with_dnsd() -> Settings {
 }
 
 /// Client, two DNS pods and their Service, with dnsd in its place; the own node is no way around policies.
-fn cluster(policies: Vec<Policy>) -> Situation {
+fn cluster(policies: Vec<Policy>) -> Fixture {
     let entities = [
         namespace("kube-system", ""),
         Entity::Pod(client()),
@@ -66,13 +66,13 @@ fn cluster(policies: Vec<Policy>) -> Situation {
         service(Some("k8s-app=kube-dns")),
     ];
     let policies = policies.into_iter().map(Entity::Policy);
-    Situation::with(settings_with_dnsd(), entities.into_iter().chain(policies))
+    Fixture::with(settings_with_dnsd(), entities.into_iter().chain(policies))
 }
 
 /// What the client may ask of dnsd, over UDP and TCP, in both families, alike.
-fn asks(situation: &Situation) -> Verdict {
+fn asks(fixture: &Fixture) -> Verdict {
     let verdicts = [DNSD, DNSD_V6]
-        .map(|address| [UDP, tcp(53)].map(|protocol| situation.egress("default/client", address, protocol)));
+        .map(|address| [UDP, tcp(53)].map(|protocol| fixture.egress("default/client", address, protocol)));
     assert_eq!(verdicts, [[verdicts[0][0]; 2]; 2], "alike everywhere");
     verdicts[0][0]
 }
@@ -98,11 +98,11 @@ fn allow_dns() -> Policy {
 
 #[test]
 fn an_isolated_pod_asks_dnsd_by_a_rule_that_was_written_for_kube_dns() {
-    let situation = cluster(vec![allow_dns()]);
-    assert_eq!(asks(&situation), Allow);
-    let by = situation.decide("default/client", Direction::Egress, DNSD, UDP);
+    let fixture = cluster(vec![allow_dns()]);
+    assert_eq!(asks(&fixture), Allow);
+    let by = fixture.decide("default/client", Direction::Egress, DNSD, UDP);
     assert_eq!(by.policy().map(AsRef::as_ref), Some("NetworkPolicy/default/dns"));
-    assert_eq!(situation.egress("default/client", "10.0.1.1", UDP), Allow);
+    assert_eq!(fixture.egress("default/client", "10.0.1.1", UDP), Allow);
     for (address, protocol) in [
         (DNSD, tcp(54)),
         (DNSD, Protocol::Port(Transport::Sctp, 53)),
@@ -110,7 +110,7 @@ fn an_isolated_pod_asks_dnsd_by_a_rule_that_was_written_for_kube_dns() {
         ("169.254.20.11", UDP),
         ("10.96.0.10", UDP),
     ] {
-        let verdict = situation.egress("default/client", address, protocol);
+        let verdict = fixture.egress("default/client", address, protocol);
         assert_eq!(verdict, Deny, "{address} {protocol:?}");
     }
 }
@@ -127,9 +127,9 @@ fn without_a_setting_nobody_stands_in_for_the_service() {
         service(Some("k8s-app=kube-dns")),
         Entity::Policy(allow_dns()),
     ];
-    let situation = Situation::with(silent, entities);
-    assert_eq!(asks(&situation), Deny);
-    let kinds: Vec<SetKind> = situation.memory.sets().map(|set| set.kind).collect();
+    let fixture = Fixture::with(silent, entities);
+    assert_eq!(asks(&fixture), Deny);
+    let kinds: Vec<SetKind> = fixture.memory.sets().map(|set| set.kind).collect();
     assert_eq!(kinds, [SetKind::Addresses], "and it costs nothing");
 }
 
@@ -168,10 +168,10 @@ fn every_kind_and_action_means_dnsd_too() {
 
 #[test]
 fn a_deny_of_all_pods_denies_dnsd_at_port_53_and_nowhere_else() {
-    let situation = cluster(vec![admin_policy("p", 1, "").egress(vec![deny(pods(""))])]);
-    assert_eq!(asks(&situation), Deny);
+    let fixture = cluster(vec![admin_policy("p", 1, "").egress(vec![deny(pods(""))])]);
+    assert_eq!(asks(&fixture), Deny);
     for protocol in [tcp(80), tcp(52), Protocol::Icmp, Protocol::Other] {
-        assert_eq!(situation.egress("default/client", DNSD, protocol), Allow);
+        assert_eq!(fixture.egress("default/client", DNSD, protocol), Allow);
     }
 }
 
@@ -222,8 +222,8 @@ fn a_rule_is_about_dnsd_only_at_its_own_ports() {
     ] {
         for peers in [kube_dns_pods(), pods("")] {
             let rules = vec![rule(Action::Allow, peers, ports.clone())];
-            let situation = cluster(vec![network_policy("default/p", "").egress(rules)]);
-            let verdicts = [UDP, tcp(53)].map(|protocol| situation.egress("default/client", DNSD, protocol));
+            let fixture = cluster(vec![network_policy("default/p", "").egress(rules)]);
+            let verdicts = [UDP, tcp(53)].map(|protocol| fixture.egress("default/client", DNSD, protocol));
             assert_eq!(verdicts, expected, "{name}");
         }
     }
@@ -232,9 +232,9 @@ fn a_rule_is_about_dnsd_only_at_its_own_ports() {
         Peers::Any,
         Ports::OneOf(vec![named("dns", None)]),
     )];
-    let situation = cluster(vec![network_policy("default/p", "").egress(any)]);
+    let fixture = cluster(vec![network_policy("default/p", "").egress(any)]);
     assert_eq!(
-        situation.egress("default/client", DNSD, UDP),
+        fixture.egress("default/client", DNSD, UDP),
         Allow,
         "a named port of any peer"
     );
@@ -307,8 +307,8 @@ fn dnsd_stands_for_the_live_pods_that_the_service_selects_whoever_is_ready() {
             of,
             Entity::Policy(to_all),
         ];
-        let situation = Situation::with(settings_with_dnsd(), entities);
-        assert_eq!(asks(&situation), expected, "{name}");
+        let fixture = Fixture::with(settings_with_dnsd(), entities);
+        assert_eq!(asks(&fixture), expected, "{name}");
     }
 }
 
@@ -317,30 +317,30 @@ fn one_pod_of_the_service_that_a_rule_selects_is_enough() {
     let mut odd = kube_dns("dns-2", "10.0.1.2");
     odd.labels = labels("k8s-app=kube-dns,canary=yes");
     let to_canary = network_policy("default/p", "").egress(vec![allow(pods("canary"))]);
-    let mut situation = cluster(vec![to_canary]);
-    assert_eq!(asks(&situation), Deny);
-    situation.apply(Entity::Pod(odd));
-    assert_eq!(asks(&situation), Allow);
+    let mut fixture = cluster(vec![to_canary]);
+    assert_eq!(asks(&fixture), Deny);
+    fixture.apply(Entity::Pod(odd));
+    assert_eq!(asks(&fixture), Allow);
 }
 
 #[test]
 fn whoever_changes_the_way_is_open_while_the_service_has_such_a_pod() {
-    let mut situation = cluster(vec![allow_dns()]);
-    let batch = situation.delete(EntityKey::Pod(key("kube-system/dns-1")));
-    assert_eq!(asks(&situation), Allow, "another one is left");
+    let mut fixture = cluster(vec![allow_dns()]);
+    let batch = fixture.delete(EntityKey::Pod(key("kube-system/dns-1")));
+    assert_eq!(asks(&fixture), Allow, "another one is left");
     assert!(batch.rules_replaced.is_empty());
-    let last = situation.delete(EntityKey::Pod(key("kube-system/dns-2")));
-    assert_eq!(asks(&situation), Deny, "no pod, no rule");
+    let last = fixture.delete(EntityKey::Pod(key("kube-system/dns-2")));
+    assert_eq!(asks(&fixture), Deny, "no pod, no rule");
     assert!(last.rules_replaced.is_empty(), "data alone changes");
     assert_eq!(last.reevaluate, [(key("default/client"), Direction::Egress)]);
-    situation.apply(Entity::Pod(kube_dns("dns-3", "10.0.1.3")));
-    assert_eq!(asks(&situation), Allow);
-    situation.apply(service(Some("k8s-app=other")));
-    assert_eq!(asks(&situation), Deny);
-    situation.apply(service(Some("k8s-app=kube-dns")));
-    assert_eq!(asks(&situation), Allow);
-    situation.delete(EntityKey::Service(key("kube-system/kube-dns")));
-    assert_eq!(asks(&situation), Deny);
+    fixture.apply(Entity::Pod(kube_dns("dns-3", "10.0.1.3")));
+    assert_eq!(asks(&fixture), Allow);
+    fixture.apply(service(Some("k8s-app=other")));
+    assert_eq!(asks(&fixture), Deny);
+    fixture.apply(service(Some("k8s-app=kube-dns")));
+    assert_eq!(asks(&fixture), Allow);
+    fixture.delete(EntityKey::Service(key("kube-system/kube-dns")));
+    assert_eq!(asks(&fixture), Deny);
 }
 
 #[test]
@@ -349,22 +349,22 @@ fn labels_of_the_services_namespace_count() {
         namespaces: NamespaceSelector::Matching(selector("team=infra")),
         pods: selector(""),
     }]);
-    let mut situation = cluster(vec![
+    let mut fixture = cluster(vec![
         network_policy("default/p", "").egress(vec![allow(by_label)]),
     ]);
-    assert_eq!(asks(&situation), Deny);
-    situation.apply(namespace("kube-system", "team=infra"));
-    assert_eq!(asks(&situation), Allow);
-    situation.apply(namespace("kube-system", "team=other"));
-    assert_eq!(asks(&situation), Deny);
+    assert_eq!(asks(&fixture), Deny);
+    fixture.apply(namespace("kube-system", "team=infra"));
+    assert_eq!(asks(&fixture), Allow);
+    fixture.apply(namespace("kube-system", "team=other"));
+    assert_eq!(asks(&fixture), Deny);
 }
 
 /// E-4: an address of the node is the node's, also where dnsd stands in for pods there.
 #[test]
 fn networks_and_nodes_go_on_matching_the_address_itself() {
     let by_block = network_policy("default/p", "").egress(vec![allow(networks(&["169.254.20.0/24"]))]);
-    let situation = cluster(vec![by_block]);
-    assert_eq!(situation.egress("default/client", DNSD, tcp(80)), Allow);
+    let fixture = cluster(vec![by_block]);
+    assert_eq!(fixture.egress("default/client", DNSD, tcp(80)), Allow);
     let mut firewall = policy(
         Kind::ClusterEgressFirewall,
         Tier::ClusterEgressFirewall,
@@ -373,9 +373,9 @@ fn networks_and_nodes_go_on_matching_the_address_itself() {
         "",
     );
     firewall.egress = Effect::Rules(vec![deny(Peers::OneOf(vec![Peer::NodeAddresses(selector(""))]))].into());
-    let mut situation = cluster(vec![firewall, allow_dns()]);
-    situation.apply(node("here", "", &["192.0.2.1"]));
-    let to_own_node = situation.decide_connection(&Connection {
+    let mut fixture = cluster(vec![firewall, allow_dns()]);
+    fixture.apply(node("here", "", &["192.0.2.1"]));
+    let to_own_node = fixture.decide_connection(&Connection {
         pod: key("default/client"),
         direction: Direction::Egress,
         peer: ip(DNSD),
@@ -388,7 +388,7 @@ fn networks_and_nodes_go_on_matching_the_address_itself() {
 #[test]
 fn nothing_is_different_for_what_comes_from_there() {
     let from_dns = network_policy("default/p", "").ingress(vec![allow(kube_dns_pods())]);
-    let situation = cluster(vec![from_dns]);
-    assert_eq!(situation.ingress("default/client", DNSD, UDP), Deny);
-    assert_eq!(situation.ingress("default/client", "10.0.1.1", UDP), Allow);
+    let fixture = cluster(vec![from_dns]);
+    assert_eq!(fixture.ingress("default/client", DNSD, UDP), Deny);
+    assert_eq!(fixture.ingress("default/client", "10.0.1.1", UDP), Allow);
 }

@@ -4,18 +4,18 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot read its own table fails")]
 
 mod common;
-mod situation;
+mod fixture;
 
 use common::{codes, indent, lowered};
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::diagnostic::Code;
-use egret_policies::memory::Verdict::{self, Allow, Deny};
-use egret_policies::memory::{Entering, Protocol};
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::model::{Exposure, Policy};
 use egret_policies::rules::Batch;
+use egret_policies::simulator::Verdict::{self, Allow, Deny};
+use egret_policies::simulator::{ForwardedConnection, Protocol};
 use egret_shared::net::Transport;
-use situation::{Situation, admin_policy, deny, networks, pod, settings, tcp};
+use fixture::{Fixture, admin_policy, deny, networks, pod, settings, tcp};
 
 const CLUSTER: &str = "
 apiVersion: v1
@@ -68,15 +68,15 @@ fn firewall(name: &str, spec: &str) -> Entity {
     lowered(&text).entities.pop().unwrap()
 }
 
-fn cluster_in(settings: Settings, more: impl IntoIterator<Item = Entity>) -> Situation {
+fn cluster_in(settings: Settings, more: impl IntoIterator<Item = Entity>) -> Fixture {
     let base = [
         Entity::Pod(pod("default/client", "", &["10.0.0.1"])),
         Entity::Pod(pod("default/web", "", &[POD])),
     ];
-    Situation::with(settings, entities(CLUSTER).into_iter().chain(base).chain(more))
+    Fixture::with(settings, entities(CLUSTER).into_iter().chain(base).chain(more))
 }
 
-fn of(specs: &[&str]) -> Situation {
+fn of(specs: &[&str]) -> Fixture {
     let objects = specs.iter().enumerate();
     cluster_in(
         settings(),
@@ -84,17 +84,17 @@ fn of(specs: &[&str]) -> Situation {
     )
 }
 
-fn outside(situation: &Situation, destination: &str, protocol: Protocol) -> Verdict {
-    entering(situation, destination, protocol, false)
+fn outside(fixture: &Fixture, destination: &str, protocol: Protocol) -> Verdict {
+    entering(fixture, destination, protocol, false)
 }
 
-fn entering(situation: &Situation, destination: &str, protocol: Protocol, is_own_node: bool) -> Verdict {
-    let entering = Entering {
+fn entering(fixture: &Fixture, destination: &str, protocol: Protocol, is_own_node: bool) -> Verdict {
+    let entering = ForwardedConnection {
         destination: destination.parse().unwrap(),
         destination_is_own_node: is_own_node,
         protocol,
     };
-    situation.decide_entering(entering).verdict
+    fixture.decide_entering(entering).verdict
 }
 
 #[test]
@@ -251,9 +251,9 @@ fn a_client_outside_is_refused_what_a_pod_is_refused() {
         ),
     ] {
         for exposure in ["", "services: {exposure: Reject}\n", "services: {}\n"] {
-            let situation = of(&[&format!("{exposure}rules: [{rules}]")]);
+            let fixture = of(&[&format!("{exposure}rules: [{rules}]")]);
             assert_eq!(
-                outside(&situation, destination, protocol),
+                outside(&fixture, destination, protocol),
                 verdict,
                 "{exposure}{rules} {destination} {protocol:?}"
             );
@@ -319,15 +319,15 @@ fn what_is_local_to_the_node_is_a_node() {
 /// The first match is named, as counters and logs name it.
 #[test]
 fn the_rule_that_refuses_is_named() {
-    let situation = of(&[
+    let fixture = of(&[
         "rules: [{action: Allow, to: [{nodes: {}}]}, {name: metadata, action: Deny, to: [{external: {}}]}]",
     ]);
-    let entering = Entering {
+    let entering = ForwardedConnection {
         destination: METADATA.parse().unwrap(),
         destination_is_own_node: false,
         protocol: tcp(80),
     };
-    let decision = situation.decide_entering(entering);
+    let decision = fixture.decide_entering(entering);
     assert_eq!(decision.tier, "cef");
     assert_eq!(
         decision.policy().map(AsRef::as_ref),
@@ -343,11 +343,11 @@ fn the_rule_that_refuses_is_named() {
 
 #[test]
 fn policies_of_other_kinds_are_no_concern_of_clients_outside() {
-    use situation::Say;
+    use fixture::Say;
     let policy: Policy = admin_policy("all", 0, "").egress(vec![deny(networks(&["0.0.0.0/0"]))]);
     assert_eq!(policy.exposure, Exposure::Ignore);
-    let situation = cluster_in(settings(), [Entity::Policy(policy)]);
-    assert_eq!(outside(&situation, METADATA, tcp(80)), Allow);
+    let fixture = cluster_in(settings(), [Entity::Policy(policy)]);
+    assert_eq!(outside(&fixture, METADATA, tcp(80)), Allow);
 }
 
 /// An error in it is never weaker than what could be meant.
@@ -390,8 +390,8 @@ fn what_is_not_understood_rejects() {
         );
         let lowered = lowered(&text);
         assert!(codes(&lowered.diagnostics).contains(&code), "{spec}");
-        let situation = cluster_in(settings(), lowered.entities);
-        assert_eq!(outside(&situation, WORLD, tcp(80)), verdict, "{spec}");
+        let fixture = cluster_in(settings(), lowered.entities);
+        assert_eq!(outside(&fixture, WORLD, tcp(80)), verdict, "{spec}");
     }
 }
 
@@ -399,55 +399,55 @@ fn what_is_not_understood_rejects() {
 #[test]
 fn the_rules_of_the_node_follow_what_they_are_about() {
     let spec = "rules: [{action: Deny, to: [{nodes: {selector: {matchLabels: {kubernetes.io/os: linux}}}}]}]";
-    let mut situation = of(&[]);
+    let mut fixture = of(&[]);
     let has_rules = |batch: &Batch| batch.node_rules.as_ref().map(|rules| rules.exposed.tiers.len());
-    assert_eq!(has_rules(&situation.apply(firewall("one", spec))), Some(1));
-    assert_eq!(entering(&situation, "172.17.0.1", tcp(22), true), Deny);
-    assert_eq!(outside(&situation, "192.0.2.2", tcp(22)), Allow);
+    assert_eq!(has_rules(&fixture.apply(firewall("one", spec))), Some(1));
+    assert_eq!(entering(&fixture, "172.17.0.1", tcp(22), true), Deny);
+    assert_eq!(outside(&fixture, "192.0.2.2", tcp(22)), Allow);
 
     // Another node: its addresses are a set's.
     let master = entities(&CLUSTER.replace(
         "{node-role.kubernetes.io/control-plane: ''}",
         "{kubernetes.io/os: linux}",
     ));
-    let batch = situation.apply(master[1].clone());
+    let batch = fixture.apply(master[1].clone());
     assert_eq!((has_rules(&batch), batch.members_changed.len()), (None, 1));
-    assert_eq!(outside(&situation, "192.0.2.2", tcp(22)), Deny);
+    assert_eq!(outside(&fixture, "192.0.2.2", tcp(22)), Deny);
 
     // This node: whether it is one of them is in the rules.
     let here = entities(&CLUSTER.replace("{kubernetes.io/os: linux}", "{}"));
-    assert!(has_rules(&situation.apply(here[0].clone())).is_some());
-    assert_eq!(entering(&situation, "172.17.0.1", tcp(22), true), Allow);
+    assert!(has_rules(&fixture.apply(here[0].clone())).is_some());
+    assert_eq!(entering(&fixture, "172.17.0.1", tcp(22), true), Allow);
 
-    let batch = situation.apply(firewall(
+    let batch = fixture.apply(firewall(
         "two",
         "services: {exposure: Ignore}\nrules: [{action: Deny, to: [{external: {}}]}]",
     ));
     assert_eq!(has_rules(&batch), None);
-    let batch = situation.apply(firewall("two", "rules: [{action: Deny, to: [{external: {}}]}]"));
+    let batch = fixture.apply(firewall("two", "rules: [{action: Deny, to: [{external: {}}]}]"));
     assert_eq!(has_rules(&batch), Some(1));
-    assert_eq!(outside(&situation, WORLD, tcp(80)), Deny);
+    assert_eq!(outside(&fixture, WORLD, tcp(80)), Deny);
     let EntityKey::Policy(two) = firewall("two", "rules: []").key() else {
         panic!("a policy");
     };
-    situation.delete(EntityKey::Policy(two));
+    fixture.delete(EntityKey::Policy(two));
     let EntityKey::Policy(one) = firewall("one", "rules: []").key() else {
         panic!("a policy");
     };
-    let batch = situation.delete(EntityKey::Policy(one));
+    let batch = fixture.delete(EntityKey::Policy(one));
     assert_eq!(has_rules(&batch), Some(0));
-    assert_eq!(situation.memory.node(), None);
+    assert_eq!(fixture.memory.node(), None);
     assert!(!batch.sets_destroyed.is_empty());
 }
 
 /// A backend that closes pods which nobody knows yet asks no more than this.
 #[test]
 fn that_there_is_any_policy_is_said_with_the_first_and_taken_back_with_the_last() {
-    let mut situation = of(&[]);
+    let mut fixture = of(&[]);
     let rules = "services: {exposure: Ignore}\nrules: [{action: Deny, to: [{external: {}}]}]";
-    assert_eq!(situation.apply(firewall("one", rules)).has_policies, Some(true));
-    assert_eq!(situation.apply(firewall("two", rules)).has_policies, None);
-    assert_eq!(situation.delete(firewall("one", rules).key()).has_policies, None);
-    let last = situation.delete(firewall("two", rules).key());
+    assert_eq!(fixture.apply(firewall("one", rules)).has_policies, Some(true));
+    assert_eq!(fixture.apply(firewall("two", rules)).has_policies, None);
+    assert_eq!(fixture.delete(firewall("one", rules).key()).has_policies, None);
+    let last = fixture.delete(firewall("two", rules).key());
     assert_eq!(last.has_policies, Some(false));
 }

@@ -4,16 +4,16 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot read its own table fails")]
 
 mod common;
-mod situation;
+mod fixture;
 
 use common::{codes, indent, lowered};
 use egret_policies::diagnostic::Code;
-use egret_policies::memory::Verdict::{self, Allow, Deny};
-use egret_policies::memory::{Connection, Protocol};
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::model::{Direction, Kind, Policy, Tier};
+use egret_policies::simulator::Verdict::{self, Allow, Deny};
+use egret_policies::simulator::{Connection, Protocol};
 use egret_shared::net::Transport;
-use situation::{Situation, admin_policy, allow, key, network_policy, networks, pod, tcp};
+use fixture::{Fixture, admin_policy, allow, key, network_policy, networks, pod, tcp};
 
 const CLUSTER: &str = "
 apiVersion: v1
@@ -76,7 +76,7 @@ fn firewall(name: &str, spec: &str) -> Entity {
     lowered(&object(name, spec)).entities.pop().unwrap()
 }
 
-fn cluster(more: impl IntoIterator<Item = Entity>) -> Situation {
+fn cluster(more: impl IntoIterator<Item = Entity>) -> Fixture {
     let mut host = pod("kube-system/host", "", &["192.0.2.1"]);
     host.host_network = true;
     let base = [
@@ -86,22 +86,22 @@ fn cluster(more: impl IntoIterator<Item = Entity>) -> Situation {
         Entity::Pod(pod("default/cloud", "", &["100.64.0.9"])),
         Entity::Pod(host),
     ];
-    Situation::new(entities(CLUSTER).into_iter().chain(base).chain(more))
+    Fixture::new(entities(CLUSTER).into_iter().chain(base).chain(more))
 }
 
-fn of(specs: &[(&str, &str)]) -> Situation {
+fn of(specs: &[(&str, &str)]) -> Fixture {
     cluster(specs.iter().map(|(name, spec)| firewall(name, spec)))
 }
 
-fn one(rules: &str) -> Situation {
+fn one(rules: &str) -> Fixture {
     of(&[("one", &format!("rules: [{rules}]"))])
 }
 
-fn egress(situation: &Situation, peer: &str, protocol: Protocol) -> Verdict {
-    situation.egress("default/client", peer, protocol)
+fn egress(fixture: &Fixture, peer: &str, protocol: Protocol) -> Verdict {
+    fixture.egress("default/client", peer, protocol)
 }
 
-fn to_own_node(situation: &Situation, peer: &str, protocol: Protocol) -> Verdict {
+fn to_own_node(fixture: &Fixture, peer: &str, protocol: Protocol) -> Verdict {
     let connection = Connection {
         pod: key("default/client"),
         direction: Direction::Egress,
@@ -109,7 +109,7 @@ fn to_own_node(situation: &Situation, peer: &str, protocol: Protocol) -> Verdict
         peer_is_own_node: true,
         protocol,
     };
-    situation.decide_connection(&connection).verdict
+    fixture.decide_connection(&connection).verdict
 }
 
 const WORLD: &str = "203.0.113.1";
@@ -302,8 +302,8 @@ fn of_one_priority_a_deny_wins_whatever_the_names() {
                 names.iter().collect()
             };
             let objects = names.iter().zip(&specs).map(|(name, spec)| firewall(name, spec));
-            let situation = cluster(objects);
-            assert_eq!(egress(&situation, WORLD, tcp(80)), verdict, "{story}");
+            let fixture = cluster(objects);
+            assert_eq!(egress(&fixture, WORLD, tcp(80)), verdict, "{story}");
         }
     }
 }
@@ -340,28 +340,28 @@ impl EgressOf for Policy {
 /// E-3, R-20.
 #[test]
 fn every_pod_is_judged_but_those_of_the_host_network_and_only_what_it_sends() {
-    let situation = one("{action: Deny, to: [{external: {}}]}");
+    let fixture = one("{action: Deny, to: [{external: {}}]}");
     for (pod, verdict) in [
         ("default/client", Deny),
         ("kube-system/dns", Deny),
         ("kube-system/host", Allow),
     ] {
-        assert_eq!(situation.egress(pod, WORLD, tcp(80)), verdict, "{pod}");
+        assert_eq!(fixture.egress(pod, WORLD, tcp(80)), verdict, "{pod}");
     }
-    assert_eq!(situation.ingress("default/client", WORLD, tcp(80)), Allow);
-    assert_eq!(situation.egress("default/client", "2001:db8::1", tcp(80)), Deny);
+    assert_eq!(fixture.ingress("default/client", WORLD, tcp(80)), Allow);
+    assert_eq!(fixture.egress("default/client", "2001:db8::1", tcp(80)), Deny);
 }
 
 /// R-23, R-21: names allow on top of a larger deny.
 #[test]
 fn names_allow_on_top_of_a_deny() {
-    let mut situation =
+    let mut fixture =
         one("{action: Allow, to: [{domainNames: ['*.example.com']}]}, {action: Deny, to: [{external: {}}]}");
-    assert_eq!(egress(&situation, WORLD, tcp(443)), Deny);
-    situation.observe("10.0.0.1", "api.example.com", &[WORLD.parse().unwrap()], 60);
-    assert_eq!(egress(&situation, WORLD, tcp(443)), Allow);
+    assert_eq!(egress(&fixture, WORLD, tcp(443)), Deny);
+    fixture.observe("10.0.0.1", "api.example.com", &[WORLD.parse().unwrap()], 60);
+    assert_eq!(egress(&fixture, WORLD, tcp(443)), Allow);
     assert_eq!(
-        situation.egress("default/web", WORLD, tcp(443)),
+        fixture.egress("default/web", WORLD, tcp(443)),
         Deny,
         "it was told to another"
     );
@@ -370,32 +370,32 @@ fn names_allow_on_top_of_a_deny() {
 /// R-4, R-7: what an object means follows the cluster, and E-8: what closes is asked again.
 #[test]
 fn rules_follow_nodes_services_and_pods() {
-    let mut situation = of(&[(
+    let mut fixture = of(&[(
         "n",
         "rules: [{action: Deny, to: [{nodes: {}}, {apiServer: {}}, {networks: [100.64.0.0/10]}]}]",
     )]);
-    assert_eq!(egress(&situation, "192.0.2.78", tcp(1)), Allow);
+    assert_eq!(egress(&fixture, "192.0.2.78", tcp(1)), Allow);
     let report = "apiVersion: policy.egret.dev/v1alpha1\nkind: NodeAddressReport\nmetadata: {name: new}\naddresses: [{ip: 192.0.2.78}]\n";
-    let batch = situation.apply(entities(report).pop().unwrap());
+    let batch = fixture.apply(entities(report).pop().unwrap());
     assert!(
         batch
             .reevaluate
             .contains(&(key("default/client"), Direction::Egress)),
         "E-8"
     );
-    assert_eq!(egress(&situation, "192.0.2.78", tcp(1)), Deny);
-    situation.delete(EntityKey::NodeAddressReport("new".into()));
-    assert_eq!(egress(&situation, "192.0.2.78", tcp(1)), Allow);
+    assert_eq!(egress(&fixture, "192.0.2.78", tcp(1)), Deny);
+    fixture.delete(EntityKey::NodeAddressReport("new".into()));
+    assert_eq!(egress(&fixture, "192.0.2.78", tcp(1)), Allow);
 
-    assert_eq!(egress(&situation, "203.0.113.60", tcp(1)), Deny);
-    situation.delete(EntityKey::ApiServerAddresses("cloud".into()));
-    assert_eq!(egress(&situation, "203.0.113.60", tcp(1)), Allow);
+    assert_eq!(egress(&fixture, "203.0.113.60", tcp(1)), Deny);
+    fixture.delete(EntityKey::ApiServerAddresses("cloud".into()));
+    assert_eq!(egress(&fixture, "203.0.113.60", tcp(1)), Allow);
 
-    assert_eq!(egress(&situation, "100.64.0.9", tcp(1)), Allow, "a pod");
-    situation.delete(EntityKey::Pod(key("default/cloud")));
-    assert_eq!(egress(&situation, "100.64.0.9", tcp(1)), Deny, "no pod any more");
-    situation.delete(EntityKey::Service(key("default/kubernetes")));
-    assert_eq!(egress(&situation, "10.96.0.1", tcp(443)), Allow);
+    assert_eq!(egress(&fixture, "100.64.0.9", tcp(1)), Allow, "a pod");
+    fixture.delete(EntityKey::Pod(key("default/cloud")));
+    assert_eq!(egress(&fixture, "100.64.0.9", tcp(1)), Deny, "no pod any more");
+    fixture.delete(EntityKey::Service(key("default/kubernetes")));
+    assert_eq!(egress(&fixture, "10.96.0.1", tcp(443)), Allow);
 }
 
 /// E-9, E-12: a Deny that is not understood denies everything external, an Allow allows nothing.
@@ -438,10 +438,10 @@ fn what_is_not_understood_is_closed() {
             [code],
             "{rest}"
         );
-        let situation = of(&[("one", &deny)]);
-        assert_eq!(egress(&situation, WORLD, Protocol::Other), Deny, "{rest}");
+        let fixture = of(&[("one", &deny)]);
+        assert_eq!(egress(&fixture, WORLD, Protocol::Other), Deny, "{rest}");
         assert_eq!(
-            egress(&situation, "10.0.0.2", tcp(80)),
+            egress(&fixture, "10.0.0.2", tcp(80)),
             Allow,
             "{rest}: a pod is not external"
         );
@@ -485,9 +485,9 @@ fn an_object_that_is_not_understood_denies_everything_external() {
     ] {
         let lowered = lowered(&object("one", spec));
         assert_eq!(codes(&lowered.diagnostics), [code], "{spec}");
-        let situation = cluster(lowered.entities);
-        assert_eq!(egress(&situation, WORLD, tcp(80)), Deny, "{spec}");
-        assert_eq!(egress(&situation, "10.0.0.2", tcp(80)), Allow, "{spec}");
+        let fixture = cluster(lowered.entities);
+        assert_eq!(egress(&fixture, WORLD, tcp(80)), Deny, "{spec}");
+        assert_eq!(egress(&fixture, "10.0.0.2", tcp(80)), Allow, "{spec}");
     }
     let newer = object("one", "rules: [{action: Allow, to: [{external: {}}]}]").replace("v1alpha1", "v2");
     let lowered = lowered(&newer);

@@ -4,18 +4,18 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot read its own table fails")]
 
 mod common;
-mod situation;
+mod fixture;
 
 use std::sync::Arc;
 
 use common::{codes, indent, lowered};
 use egret_policies::diagnostic::Code;
-use egret_policies::memory::Protocol;
-use egret_policies::memory::Verdict::{self, Allow, Deny};
 use egret_policies::model::cluster::Entity;
 use egret_policies::model::{Direction, Effect};
+use egret_policies::simulator::Protocol;
+use egret_policies::simulator::Verdict::{self, Allow, Deny};
 use egret_shared::net::Transport;
-use situation::{Situation, key, named_port, namespace, pod, tcp};
+use fixture::{Fixture, key, named_port, namespace, pod, tcp};
 
 const DEFAULT_DENY: &str = r#"{"ingress": {"isolation": "DefaultDeny"}}"#;
 
@@ -42,7 +42,7 @@ fn v1(spec: &str) -> Vec<Entity> {
 }
 
 /// `redis` in `shop`, a client beside it, and one in another namespace.
-fn cluster(more: impl IntoIterator<Item = Vec<Entity>>) -> Situation {
+fn cluster(more: impl IntoIterator<Item = Vec<Entity>>) -> Fixture {
     let mut redis = pod("shop/redis", "role=db", &["10.0.0.1", "fd00::1"]);
     redis.ports = vec![named_port("redis", Transport::Tcp, 6379)];
     let base = [
@@ -52,15 +52,15 @@ fn cluster(more: impl IntoIterator<Item = Vec<Entity>>) -> Situation {
         Entity::Pod(pod("shop/web", "role=frontend", &["10.0.0.2"])),
         Entity::Pod(pod("other/client", "role=frontend", &["10.0.0.3"])),
     ];
-    Situation::new(base.into_iter().chain(more.into_iter().flatten()))
+    Fixture::new(base.into_iter().chain(more.into_iter().flatten()))
 }
 
 const WEB: &str = "10.0.0.2";
 const OTHER: &str = "10.0.0.3";
 const OUTSIDE: &str = "203.0.113.1";
 
-fn to_redis(situation: &Situation, from: &str, protocol: Protocol) -> Verdict {
-    situation.ingress("shop/redis", from, protocol)
+fn to_redis(fixture: &Fixture, from: &str, protocol: Protocol) -> Verdict {
+    fixture.ingress("shop/redis", from, protocol)
 }
 
 const EXAMPLE_1: &str = "podSelector: {matchLabels: {role: db}}\ningress: [{from: [{podSelector: {matchLabels: {role: frontend}}}], ports: [{protocol: TCP, port: 6379}]}]";
@@ -136,8 +136,8 @@ fn rules_are_read_as_in_2016() {
         ),
     ] {
         let spec = format!("podSelector: {{}}\ningress: [{rule}]");
-        let situation = cluster([annotated("shop", DEFAULT_DENY), legacy(&spec)]);
-        assert_eq!(to_redis(&situation, from, protocol), verdict, "{id}: {rule}");
+        let fixture = cluster([annotated("shop", DEFAULT_DENY), legacy(&spec)]);
+        assert_eq!(to_redis(&fixture, from, protocol), verdict, "{id}: {rule}");
     }
 }
 
@@ -163,8 +163,8 @@ fn policies_are_read_as_in_2016() {
             Deny,
         ),
     ] {
-        let situation = cluster([annotated("shop", DEFAULT_DENY), legacy(spec)]);
-        assert_eq!(to_redis(&situation, from, protocol), verdict, "{id}: {spec}");
+        let fixture = cluster([annotated("shop", DEFAULT_DENY), legacy(spec)]);
+        assert_eq!(to_redis(&fixture, from, protocol), verdict, "{id}: {spec}");
     }
 }
 
@@ -222,18 +222,18 @@ fn the_annotation_isolates_every_pod_of_its_namespace_from_everyone() {
         r#"{"ingress": {"isolation": 1}}"#,
         r#"{"ingress": []}"#,
     ] {
-        let situation = cluster([annotated("shop", annotation)]);
+        let fixture = cluster([annotated("shop", annotation)]);
         for from in [WEB, OTHER, OUTSIDE] {
-            assert_eq!(to_redis(&situation, from, tcp(80)), Deny, "{annotation:?} {from}");
+            assert_eq!(to_redis(&fixture, from, tcp(80)), Deny, "{annotation:?} {from}");
         }
-        assert_eq!(situation.ingress("shop/web", OTHER, tcp(80)), Deny);
+        assert_eq!(fixture.ingress("shop/web", OTHER, tcp(80)), Deny);
         assert_eq!(
-            situation.ingress("other/client", WEB, tcp(80)),
+            fixture.ingress("other/client", WEB, tcp(80)),
             Allow,
             "P-3: its own namespace only"
         );
         assert_eq!(
-            situation.egress("shop/redis", OTHER, tcp(80)),
+            fixture.egress("shop/redis", OTHER, tcp(80)),
             Allow,
             "P-4: never egress"
         );
@@ -253,16 +253,16 @@ fn a_namespace_may_say_it_in_its_spec() {
         ("{finalizers: [kubernetes]}", Allow),
     ] {
         let text = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop}}\nspec: {spec}\n");
-        let situation = cluster([lowered(&text).entities]);
-        assert_eq!(to_redis(&situation, WEB, tcp(80)), verdict, "{spec}");
+        let fixture = cluster([lowered(&text).entities]);
+        assert_eq!(to_redis(&fixture, WEB, tcp(80)), verdict, "{spec}");
     }
 }
 
 /// P-7.
 #[test]
 fn the_own_node_always_reaches_its_pods() {
-    let situation = cluster([annotated("shop", DEFAULT_DENY)]);
-    let decision = situation.decide_connection(&egret_policies::memory::Connection {
+    let fixture = cluster([annotated("shop", DEFAULT_DENY)]);
+    let decision = fixture.decide_connection(&egret_policies::simulator::Connection {
         pod: key("shop/redis"),
         direction: Direction::Ingress,
         peer: "192.0.2.1".parse().unwrap(),
@@ -275,31 +275,31 @@ fn the_own_node_always_reaches_its_pods() {
 /// P-8 with both forms at once: what either allows is allowed.
 #[test]
 fn both_forms_add_up_in_an_annotated_namespace() {
-    let situation = cluster([
+    let fixture = cluster([
         annotated("shop", DEFAULT_DENY),
         legacy("podSelector: {}\ningress: [{ports: [{port: 1}]}]"),
         v1("podSelector: {}\ningress: [{ports: [{port: 2}]}]"),
     ]);
-    let allowed = [1, 2, 3].map(|port| to_redis(&situation, WEB, tcp(port)));
+    let allowed = [1, 2, 3].map(|port| to_redis(&fixture, WEB, tcp(port)));
     assert_eq!(allowed, [Allow, Allow, Deny]);
 }
 
 /// P-6: what is open when the namespace is closed is asked again, and so is what an object had opened.
 #[test]
 fn open_connections_are_asked_again_when_a_namespace_closes() {
-    let mut situation = cluster([legacy("podSelector: {}\ningress: [{}]")]);
+    let mut fixture = cluster([legacy("podSelector: {}\ningress: [{}]")]);
     let asked = |batch: egret_policies::rules::Batch| {
         batch
             .reevaluate
             .contains(&(key("shop/redis"), Direction::Ingress))
     };
     let annotation = annotated("shop", DEFAULT_DENY).pop().unwrap();
-    assert!(asked(situation.apply(annotation.clone())));
+    assert!(asked(fixture.apply(annotation.clone())));
     let object = legacy("podSelector: {}").pop().unwrap();
-    assert!(asked(situation.apply(object)));
-    assert_eq!(to_redis(&situation, WEB, tcp(80)), Deny);
-    situation.delete(annotation.key());
-    assert_eq!(to_redis(&situation, WEB, tcp(80)), Allow, "P-2 again");
+    assert!(asked(fixture.apply(object)));
+    assert_eq!(to_redis(&fixture, WEB, tcp(80)), Deny);
+    fixture.delete(annotation.key());
+    assert_eq!(to_redis(&fixture, WEB, tcp(80)), Allow, "P-2 again");
 }
 
 /// P-16, and P-5: rules are asked of who opens a connection, so there is no egress to write.

@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{codes, indent, labels, lowered_as, policy, rules};
-use egret_policies::api::Reading;
+use egret_policies::api::UnknownFields;
 use egret_policies::diagnostic::{Code, Severity};
 use egret_policies::model::cluster::Entity;
 use egret_policies::model::{
@@ -503,7 +503,7 @@ fn an_unknown_field_of_the_spec_closes_everything() {
 #[test]
 fn read_as_stored_unknown_fields_are_dropped_with_a_warning() {
     let text = np("podSelector: {}\nfoo: 1\ningress:\n- form: [{podSelector: {}}]\n- null");
-    let lowered = lowered_as(&text, Reading::AsStored);
+    let lowered = lowered_as(&text, UnknownFields::AsStored);
     let Entity::Policy(policy) = &lowered.entities[0] else {
         panic!("{lowered:?}");
     };

@@ -2,20 +2,20 @@
 //! ends in the same state; and on the way it never allows what neither end of a batch allows.
 
 mod random;
-mod situation;
+mod fixture;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use egret_policies::compiler::{Event, Settings};
-use egret_policies::memory::{Connection, Memory, Verdict};
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::rules::{Batch, Member, MembersChanged};
+use egret_policies::simulator::{Connection, Simulator, Verdict};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use fixture::{Fixture, START, Say, admin_policy, allow, deny, labels, pass, pod, pods, settings};
 use random::{churn, connections, dns, entering, entity};
-use situation::{START, Say, Situation, admin_policy, allow, deny, labels, pass, pod, pods, settings};
 
 /// Objects by key: of two with one key the later counts.
 fn last_of_each(entities: &[Entity]) -> BTreeMap<EntityKey, Entity> {
@@ -37,7 +37,7 @@ proptest! {
     ) {
         let goal = last_of_each(&goal);
         let settings = Settings { dns, ..settings() };
-        let mut by_detour = Situation::with(settings.clone(), []);
+        let mut by_detour = Fixture::with(settings.clone(), []);
         for (entity, is_deleted, is_polled) in detours {
             let key = entity.key();
             by_detour.tell(Event::Apply(entity));
@@ -60,7 +60,7 @@ proptest! {
             }
         }
         by_detour.poll();
-        let at_once = Situation::with(settings, goal.into_values());
+        let at_once = Fixture::with(settings, goal.into_values());
         prop_assert_eq!(by_detour.memory, at_once.memory);
     }
 
@@ -70,7 +70,7 @@ proptest! {
         start in vec(entity(), 1..20),
         changes in vec(vec(entity(), 1..6), 1..4),
     ) {
-        hold_through(Situation::with(Settings { dns, ..settings() }, start), changes);
+        hold_through(Fixture::with(Settings { dns, ..settings() }, start), changes);
     }
 
     #[test]
@@ -78,29 +78,29 @@ proptest! {
         start in vec(churn(), 4..20),
         changes in vec(vec(churn(), 1..6), 1..6),
     ) {
-        hold_through(Situation::new(start), changes);
+        hold_through(Fixture::new(start), changes);
     }
 }
 
-fn hold_through(mut situation: Situation, changes: Vec<Vec<Entity>>) {
+fn hold_through(mut fixture: Fixture, changes: Vec<Vec<Entity>>) {
     for change in changes {
-        let (old, world) = (situation.memory.clone(), situation.world.clone());
+        let (old, world) = (fixture.memory.clone(), fixture.world.clone());
         for entity in change {
-            situation.tell(Event::Apply(entity));
+            fixture.tell(Event::Apply(entity));
         }
         let mut batches = Vec::new();
-        while let Some(batch) = situation.compiler.poll_batch(START) {
-            situation.memory.apply(&batch, START).expect("the batch applies");
+        while let Some(batch) = fixture.compiler.poll_batch(START) {
+            fixture.memory.apply(&batch, START).expect("the batch applies");
             batches.push(batch);
         }
         // What comes to the pods or leaves them may be half known for a moment.
-        let is_passing = |address| world.owner(address).is_some() != situation.world.owner(address).is_some();
-        hold_between(&old, &situation.memory, &batches, is_passing);
-        hold_reevaluated(&old, &situation.memory, &batches);
+        let is_passing = |address| world.owner(address).is_some() != fixture.world.owner(address).is_some();
+        hold_between(&old, &fixture.memory, &batches, is_passing);
+        hold_reevaluated(&old, &fixture.memory, &batches);
     }
 }
 
-fn hold_between(old: &Memory, new: &Memory, batches: &[Batch], is_passing: impl Fn(IpAddr) -> bool) {
+fn hold_between(old: &Simulator, new: &Simulator, batches: &[Batch], is_passing: impl Fn(IpAddr) -> bool) {
     let mut between = old.clone();
     for step in batches.iter().flat_map(steps) {
         between.apply(&step, START).expect("a step of a batch applies");
@@ -124,7 +124,12 @@ fn hold_between(old: &Memory, new: &Memory, batches: &[Batch], is_passing: impl 
     }
 }
 
-fn hold_entering_between(old: &Memory, between: &Memory, new: &Memory, is_passing: impl Fn(IpAddr) -> bool) {
+fn hold_entering_between(
+    old: &Simulator,
+    between: &Simulator,
+    new: &Simulator,
+    is_passing: impl Fn(IpAddr) -> bool,
+) {
     for connection in entering().into_iter().filter(|one| !is_passing(one.destination)) {
         let [before, now, after] =
             [old, between, new].map(|memory| memory.decide_entering(connection, START).verdict);
@@ -136,7 +141,7 @@ fn hold_entering_between(old: &Memory, between: &Memory, new: &Memory, is_passin
 }
 
 /// Whatever was allowed and is not any more is asked again; where that is for the sake of members, for the sake of its peer.
-fn hold_reevaluated(old: &Memory, new: &Memory, batches: &[Batch]) {
+fn hold_reevaluated(old: &Simulator, new: &Simulator, batches: &[Batch]) {
     let is_asked = |connection: &Connection| {
         let asked = (connection.pod.clone(), connection.direction);
         batches.iter().any(|batch| {
@@ -224,15 +229,15 @@ fn a_pod_that_comes_to_another_node_or_leaves_it_writes_no_rules() {
     let client = Entity::Pod(pod("default/client", "app=client", &["10.0.0.1"]));
     let mut elsewhere = pod("default/web", "app=web,tier=shop", &["10.0.0.2"]);
     elsewhere.node = Some("elsewhere".into());
-    let mut situation = Situation::new([client, Entity::Policy(policy)]);
-    let batch = situation.apply(Entity::Pod(elsewhere.clone()));
+    let mut fixture = Fixture::new([client, Entity::Policy(policy)]);
+    let batch = fixture.apply(Entity::Pod(elsewhere.clone()));
     assert_eq!((batch.rules_replaced, batch.members_changed.len()), (vec![], 2));
     elsewhere.labels = labels("app=other,tier=other");
-    let batch = situation.apply(Entity::Pod(elsewhere.clone()));
+    let batch = fixture.apply(Entity::Pod(elsewhere.clone()));
     assert!(!batch.rules_replaced.is_empty(), "a label changes aside");
-    let batch = situation.apply(Entity::Pod(pod("default/other", "app=web", &["10.0.0.3"])));
+    let batch = fixture.apply(Entity::Pod(pod("default/other", "app=web", &["10.0.0.3"])));
     assert_eq!(batch.rules_replaced.len(), 1, "its own");
-    let batch = situation.delete(EntityKey::Pod(elsewhere.key));
+    let batch = fixture.delete(EntityKey::Pod(elsewhere.key));
     assert_eq!(batch.rules_replaced, []);
 }
 
@@ -249,7 +254,7 @@ fn a_pod_that_leaves_this_node_writes_no_rules_of_others() {
     let start = || {
         let client = pod("default/client", "team=a", &["10.0.0.1"]);
         let pods = [client, gone.clone(), web.clone()].map(Entity::Pod);
-        Situation::new(pods.into_iter().chain([Entity::Policy(policy.clone())]))
+        Fixture::new(pods.into_iter().chain([Entity::Policy(policy.clone())]))
     };
     let (mut alone, mut with_a_label) = (start(), start());
     let batch = alone.delete(EntityKey::Pod(gone.key.clone()));

@@ -1,27 +1,27 @@
 //! What no name opens, whoever answers: nodes, the API server, and Services.
 
-mod situation;
+mod fixture;
 
 use egret_policies::compiler::{Event, Settings};
-use egret_policies::memory::Connection;
-use egret_policies::memory::Verdict::{Allow, Deny};
 use egret_policies::model::cluster::{ApiServerAddresses, EndpointSlice, Entity, NodeAddressReport, Service};
 use egret_policies::model::{Direction, Policy};
 use egret_policies::records::{NamesMayOpen, RecordSettings};
+use egret_policies::simulator::Connection;
+use egret_policies::simulator::Verdict::{Allow, Deny};
 use egret_shared::pod::PodKey;
 
-use situation::*;
+use fixture::*;
 
 /// Pods of app=client are isolated but for these names.
 fn names_only(list: &[&str]) -> Policy {
     network_policy("default/names", "app=client").egress(vec![allow(names(list))])
 }
 
-fn with_records(records: RecordSettings, list: &[&str]) -> Situation {
+fn with_records(records: RecordSettings, list: &[&str]) -> Fixture {
     with_policy(records, names_only(list))
 }
 
-fn with_policy(records: RecordSettings, policy: Policy) -> Situation {
+fn with_policy(records: RecordSettings, policy: Policy) -> Fixture {
     let settings = Settings {
         records,
         ..settings()
@@ -31,11 +31,11 @@ fn with_policy(records: RecordSettings, policy: Policy) -> Situation {
         Entity::Pod(pod("default/other", "app=client", &["10.0.0.2"])),
         Entity::Policy(policy),
     ];
-    Situation::with(settings, entities)
+    Fixture::with(settings, entities)
 }
 
-fn reaches(situation: &Situation, pod: &str, peer: &str) -> bool {
-    situation.egress(pod, peer, tcp(443)) == Allow
+fn reaches(fixture: &Fixture, pod: &str, peer: &str) -> bool {
+    fixture.egress(pod, peer, tcp(443)) == Allow
 }
 
 /// An address of the cluster itself, what says so, and whether a name opens it: without and with `node`, and in each
@@ -144,9 +144,9 @@ fn of_the_cluster() -> Vec<Belonging> {
 }
 
 /// Not every object of another makes a batch due. Returns whose connections are asked again.
-fn tell(situation: &mut Situation, event: Event) -> Vec<(PodKey, Direction)> {
-    situation.tell(event);
-    situation.poll().map_or_else(Vec::new, |batch| batch.reevaluate)
+fn tell(fixture: &mut Fixture, event: Event) -> Vec<(PodKey, Direction)> {
+    fixture.tell(event);
+    fixture.poll().map_or_else(Vec::new, |batch| batch.reevaluate)
 }
 
 #[test]
@@ -159,8 +159,8 @@ fn no_name_opens_a_node_the_api_server_or_a_service_unless_it_may() {
                     ..RecordSettings::default()
                 };
                 let said = format!("{what}, node {node}, API server {api_server}");
-                let answer = |situation: &mut Situation| {
-                    situation.observe("10.0.0.1", "api.example.test", &[ip(address)], 600);
+                let answer = |fixture: &mut Fixture| {
+                    fixture.observe("10.0.0.1", "api.example.test", &[ip(address)], 600);
                 };
                 let mut before = with_records(records.clone(), &["api.example.test"]);
                 answer(&mut before);
@@ -207,12 +207,12 @@ fn no_name_opens_a_node_the_api_server_or_a_service_unless_it_may() {
 
 #[test]
 fn what_ended_goes_on_under_no_rule_where_no_name_may_open_it() {
-    let mut situation = with_records(RecordSettings::default(), &["api.example.test"]);
-    situation.observe("10.0.0.1", "api.example.test", &[ip("192.0.2.2")], 10);
-    situation.apply(node("there", "", &["192.0.2.2"]));
-    situation.sleep(41);
-    assert_eq!(situation.compiler.record_stats().protected, 0);
-    situation.apply(Entity::Policy(names_only(&["*.example.test"])));
+    let mut fixture = with_records(RecordSettings::default(), &["api.example.test"]);
+    fixture.observe("10.0.0.1", "api.example.test", &[ip("192.0.2.2")], 10);
+    fixture.apply(node("there", "", &["192.0.2.2"]));
+    fixture.sleep(41);
+    assert_eq!(fixture.compiler.record_stats().protected, 0);
+    fixture.apply(Entity::Policy(names_only(&["*.example.test"])));
     let open = Connection {
         pod: key("default/client"),
         direction: Direction::Egress,
@@ -220,12 +220,12 @@ fn what_ended_goes_on_under_no_rule_where_no_name_may_open_it() {
         peer_is_own_node: false,
         protocol: tcp(443),
     };
-    situation.decide_connection(&open);
-    assert_eq!(situation.memory.decide_open(&open, situation.now).verdict, Deny);
+    fixture.decide_connection(&open);
+    assert_eq!(fixture.memory.decide_open(&open, fixture.now).verdict, Deny);
 }
 
 /// Whether what the client opened to that address goes on when its rules are asked again; the oracle says the same.
-fn goes_on(situation: &Situation, address: &str) -> bool {
+fn goes_on(fixture: &Fixture, address: &str) -> bool {
     let open = Connection {
         pod: key("default/client"),
         direction: Direction::Egress,
@@ -233,19 +233,19 @@ fn goes_on(situation: &Situation, address: &str) -> bool {
         peer_is_own_node: false,
         protocol: tcp(443),
     };
-    situation.decide_connection(&open);
-    situation.memory.decide_open(&open, situation.now).verdict == Allow
+    fixture.decide_connection(&open);
+    fixture.memory.decide_open(&open, fixture.now).verdict == Allow
 }
 
 #[test]
 fn what_is_over_goes_on_only_while_the_address_is_not_the_clusters_own() {
-    type Step = fn(&mut Situation);
-    let take: Step = |situation| situation.tell(Event::Apply(node("there", "", &["192.0.2.2"])));
-    let take_too: Step = |situation| situation.tell(Event::Apply(node("elsewhere", "", &["192.0.2.2"])));
-    let give: Step = |situation| situation.tell(Event::Delete(node("there", "", &[]).key()));
-    let give_too: Step = |situation| situation.tell(Event::Delete(node("elsewhere", "", &[]).key()));
-    let end: Step = |situation| situation.sleep(41);
-    let poll: Step = |situation| drop(situation.poll());
+    type Step = fn(&mut Fixture);
+    let take: Step = |fixture| fixture.tell(Event::Apply(node("there", "", &["192.0.2.2"])));
+    let take_too: Step = |fixture| fixture.tell(Event::Apply(node("elsewhere", "", &["192.0.2.2"])));
+    let give: Step = |fixture| fixture.tell(Event::Delete(node("there", "", &[]).key()));
+    let give_too: Step = |fixture| fixture.tell(Event::Delete(node("elsewhere", "", &[]).key()));
+    let end: Step = |fixture| fixture.sleep(41);
+    let poll: Step = |fixture| drop(fixture.poll());
     let orders: [(&str, &[Step]); 7] = [
         ("taken, over", &[take, end]),
         ("taken, told, over", &[take, poll, end]),
@@ -260,24 +260,20 @@ fn what_is_over_goes_on_only_while_the_address_is_not_the_clusters_own() {
     for (what, steps) in orders {
         for (policy, goes_on_by_name) in [(&allow, true), (&deny, false)] {
             let said = format!("{what}, by name {goes_on_by_name}");
-            let mut situation = with_policy(RecordSettings::default(), policy.clone());
-            situation.observe("10.0.0.1", "api.example.test", &[ip("192.0.2.2")], 10);
-            assert_eq!(goes_on(&situation, "192.0.2.2"), goes_on_by_name, "{said}");
-            steps.iter().for_each(|step| step(&mut situation));
-            let asked = situation.poll().map_or_else(Vec::new, |batch| batch.reevaluate);
-            assert_eq!(
-                goes_on(&situation, "192.0.2.2"),
-                !goes_on_by_name,
-                "{said}: taken"
-            );
+            let mut fixture = with_policy(RecordSettings::default(), policy.clone());
+            fixture.observe("10.0.0.1", "api.example.test", &[ip("192.0.2.2")], 10);
+            assert_eq!(goes_on(&fixture, "192.0.2.2"), goes_on_by_name, "{said}");
+            steps.iter().for_each(|step| step(&mut fixture));
+            let asked = fixture.poll().map_or_else(Vec::new, |batch| batch.reevaluate);
+            assert_eq!(goes_on(&fixture, "192.0.2.2"), !goes_on_by_name, "{said}: taken");
             if goes_on_by_name && what != "taken by two" && what != "taken, told, over" {
                 assert_eq!(asked, [(key("default/client"), Direction::Egress)], "{said}");
             }
-            give(&mut situation);
-            give_too(&mut situation);
-            situation.poll();
+            give(&mut fixture);
+            give_too(&mut fixture);
+            fixture.poll();
             assert_eq!(
-                goes_on(&situation, "192.0.2.2"),
+                goes_on(&fixture, "192.0.2.2"),
                 goes_on_by_name,
                 "{said}: given up"
             );
@@ -309,24 +305,24 @@ fn forms(address: &str) -> Vec<String> {
 }
 
 /// Whether the client reaches an address that it is told for a name that it may ask.
-fn is_opened(situation: &mut Situation, address: &str) -> bool {
-    situation.observe("10.0.0.1", "api.example.test", &[ip(address)], 600);
+fn is_opened(fixture: &mut Fixture, address: &str) -> bool {
+    fixture.observe("10.0.0.1", "api.example.test", &[ip(address)], 600);
     let canonical = ip(address).to_canonical().to_string();
-    reaches(situation, "default/client", &canonical)
+    reaches(fixture, "default/client", &canonical)
 }
 
 #[test]
 fn no_name_opens_a_metadata_service_of_a_cloud_unless_it_is_configured() {
     for service in METADATA_SERVICES {
         for address in forms(service) {
-            let mut situation = with_records(RecordSettings::default(), &["api.example.test"]);
-            assert!(!is_opened(&mut situation, &address), "{address}");
+            let mut fixture = with_records(RecordSettings::default(), &["api.example.test"]);
+            assert!(!is_opened(&mut fixture, &address), "{address}");
             let configured = RecordSettings {
                 protected: Vec::new(),
                 ..RecordSettings::default()
             };
-            let mut situation = with_records(configured, &["api.example.test"]);
-            assert!(is_opened(&mut situation, &address), "{address}: configured");
+            let mut fixture = with_records(configured, &["api.example.test"]);
+            assert!(is_opened(&mut fixture, &address), "{address}: configured");
         }
     }
     let neighbours = [
@@ -340,21 +336,21 @@ fn no_name_opens_a_metadata_service_of_a_cloud_unless_it_is_configured() {
         "64:ff9b:1::100.100.100.200",
     ];
     for address in neighbours {
-        let mut situation = with_records(RecordSettings::default(), &["api.example.test"]);
-        assert!(is_opened(&mut situation, address), "{address}: a neighbour");
+        let mut fixture = with_records(RecordSettings::default(), &["api.example.test"]);
+        assert!(is_opened(&mut fixture, address), "{address}: a neighbour");
     }
 }
 
 #[test]
 fn no_name_opens_a_node_or_loopback_behind_a_nat64() {
-    let mut situation = with_records(RecordSettings::default(), &["api.example.test"]);
-    assert!(!is_opened(&mut situation, "64:ff9b::127.0.0.1"));
-    assert!(is_opened(&mut situation, "64:ff9b::192.0.2.2"));
-    tell(&mut situation, Event::Apply(node("there", "", &["192.0.2.2"])));
-    assert!(!reaches(&situation, "default/client", "64:ff9b::192.0.2.2"));
-    assert!(is_opened(&mut situation, "64:ff9b::192.0.2.3"));
-    tell(&mut situation, Event::Delete(node("there", "", &[]).key()));
-    assert!(reaches(&situation, "default/client", "64:ff9b::192.0.2.2"));
+    let mut fixture = with_records(RecordSettings::default(), &["api.example.test"]);
+    assert!(!is_opened(&mut fixture, "64:ff9b::127.0.0.1"));
+    assert!(is_opened(&mut fixture, "64:ff9b::192.0.2.2"));
+    tell(&mut fixture, Event::Apply(node("there", "", &["192.0.2.2"])));
+    assert!(!reaches(&fixture, "default/client", "64:ff9b::192.0.2.2"));
+    assert!(is_opened(&mut fixture, "64:ff9b::192.0.2.3"));
+    tell(&mut fixture, Event::Delete(node("there", "", &[]).key()));
+    assert!(reaches(&fixture, "default/client", "64:ff9b::192.0.2.2"));
 }
 
 /// A NetworkPolicy exempts what a pod sends to itself; this denies all but the names.
@@ -365,25 +361,25 @@ fn nothing_but(list: &[&str]) -> Policy {
 
 #[test]
 fn no_name_opens_the_asking_pods_own_addresses() {
-    let mut situation = with_policy(RecordSettings::default(), nothing_but(&["api.example.test"]));
+    let mut fixture = with_policy(RecordSettings::default(), nothing_but(&["api.example.test"]));
     for address in ["10.0.0.1", "::ffff:10.0.0.1", "64:ff9b::10.0.0.1"] {
-        assert!(!is_opened(&mut situation, address), "{address}");
+        assert!(!is_opened(&mut fixture, address), "{address}");
     }
-    assert!(is_opened(&mut situation, "10.0.0.2"), "another pod's");
+    assert!(is_opened(&mut fixture, "10.0.0.2"), "another pod's");
     // The other pod may use what is not its own, though the first may not.
-    situation.observe("10.0.0.2", "api.example.test", &[ip("10.0.0.1")], 600);
-    assert!(reaches(&situation, "default/other", "10.0.0.1"));
-    assert!(!reaches(&situation, "default/client", "10.0.0.1"));
+    fixture.observe("10.0.0.2", "api.example.test", &[ip("10.0.0.1")], 600);
+    assert!(reaches(&fixture, "default/other", "10.0.0.1"));
+    assert!(!reaches(&fixture, "default/client", "10.0.0.1"));
 }
 
 #[test]
 fn an_address_that_the_pod_gets_later_is_closed_from_then_on() {
-    let mut situation = with_policy(RecordSettings::default(), nothing_but(&["api.example.test"]));
-    assert!(is_opened(&mut situation, "fd00::1"));
+    let mut fixture = with_policy(RecordSettings::default(), nothing_but(&["api.example.test"]));
+    assert!(is_opened(&mut fixture, "fd00::1"));
     let both = pod("default/client", "app=client", &["10.0.0.1", "fd00::1"]);
-    tell(&mut situation, Event::Apply(Entity::Pod(both)));
-    assert!(!reaches(&situation, "default/client", "fd00::1"));
-    assert!(is_opened(&mut situation, "fd00::2"));
+    tell(&mut fixture, Event::Apply(Entity::Pod(both)));
+    assert!(!reaches(&fixture, "default/client", "fd00::1"));
+    assert!(is_opened(&mut fixture, "fd00::2"));
 }
 
 #[test]
@@ -397,21 +393,21 @@ fn no_name_opens_what_the_node_holds_as_long_as_it_does() {
             },
             ..RecordSettings::default()
         };
-        let mut situation = with_records(records, &["api.example.test"]);
-        situation.tell(holds(&["10.244.1.1", "172.17.0.1"]));
-        assert_eq!(is_opened(&mut situation, "10.244.1.1"), expected);
-        assert_eq!(is_opened(&mut situation, "64:ff9b::10.244.1.1"), expected);
-        assert!(is_opened(&mut situation, "10.244.1.2"), "nobody's");
+        let mut fixture = with_records(records, &["api.example.test"]);
+        fixture.tell(holds(&["10.244.1.1", "172.17.0.1"]));
+        assert_eq!(is_opened(&mut fixture, "10.244.1.1"), expected);
+        assert_eq!(is_opened(&mut fixture, "64:ff9b::10.244.1.1"), expected);
+        assert!(is_opened(&mut fixture, "10.244.1.2"), "nobody's");
         // One goes, one stays, and one comes that a pod was told before.
-        tell(&mut situation, holds(&["172.17.0.1", "10.244.1.2"]));
+        tell(&mut fixture, holds(&["172.17.0.1", "10.244.1.2"]));
         for (address, reached) in [
             ("10.244.1.1", true),
             ("10.244.1.2", expected),
             ("172.17.0.1", expected),
         ] {
-            situation.observe("10.0.0.1", "api.example.test", &[ip(address)], 600);
+            fixture.observe("10.0.0.1", "api.example.test", &[ip(address)], 600);
             assert_eq!(
-                reaches(&situation, "default/client", address),
+                reaches(&fixture, "default/client", address),
                 reached,
                 "{address}, {opens}"
             );
@@ -422,16 +418,16 @@ fn no_name_opens_what_the_node_holds_as_long_as_it_does() {
             addresses: vec![ip("10.244.1.2")],
         };
         tell(
-            &mut situation,
+            &mut fixture,
             Event::Apply(Entity::NodeAddressReport(report.clone())),
         );
-        tell(&mut situation, holds(&[]));
-        assert_eq!(reaches(&situation, "default/client", "10.244.1.2"), expected);
-        assert!(reaches(&situation, "default/client", "172.17.0.1"));
+        tell(&mut fixture, holds(&[]));
+        assert_eq!(reaches(&fixture, "default/client", "10.244.1.2"), expected);
+        assert!(reaches(&fixture, "default/client", "172.17.0.1"));
         tell(
-            &mut situation,
+            &mut fixture,
             Event::Delete(Entity::NodeAddressReport(report).key()),
         );
-        assert!(reaches(&situation, "default/client", "10.244.1.2"));
+        assert!(reaches(&fixture, "default/client", "10.244.1.2"));
     }
 }

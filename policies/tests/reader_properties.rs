@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot read its own table fails")]
 
 use egret_policies::api::manifest::read;
-use egret_policies::api::{Kind, Reading};
+use egret_policies::api::{Kind, UnknownFields};
 use egret_policies::diagnostic::Severity;
-use egret_policies::lower::{lower, lower_as, subtract};
+use egret_policies::lower::{lower, lower_as};
 use egret_policies::model::cluster::Entity;
+use egret_policies::model::subtract;
 use egret_shared::net::IpNet;
 use proptest::prelude::*;
 
@@ -65,7 +66,7 @@ fn read_and_lower(text: &str) {
             assert!(!diagnostic.enforced.is_empty(), "{diagnostic}");
             assert!(!diagnostic.to_string().contains('\n'), "{diagnostic}");
         }
-        let stored = lower_as(&document.object, Reading::AsStored);
+        let stored = lower_as(&document.object, UnknownFields::AsStored);
         assert_eq!(stored.entities.len(), lowered.entities.len());
         if let (Kind::Policy(_), Entity::Policy(policy)) = (document.object.kind, &lowered.entities[0]) {
             assert_eq!(policy.id.name, document.object.metadata.name);

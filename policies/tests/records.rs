@@ -1,6 +1,6 @@
 //! What a pod was told opens what its policies name, for that pod, while it lives.
 
-mod situation;
+mod fixture;
 #[path = "records/lives.rs"]
 mod lives;
 #[path = "records/limits.rs"]
@@ -12,16 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_policies::compiler::{Compiler, Event, Settings};
-use egret_policies::memory::Verdict::{Allow, Deny};
 use egret_policies::model::cluster::{Entity, EntityKey, Pod};
 use egret_policies::model::{Direction, Policy};
-use egret_policies::records::{Ledger, RecordLimits, RecordSettings, Remembered, RememberedChange, Walk};
+use egret_policies::records::{
+    PodSnapshot, RecordCursor, RecordLimits, RecordSettings, SnapshotBuilder, SnapshotChange,
+};
 use egret_policies::rules::Batch;
+use egret_policies::simulator::Verdict::{Allow, Deny};
 use egret_shared::name::NamePattern;
 use egret_shared::time::Timestamp;
 
+use fixture::*;
 use lives::next_life;
-use situation::*;
 
 const API: &str = "203.0.113.7";
 
@@ -38,11 +40,11 @@ fn names_only(list: &[&str]) -> Policy {
     network_policy("default/names", "app=client").egress(vec![allow(names(list))])
 }
 
-fn situation(list: &[&str]) -> Situation {
+fn fixture(list: &[&str]) -> Fixture {
     with_records(RecordSettings::default(), list)
 }
 
-fn with_records(records: RecordSettings, list: &[&str]) -> Situation {
+fn with_records(records: RecordSettings, list: &[&str]) -> Fixture {
     let settings = Settings {
         records,
         ..settings()
@@ -52,7 +54,7 @@ fn with_records(records: RecordSettings, list: &[&str]) -> Situation {
         Entity::Pod(other()),
         Entity::Policy(names_only(list)),
     ];
-    Situation::with(settings, entities)
+    Fixture::with(settings, entities)
 }
 
 fn without_grace() -> RecordSettings {
@@ -69,8 +71,8 @@ fn many(count: u32) -> Vec<IpAddr> {
         .collect()
 }
 
-fn reaches(situation: &Situation, pod: &str, peer: &str) -> bool {
-    situation.egress(pod, peer, tcp(443)) == Allow
+fn reaches(fixture: &Fixture, pod: &str, peer: &str) -> bool {
+    fixture.egress(pod, peer, tcp(443)) == Allow
 }
 
 fn added(batch: &Batch) -> usize {
@@ -83,20 +85,20 @@ fn added(batch: &Batch) -> usize {
 
 #[test]
 fn an_answer_opens_its_addresses_for_the_pod_that_asked_and_no_other() {
-    let mut situation = situation(&["api.example.test"]);
-    assert!(!reaches(&situation, "default/client", API));
-    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
-    assert!(reaches(&situation, "default/client", API));
-    assert!(!reaches(&situation, "default/other", API));
-    assert_eq!(situation.ingress("default/client", API, tcp(443)), Allow);
+    let mut fixture = fixture(&["api.example.test"]);
+    assert!(!reaches(&fixture, "default/client", API));
+    fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+    assert!(reaches(&fixture, "default/client", API));
+    assert!(!reaches(&fixture, "default/other", API));
+    assert_eq!(fixture.ingress("default/client", API, tcp(443)), Allow);
 }
 
 #[test]
 fn a_pod_may_ask_from_any_of_its_addresses() {
-    let mut situation = situation(&["api.example.test"]);
-    situation.observe("fd00::1", "api.example.test", &[ip(API), ip("2001:db8::7")], 60);
-    assert!(reaches(&situation, "default/client", API));
-    assert!(reaches(&situation, "default/client", "2001:db8::7"));
+    let mut fixture = fixture(&["api.example.test"]);
+    fixture.observe("fd00::1", "api.example.test", &[ip(API), ip("2001:db8::7")], 60);
+    assert!(reaches(&fixture, "default/client", API));
+    assert!(reaches(&fixture, "default/client", "2001:db8::7"));
 }
 
 #[test]
@@ -109,10 +111,10 @@ fn names_are_matched_by_whole_labels() {
         ("*.example.test", "example.test", false),
         ("*.example.test", "my-example.test", false),
     ] {
-        let mut situation = situation(&[pattern]);
-        situation.observe("10.0.0.1", question, &[ip(API)], 60);
+        let mut fixture = fixture(&[pattern]);
+        fixture.observe("10.0.0.1", question, &[ip(API)], 60);
         assert_eq!(
-            reaches(&situation, "default/client", API),
+            reaches(&fixture, "default/client", API),
             expected,
             "{pattern} {question}"
         );
@@ -121,94 +123,94 @@ fn names_are_matched_by_whole_labels() {
 
 #[test]
 fn a_record_ends_with_its_time_and_the_grace_without_a_batch() {
-    let mut situation = situation(&["api.example.test"]);
-    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
-    situation.sleep(89);
-    assert!(reaches(&situation, "default/client", API));
+    let mut fixture = fixture(&["api.example.test"]);
+    fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 60);
+    fixture.sleep(89);
+    assert!(reaches(&fixture, "default/client", API));
     assert_eq!(
-        situation.compiler.poll_timeout(),
+        fixture.compiler.poll_timeout(),
         Some(START.after(Duration::from_secs(90)))
     );
-    situation.sleep(1);
+    fixture.sleep(1);
     assert!(
-        !reaches(&situation, "default/client", API),
+        !reaches(&fixture, "default/client", API),
         "the kernel needs no compiler to drop it"
     );
-    situation.compiler.handle_timeout(situation.now);
-    assert_eq!(situation.poll(), None);
-    assert_eq!(situation.compiler.record_stats().records, 0);
-    assert_eq!(situation.compiler.poll_timeout(), None);
+    fixture.compiler.handle_timeout(fixture.now);
+    assert_eq!(fixture.poll(), None);
+    assert_eq!(fixture.compiler.record_stats().records, 0);
+    assert_eq!(fixture.compiler.poll_timeout(), None);
 }
 
 #[test]
 fn a_name_that_is_told_again_after_its_end_is_open_again() {
-    let mut situation = situation(&["api.example.test"]);
-    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
-    situation.sleep(41);
-    let batch = situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+    let mut fixture = fixture(&["api.example.test"]);
+    fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+    fixture.sleep(41);
+    let batch = fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
     assert_eq!(batch.map(|batch| added(&batch)), Some(1));
-    assert!(reaches(&situation, "default/client", API));
+    assert!(reaches(&fixture, "default/client", API));
 }
 
 #[test]
 fn a_newer_answer_extends_and_never_shortens() {
-    let mut situation = situation(&["api.example.test"]);
-    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 300);
-    let shorter = situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+    let mut fixture = fixture(&["api.example.test"]);
+    fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 300);
+    let shorter = fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
     assert_eq!(shorter.map(|batch| added(&batch)), Some(0));
-    let longer = situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 600);
+    let longer = fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 600);
     assert_eq!(
         longer.map(|batch| (added(&batch), batch.reevaluate)),
         Some((1, vec![]))
     );
-    situation.sleep(629);
-    assert!(reaches(&situation, "default/client", API));
-    situation.sleep(1);
-    assert!(!reaches(&situation, "default/client", API));
+    fixture.sleep(629);
+    assert!(reaches(&fixture, "default/client", API));
+    fixture.sleep(1);
+    assert!(!reaches(&fixture, "default/client", API));
 }
 
 #[test]
 fn a_shorter_answer_does_not_shorten_what_a_later_policy_finds() {
-    let mut situation = situation(&["www.example.test"]);
-    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 300);
-    situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
-    situation.apply(Entity::Policy(names_only(&["api.example.test"])));
-    situation.sleep(329);
-    assert!(reaches(&situation, "default/client", API));
-    situation.sleep(1);
-    assert!(!reaches(&situation, "default/client", API));
+    let mut fixture = fixture(&["www.example.test"]);
+    fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 300);
+    fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+    fixture.apply(Entity::Policy(names_only(&["api.example.test"])));
+    fixture.sleep(329);
+    assert!(reaches(&fixture, "default/client", API));
+    fixture.sleep(1);
+    assert!(!reaches(&fixture, "default/client", API));
 }
 
 #[test]
 fn each_address_has_its_own_end() {
-    let mut situation = situation(&["api.example.test"]);
-    situation.observe("10.0.0.1", "api.example.test", &[ip("203.0.113.1")], 10);
-    situation.observe("10.0.0.1", "api.example.test", &[ip("203.0.113.2")], 100);
-    situation.sleep(50);
-    assert!(!reaches(&situation, "default/client", "203.0.113.1"));
-    assert!(reaches(&situation, "default/client", "203.0.113.2"));
+    let mut fixture = fixture(&["api.example.test"]);
+    fixture.observe("10.0.0.1", "api.example.test", &[ip("203.0.113.1")], 10);
+    fixture.observe("10.0.0.1", "api.example.test", &[ip("203.0.113.2")], 100);
+    fixture.sleep(50);
+    assert!(!reaches(&fixture, "default/client", "203.0.113.1"));
+    assert!(reaches(&fixture, "default/client", "203.0.113.2"));
 }
 
 #[test]
 fn an_address_of_two_names_lives_as_long_as_the_longer_one() {
-    let mut situation = situation(&["*.example.test"]);
-    situation.observe("10.0.0.1", "a.example.test", &[ip(API)], 100);
-    situation.observe("10.0.0.1", "b.example.test", &[ip(API)], 10);
-    situation.sleep(41);
-    situation.compiler.handle_timeout(situation.now);
-    assert_eq!(situation.poll(), None);
-    assert!(reaches(&situation, "default/client", API));
+    let mut fixture = fixture(&["*.example.test"]);
+    fixture.observe("10.0.0.1", "a.example.test", &[ip(API)], 100);
+    fixture.observe("10.0.0.1", "b.example.test", &[ip(API)], 10);
+    fixture.sleep(41);
+    fixture.compiler.handle_timeout(fixture.now);
+    assert_eq!(fixture.poll(), None);
+    assert!(reaches(&fixture, "default/client", API));
 }
 
 #[test]
 fn a_time_to_live_of_zero_lives_for_the_grace_and_at_least_a_second() {
     for (records, millis) in [(RecordSettings::default(), 30_000), (without_grace(), 1_000)] {
-        let mut situation = with_records(records, &["api.example.test"]);
-        situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 0);
-        situation.now = Timestamp::from_millis(START.as_millis() + millis - 1);
-        assert!(reaches(&situation, "default/client", API));
-        situation.now = Timestamp::from_millis(START.as_millis() + millis);
-        assert!(!reaches(&situation, "default/client", API));
+        let mut fixture = with_records(records, &["api.example.test"]);
+        fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 0);
+        fixture.now = Timestamp::from_millis(START.as_millis() + millis - 1);
+        assert!(reaches(&fixture, "default/client", API));
+        fixture.now = Timestamp::from_millis(START.as_millis() + millis);
+        assert!(!reaches(&fixture, "default/client", API));
     }
 }
 
@@ -220,71 +222,71 @@ fn a_time_to_live_is_kept_within_its_bounds() {
         ..without_grace()
     };
     for (ttl, lives) in [(1, 10), (15, 15), (1_000_000, 20)] {
-        let mut situation = with_records(bounded.clone(), &["api.example.test"]);
-        situation.observe("10.0.0.1", "api.example.test", &[ip(API)], ttl);
-        situation.sleep(lives - 1);
-        assert!(reaches(&situation, "default/client", API), "{ttl}");
-        situation.sleep(1);
-        assert!(!reaches(&situation, "default/client", API), "{ttl}");
+        let mut fixture = with_records(bounded.clone(), &["api.example.test"]);
+        fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], ttl);
+        fixture.sleep(lives - 1);
+        assert!(reaches(&fixture, "default/client", API), "{ttl}");
+        fixture.sleep(1);
+        assert!(!reaches(&fixture, "default/client", API), "{ttl}");
     }
 }
 
 #[test]
 fn telling_an_old_answer_again_does_not_make_it_live_longer() {
-    let mut situation = situation(&["api.example.test"]);
-    let told = answer("10.0.0.1", "api.example.test", &[ip(API)], situation.now, 10);
-    situation.tell(Event::Observed(told.clone()));
-    situation.poll();
-    situation.sleep(35);
-    situation.tell(Event::Observed(told.clone()));
-    situation.poll();
-    assert!(reaches(&situation, "default/client", API));
-    situation.sleep(5);
-    situation.tell(Event::Observed(told));
-    situation.poll();
-    assert!(!reaches(&situation, "default/client", API));
+    let mut fixture = fixture(&["api.example.test"]);
+    let told = answer("10.0.0.1", "api.example.test", &[ip(API)], fixture.now, 10);
+    fixture.tell(Event::Observed(told.clone()));
+    fixture.poll();
+    fixture.sleep(35);
+    fixture.tell(Event::Observed(told.clone()));
+    fixture.poll();
+    assert!(reaches(&fixture, "default/client", API));
+    fixture.sleep(5);
+    fixture.tell(Event::Observed(told));
+    fixture.poll();
+    assert!(!reaches(&fixture, "default/client", API));
 }
 
 #[test]
 fn a_policy_that_comes_later_works_from_history() {
-    let mut situation = situation(&["www.example.test"]);
+    let mut fixture = fixture(&["www.example.test"]);
     assert_eq!(
-        situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 60),
+        fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 60),
         None,
         "nothing asks for the name, so there is nothing to wait for"
     );
-    situation.apply(Entity::Policy(names_only(&["*.example.test"])));
-    assert!(reaches(&situation, "default/client", API));
-    assert!(!reaches(&situation, "default/other", API));
+    fixture.apply(Entity::Policy(names_only(&["*.example.test"])));
+    assert!(reaches(&fixture, "default/client", API));
+    assert!(!reaches(&fixture, "default/other", API));
 }
 
 #[test]
 fn an_answer_waits_for_a_pod_that_is_not_known_yet() {
-    let mut situation = situation(&["api.example.test"]);
-    let told = answer("10.0.0.9", "api.example.test", &[ip(API)], situation.now, 60);
-    situation.compiler.handle(Event::Observed(told), situation.now);
-    situation.sleep(1);
+    let mut fixture = fixture(&["api.example.test"]);
+    let told = answer("10.0.0.9", "api.example.test", &[ip(API)], fixture.now, 60);
+    fixture.compiler.handle(Event::Observed(told), fixture.now);
+    fixture.sleep(1);
     let late = Entity::Pod(pod("default/late", "app=client", &["10.0.0.9"]));
-    situation.compiler.handle(Event::Apply(late), situation.now);
-    situation.poll();
-    let decision = situation.memory.decide(&to_api("default/late"), situation.now);
+    fixture.compiler.handle(Event::Apply(late), fixture.now);
+    fixture.poll();
+    let decision = fixture.memory.decide(&to_api("default/late"), fixture.now);
     assert_eq!(decision.verdict, Allow);
 }
 
 #[test]
 fn an_answer_to_a_pod_that_is_gone_does_not_wait_for_the_next_one() {
-    let mut situation = situation(&["api.example.test"]);
-    situation.delete(EntityKey::Pod(key("default/other")));
-    let told = answer("10.0.0.2", "api.example.test", &[ip(API)], situation.now, 60);
-    situation.compiler.handle(Event::Observed(told), situation.now);
-    assert_eq!(situation.compiler.record_stats().unattributed, 1);
-    situation.apply(Entity::Pod(pod("default/next", "app=client", &["10.0.0.2"])));
-    let decision = situation.memory.decide(&to_api("default/next"), situation.now);
+    let mut fixture = fixture(&["api.example.test"]);
+    fixture.delete(EntityKey::Pod(key("default/other")));
+    let told = answer("10.0.0.2", "api.example.test", &[ip(API)], fixture.now, 60);
+    fixture.compiler.handle(Event::Observed(told), fixture.now);
+    assert_eq!(fixture.compiler.record_stats().unattributed, 1);
+    fixture.apply(Entity::Pod(pod("default/next", "app=client", &["10.0.0.2"])));
+    let decision = fixture.memory.decide(&to_api("default/next"), fixture.now);
     assert_eq!(decision.verdict, Deny);
 }
 
-fn to_api(pod: &str) -> egret_policies::memory::Connection {
-    egret_policies::memory::Connection {
+fn to_api(pod: &str) -> egret_policies::simulator::Connection {
+    egret_policies::simulator::Connection {
         pod: key(pod),
         direction: Direction::Egress,
         peer: ip(API),
@@ -295,25 +297,25 @@ fn to_api(pod: &str) -> egret_policies::memory::Connection {
 
 #[test]
 fn an_answer_to_a_pod_of_another_node_is_not_kept() {
-    let mut situation = situation(&["api.example.test"]);
+    let mut fixture = fixture(&["api.example.test"]);
     let mut there = pod("default/there", "app=client", &["10.0.0.9"]);
     there.node = Some("there".into());
-    situation.apply(Entity::Pod(there));
-    situation.observe("10.0.0.9", "api.example.test", &[ip(API)], 60);
-    let stats = situation.compiler.record_stats();
+    fixture.apply(Entity::Pod(there));
+    fixture.observe("10.0.0.9", "api.example.test", &[ip(API)], 60);
+    let stats = fixture.compiler.record_stats();
     assert_eq!((stats.records, stats.unattributed), (0, 1));
 }
 
 #[test]
 fn another_pod_with_the_address_was_told_nothing() {
-    let mut situation = situation(&["api.example.test"]);
-    situation.observe("10.0.0.2", "api.example.test", &[ip(API)], 60);
-    assert!(reaches(&situation, "default/other", API));
-    situation.delete(EntityKey::Pod(key("default/other")));
-    situation.apply(Entity::Pod(pod("default/next", "app=client", &["10.0.0.2"])));
-    assert!(!reaches(&situation, "default/next", API));
-    situation.apply(Entity::Pod(pod("default/other", "app=client", &["10.0.0.3"])));
-    assert!(!reaches(&situation, "default/other", API));
+    let mut fixture = fixture(&["api.example.test"]);
+    fixture.observe("10.0.0.2", "api.example.test", &[ip(API)], 60);
+    assert!(reaches(&fixture, "default/other", API));
+    fixture.delete(EntityKey::Pod(key("default/other")));
+    fixture.apply(Entity::Pod(pod("default/next", "app=client", &["10.0.0.2"])));
+    assert!(!reaches(&fixture, "default/next", API));
+    fixture.apply(Entity::Pod(pod("default/other", "app=client", &["10.0.0.3"])));
+    assert!(!reaches(&fixture, "default/other", API));
 }
 
 #[test]
@@ -323,12 +325,12 @@ fn another_run_under_the_same_name_was_told_nothing() {
         pod.uid = Some(uid.into());
         Entity::Pod(pod)
     };
-    let mut situation = situation(&["api.example.test"]);
-    situation.apply(run("one"));
-    situation.observe("10.0.0.2", "api.example.test", &[ip(API)], 60);
-    assert!(reaches(&situation, "default/other", API));
-    let batch = situation.apply(run("two"));
-    assert!(!reaches(&situation, "default/other", API));
+    let mut fixture = fixture(&["api.example.test"]);
+    fixture.apply(run("one"));
+    fixture.observe("10.0.0.2", "api.example.test", &[ip(API)], 60);
+    assert!(reaches(&fixture, "default/other", API));
+    let batch = fixture.apply(run("two"));
+    assert!(!reaches(&fixture, "default/other", API));
     assert_eq!(batch.reevaluate, [(key("default/other"), Direction::Egress)]);
     // The set of its names is another one, so that nothing of the old one is adopted after a restart.
     assert_eq!((batch.sets_created.len(), batch.sets_destroyed.len()), (1, 1));
@@ -340,14 +342,14 @@ fn a_protected_address_is_never_opened_by_a_name() {
         protected: vec!["169.254.0.0/16".parse().unwrap(), "::1/128".parse().unwrap()],
         ..RecordSettings::default()
     };
-    let mut situation = with_records(records, &["api.example.test"]);
+    let mut fixture = with_records(records, &["api.example.test"]);
     let told = ["169.254.169.254", "::ffff:169.254.169.254", "::1", API].map(ip);
-    situation.observe("10.0.0.1", "api.example.test", &told, 60);
+    fixture.observe("10.0.0.1", "api.example.test", &told, 60);
     for address in &told[..3] {
-        assert!(!reaches(&situation, "default/client", &address.to_string()));
+        assert!(!reaches(&fixture, "default/client", &address.to_string()));
     }
-    assert!(reaches(&situation, "default/client", API));
-    assert_eq!(situation.compiler.record_stats().protected, 3);
+    assert!(reaches(&fixture, "default/client", API));
+    assert_eq!(fixture.compiler.record_stats().protected, 3);
 }
 
 #[test]
@@ -359,23 +361,23 @@ fn a_hundred_and_twenty_addresses_of_every_name_under_a_wildcard_are_open_at_onc
         },
         ..RecordSettings::default()
     };
-    let mut situation = with_records(tight, &["*.example.test"]);
+    let mut fixture = with_records(tight, &["*.example.test"]);
     let all = many(240);
     for (name, addresses) in ["docs.example.test", "blog.example.test"]
         .iter()
         .zip(all.chunks(120))
     {
         for some in addresses.chunks(8) {
-            situation.observe("10.0.0.1", name, some, 60);
+            fixture.observe("10.0.0.1", name, some, 60);
         }
     }
     for address in &all {
         assert!(
-            reaches(&situation, "default/client", &address.to_string()),
+            reaches(&fixture, "default/client", &address.to_string()),
             "{address}"
         );
     }
-    assert_eq!(situation.compiler.record_stats().addresses_of_largest_name, 120);
+    assert_eq!(fixture.compiler.record_stats().addresses_of_largest_name, 120);
 }
 
 #[test]
@@ -389,36 +391,36 @@ fn over_a_limit_the_oldest_goes_and_is_counted() {
         limits,
         ..RecordSettings::default()
     };
-    let mut situation = with_records(tight, &["*.example.test"]);
-    let observe = |situation: &mut Situation, client: &str, name: &str, addresses: &[IpAddr]| {
+    let mut fixture = with_records(tight, &["*.example.test"]);
+    let observe = |fixture: &mut Fixture, client: &str, name: &str, addresses: &[IpAddr]| {
         // The oracle knows no limits, so it is not told.
-        let told = answer(client, name, addresses, situation.now, 60);
-        situation.compiler.handle(Event::Observed(told), situation.now);
-        situation.poll();
+        let told = answer(client, name, addresses, fixture.now, 60);
+        fixture.compiler.handle(Event::Observed(told), fixture.now);
+        fixture.poll();
     };
-    let is_open = |situation: &Situation, address: IpAddr| {
+    let is_open = |fixture: &Fixture, address: IpAddr| {
         let mut connection = to_api("default/client");
         connection.peer = address;
-        situation.memory.decide(&connection, situation.now).verdict == Allow
+        fixture.memory.decide(&connection, fixture.now).verdict == Allow
     };
     let all = many(400);
     for address in &all[..101] {
-        observe(&mut situation, "10.0.0.1", "a.example.test", &[*address]);
+        observe(&mut fixture, "10.0.0.1", "a.example.test", &[*address]);
     }
     assert_eq!(
-        [all[0], all[1], all[100]].map(|address| is_open(&situation, address)),
+        [all[0], all[1], all[100]].map(|address| is_open(&fixture, address)),
         [false, true, true],
         "a hundred are the least that a name may have"
     );
-    observe(&mut situation, "10.0.0.1", "b.example.test", &all[200..201]);
-    observe(&mut situation, "10.0.0.1", "c.example.test", &all[201..202]);
+    observe(&mut fixture, "10.0.0.1", "b.example.test", &all[200..201]);
+    observe(&mut fixture, "10.0.0.1", "c.example.test", &all[201..202]);
     assert_eq!(
-        [all[100], all[200], all[201]].map(|address| is_open(&situation, address)),
+        [all[100], all[200], all[201]].map(|address| is_open(&fixture, address)),
         [false, true, true]
     );
-    observe(&mut situation, "10.0.0.2", "a.example.test", &all[..100]);
-    observe(&mut situation, "10.0.0.2", "b.example.test", &all[100..200]);
-    let stats = situation.compiler.record_stats();
+    observe(&mut fixture, "10.0.0.2", "a.example.test", &all[..100]);
+    observe(&mut fixture, "10.0.0.2", "b.example.test", &all[100..200]);
+    let stats = fixture.compiler.record_stats();
     assert_eq!(
         (
             stats.records,
@@ -428,13 +430,13 @@ fn over_a_limit_the_oldest_goes_and_is_counted() {
         ),
         (150, 1, 100, 52)
     );
-    assert!(is_open(&situation, all[200]), "the pod that has most gives way");
+    assert!(is_open(&fixture, all[200]), "the pod that has most gives way");
 }
 
 #[test]
 fn interests_are_the_names_in_force_by_address_and_are_told_when_they_change() {
-    let told = |situation: &mut Situation| {
-        situation
+    let told = |fixture: &mut Fixture| {
+        fixture
             .compiler
             .poll_interests()
             .into_iter()
@@ -442,21 +444,21 @@ fn interests_are_the_names_in_force_by_address_and_are_told_when_they_change() {
             .collect::<Vec<_>>()
     };
     let pattern = |text: &str| text.parse::<NamePattern>().unwrap();
-    let mut situation = situation(&["api.example.test", "*.example.test"]);
+    let mut fixture = fixture(&["api.example.test", "*.example.test"]);
     let both = vec![pattern("api.example.test"), pattern("*.example.test")];
     assert_eq!(
-        told(&mut situation),
+        told(&mut fixture),
         ["10.0.0.1", "10.0.0.2", "fd00::1"].map(|address| (ip(address), both.clone()))
     );
-    assert_eq!(told(&mut situation), []);
-    situation.apply(Entity::Pod(pod("default/client", "app=free", &["10.0.0.1"])));
+    assert_eq!(told(&mut fixture), []);
+    fixture.apply(Entity::Pod(pod("default/client", "app=free", &["10.0.0.1"])));
     assert_eq!(
-        told(&mut situation),
+        told(&mut fixture),
         ["10.0.0.1", "fd00::1"].map(|address| (ip(address), vec![]))
     );
-    assert_eq!(situation.compiler.interests().len(), 1);
-    situation.apply(Entity::Pod(pod("default/client", "app=free,new=", &["10.0.0.1"])));
-    assert_eq!(told(&mut situation), []);
+    assert_eq!(fixture.compiler.interests().len(), 1);
+    fixture.apply(Entity::Pod(pod("default/client", "app=free,new=", &["10.0.0.1"])));
+    assert_eq!(told(&mut fixture), []);
 }
 
 #[test]
@@ -482,14 +484,14 @@ fn an_address_that_is_another_pods_at_once_waits_for_nothing_in_between() {
         ),
         ("none", vec![delete()], vec![0]),
     ] {
-        let mut situation = situation(&["api.example.test"]);
-        situation.apply(Entity::Pod(run("default/web", "one")));
-        situation.compiler.poll_interests();
+        let mut fixture = fixture(&["api.example.test"]);
+        fixture.apply(Entity::Pod(run("default/web", "one")));
+        fixture.compiler.poll_interests();
         for event in events {
-            situation.compiler.handle(event, START);
+            fixture.compiler.handle(event, START);
         }
-        while situation.compiler.poll_batch(START).is_some() {}
-        let interests = situation.compiler.poll_interests();
+        while fixture.compiler.poll_batch(START).is_some() {}
+        let interests = fixture.compiler.poll_interests();
         let numbers: Vec<usize> = interests.iter().map(|interest| interest.patterns.len()).collect();
         assert_eq!(numbers, told, "{what}");
         assert!(interests.iter().all(|interest| interest.pod == ip("10.0.0.7")));
@@ -515,13 +517,13 @@ fn what_was_told_before_all_is_known_counts_too() {
 }
 
 /// Whether a connection that was open before goes on when the rules are asked again; the oracle says the same.
-fn goes_on(situation: &Situation, address: &str) -> bool {
-    let connection = egret_policies::memory::Connection {
+fn goes_on(fixture: &Fixture, address: &str) -> bool {
+    let connection = egret_policies::simulator::Connection {
         peer: ip(address),
         ..to_api("default/client")
     };
-    situation.decide_connection(&connection);
-    situation.memory.decide_open(&connection, situation.now).verdict == Allow
+    fixture.decide_connection(&connection);
+    fixture.memory.decide_open(&connection, fixture.now).verdict == Allow
 }
 
 #[test]
@@ -549,18 +551,18 @@ fn what_a_name_opened_goes_on_after_its_end_while_some_rule_names_it() {
             false,
         ),
     ] {
-        let mut situation = situation(&["api.example.test", "old.test"]);
-        situation.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
-        situation.sleep(41);
-        situation.delete(EntityKey::Policy(names_only(&[]).id));
-        assert!(goes_on(&situation, API), "{what}: nothing isolates the pod");
+        let mut fixture = fixture(&["api.example.test", "old.test"]);
+        fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+        fixture.sleep(41);
+        fixture.delete(EntityKey::Policy(names_only(&[]).id));
+        assert!(goes_on(&fixture, API), "{what}: nothing isolates the pod");
         for policy in after {
-            situation.tell(Event::Apply(Entity::Policy(policy)));
+            fixture.tell(Event::Apply(Entity::Policy(policy)));
         }
-        situation.poll();
-        assert!(!reaches(&situation, "default/client", API), "{what}: nothing new");
-        assert_eq!(goes_on(&situation, API), expected, "{what}");
-        assert!(!reaches(&situation, "default/other", API), "{what}");
+        fixture.poll();
+        assert!(!reaches(&fixture, "default/client", API), "{what}: nothing new");
+        assert_eq!(goes_on(&fixture, API), expected, "{what}");
+        assert!(!reaches(&fixture, "default/other", API), "{what}");
     }
 }
 
@@ -571,7 +573,7 @@ fn what_is_over_is_known_to_a_later_life_and_to_no_other_run() {
         ..client()
     };
     for (what, pod, expected) in [("the same", client(), true), ("another uid", another, false)] {
-        let mut first = situation(&["api.example.test"]);
+        let mut first = fixture(&["api.example.test"]);
         first.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
         first.sleep(41);
         let mut second = next_life(
@@ -592,47 +594,44 @@ fn what_is_over_is_known_to_a_later_life_and_to_no_other_run() {
         assert_eq!(goes_on(&third, API), expected, "{what}: a life later");
         third.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
         assert!(reaches(&third, "default/client", API), "{what}: told again");
-        assert_eq!(third.compiler.record_stats().lapsed, 0);
+        assert_eq!(third.compiler.record_stats().retained, 0);
     }
 }
 
 #[test]
 fn of_what_is_over_the_oldest_is_forgotten_and_no_pod_makes_another_forget() {
-    let mut situation = situation(&["*.example.test"]);
-    let tell = |situation: &mut Situation, client: &str, name: &str, address: IpAddr| {
-        let told = answer(client, name, &[address], situation.now, 1);
-        situation.compiler.handle(Event::Observed(told), situation.now);
-        situation.sleep(40);
-        situation.compiler.handle_timeout(situation.now);
+    let mut fixture = fixture(&["*.example.test"]);
+    let tell = |fixture: &mut Fixture, client: &str, name: &str, address: IpAddr| {
+        let told = answer(client, name, &[address], fixture.now, 1);
+        fixture.compiler.handle(Event::Observed(told), fixture.now);
+        fixture.sleep(40);
+        fixture.compiler.handle_timeout(fixture.now);
     };
-    tell(&mut situation, "10.0.0.2", "kept.example.test", ip(API));
+    tell(&mut fixture, "10.0.0.2", "kept.example.test", ip(API));
     let all = many(2_100);
     for (number, address) in all.iter().enumerate() {
         tell(
-            &mut situation,
+            &mut fixture,
             "10.0.0.1",
             &format!("n{number}.example.test"),
             *address,
         );
     }
-    let stats = situation.compiler.record_stats();
-    assert_eq!(
-        (stats.records, stats.lapsed, stats.forgotten_lapsed),
-        (0, 2_049, 52)
-    );
-    situation.compiler.handle(
+    let stats = fixture.compiler.record_stats();
+    assert_eq!((stats.records, stats.retained, stats.forgotten), (0, 2_049, 52));
+    fixture.compiler.handle(
         Event::Apply(Entity::Policy(names_only(&["*.example.test", "more.test"]))),
-        situation.now,
+        fixture.now,
     );
-    let batch = situation.poll().unwrap();
+    let batch = fixture.poll().unwrap();
     let told = |address: IpAddr| {
-        let all = batch.lapsed.iter().flat_map(|lapsed| &lapsed.addresses);
+        let all = batch.expired.iter().flat_map(|lapsed| &lapsed.addresses);
         all.filter(|(lapsed, _)| *lapsed == address).count()
     };
     assert_eq!([all[51], all[52], all[2_099], ip(API)].map(told), [0, 1, 1, 1]);
-    situation.delete(EntityKey::Pod(key("default/client")));
+    fixture.delete(EntityKey::Pod(key("default/client")));
     assert_eq!(
-        situation.compiler.record_stats().lapsed,
+        fixture.compiler.record_stats().retained,
         1,
         "it goes with its pod"
     );

@@ -1,14 +1,14 @@
 //! A big cluster: a small change stays small.
 
-mod situation;
+mod fixture;
 
 use egret_policies::compiler::{Compiler, Event, InSync, Work};
-use egret_policies::memory::Memory;
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::{Entity, Pod};
 use egret_policies::rules::Batch;
+use egret_policies::simulator::Simulator;
 
-use situation::*;
+use fixture::*;
 
 const POLICIES: usize = 1000;
 const LOCAL: usize = 100;
@@ -50,13 +50,13 @@ fn big() -> Vec<Entity> {
 }
 
 /// The oracle is left out: it is slow by design.
-fn compiled() -> (Compiler<InSync>, Memory) {
+fn compiled() -> (Compiler<InSync>, Simulator) {
     let mut compiler = Compiler::new(settings());
     for entity in big() {
         compiler.handle(Event::Apply(entity), START);
     }
     let mut compiler = compiler.in_sync();
-    let mut memory = Memory::new();
+    let mut memory = Simulator::new();
     let batch = compiler.poll_batch(START).expect("a batch is due");
     memory.apply(&batch, START).expect("the batch applies");
     (compiler, memory)
@@ -110,7 +110,7 @@ fn work_of(compiler: &mut Compiler<InSync>, event: Event) -> Work {
     Work {
         pods_compiled: after.pods_compiled - before.pods_compiled,
         policies_filled: after.policies_filled - before.policies_filled,
-        sets_asked: after.sets_asked - before.sets_asked,
+        set_lookups: after.set_lookups - before.set_lookups,
         ..Work::default()
     }
 }
@@ -119,7 +119,7 @@ fn work(pods_compiled: usize, policies_filled: usize, sets_asked: usize) -> Work
     Work {
         pods_compiled,
         policies_filled,
-        sets_asked,
+        set_lookups: sets_asked,
         ..Work::default()
     }
 }

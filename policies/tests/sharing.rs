@@ -1,15 +1,15 @@
 //! What objects have in common is kept once, and means the same.
 
 mod random;
-mod situation;
+mod fixture;
 
 use egret_policies::model::Shared;
 use egret_policies::model::cluster::Entity;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use fixture::pod;
 use random::entity;
-use situation::pod;
 
 proptest! {
     #![proptest_config(ProptestConfig::default())]

@@ -1,21 +1,21 @@
 //! States of a cluster and what they decide; every decision is held to the oracle as well.
 
-mod situation;
+mod fixture;
 
 use std::sync::Arc;
 
 use egret_policies::compiler::{Event, NodeScope, PodToOwnNode, Settings};
-use egret_policies::memory::Verdict::{Allow, Deny};
-use egret_policies::memory::{Connection, End, Protocol, Who};
 use egret_policies::model::cluster::{Entity, EntityKey, Pod, PodLife};
 use egret_policies::model::{
     Action, Direction, Effect, Kind, NAME_LABEL, NamespaceSelector, Peer, Peers, Policy, Port, Ports,
     Requirement, Selector, Tier, Values,
 };
 use egret_policies::rules::Breadth;
+use egret_policies::simulator::Verdict::{Allow, Deny};
+use egret_policies::simulator::{Connection, ConnectionEnd, EndKind, Protocol};
 use egret_shared::net::Transport;
 
-use situation::*;
+use fixture::*;
 
 const NOBODY: Peers = Peers::OneOf(Vec::new());
 
@@ -32,9 +32,9 @@ fn db() -> Pod {
 }
 
 /// Client, web and db on the node, and what is added to them.
-fn cluster(policies: Vec<Policy>) -> Situation {
+fn cluster(policies: Vec<Policy>) -> Fixture {
     let pods = [client(), web(), db()].map(Entity::Pod);
-    Situation::new(pods.into_iter().chain(policies.into_iter().map(Entity::Policy)))
+    Fixture::new(pods.into_iter().chain(policies.into_iter().map(Entity::Policy)))
 }
 
 fn only_tcp(mut rule: egret_policies::model::Rule, ports: &[u16]) -> egret_policies::model::Rule {
@@ -44,25 +44,25 @@ fn only_tcp(mut rule: egret_policies::model::Rule, ports: &[u16]) -> egret_polic
 
 #[test]
 fn a_pod_without_policies_has_open_rules() {
-    let situation = cluster(vec![]);
-    assert_eq!(situation.memory.pods().count(), 3);
-    let decision = situation.decide("default/client", Direction::Egress, "10.0.0.2", tcp(80));
+    let fixture = cluster(vec![]);
+    assert_eq!(fixture.memory.pods().count(), 3);
+    let decision = fixture.decide("default/client", Direction::Egress, "10.0.0.2", tcp(80));
     assert_eq!((decision.verdict, decision.tier), (Allow, "default"));
 }
 
 #[test]
 fn isolation_is_per_direction_and_needs_no_rule() {
-    let situation = cluster(vec![network_policy("default/p", "app=client").ingress(vec![])]);
-    assert_eq!(situation.ingress("default/client", "10.0.0.2", tcp(80)), Deny);
-    assert_eq!(situation.egress("default/client", "10.0.0.2", tcp(80)), Allow);
-    assert_eq!(situation.ingress("default/web", "10.0.0.1", tcp(80)), Allow);
+    let fixture = cluster(vec![network_policy("default/p", "app=client").ingress(vec![])]);
+    assert_eq!(fixture.ingress("default/client", "10.0.0.2", tcp(80)), Deny);
+    assert_eq!(fixture.egress("default/client", "10.0.0.2", tcp(80)), Allow);
+    assert_eq!(fixture.ingress("default/web", "10.0.0.1", tcp(80)), Allow);
 }
 
 #[test]
 fn a_network_policy_is_about_its_own_namespace() {
-    let situation = cluster(vec![network_policy("prod/p", "").egress(vec![])]);
-    assert_eq!(situation.egress("prod/db", "10.0.0.2", tcp(80)), Deny);
-    assert_eq!(situation.egress("default/client", "10.0.0.2", tcp(80)), Allow);
+    let fixture = cluster(vec![network_policy("prod/p", "").egress(vec![])]);
+    assert_eq!(fixture.egress("prod/db", "10.0.0.2", tcp(80)), Deny);
+    assert_eq!(fixture.egress("default/client", "10.0.0.2", tcp(80)), Allow);
 }
 
 #[test]
@@ -74,11 +74,11 @@ fn any_and_nobody_are_opposites() {
         (Peers::OneOf(vec![Peer::Networks(vec![])]), Ports::Any, Deny),
         (Peers::OneOf(vec![Peer::Names(vec![])]), Ports::Any, Deny),
     ] {
-        let situation = cluster(vec![
+        let fixture = cluster(vec![
             network_policy("default/p", "app=client").egress(vec![rule(Action::Allow, peers.clone(), ports)]),
         ]);
         assert_eq!(
-            situation.egress("default/client", "10.0.0.2", tcp(80)),
+            fixture.egress("default/client", "10.0.0.2", tcp(80)),
             expected,
             "{peers:?}"
         );
@@ -87,13 +87,13 @@ fn any_and_nobody_are_opposites() {
 
 #[test]
 fn what_several_network_policies_allow_is_added_up() {
-    let situation = cluster(vec![
+    let fixture = cluster(vec![
         network_policy("default/p", "").egress(vec![allow(pods("app=web"))]),
         network_policy("default/q", "app=client").egress(vec![allow(pods("app=db"))]),
     ]);
-    assert_eq!(situation.egress("default/client", "10.0.0.2", tcp(80)), Allow);
-    assert_eq!(situation.egress("default/client", "10.0.0.3", tcp(80)), Allow);
-    assert_eq!(situation.egress("default/web", "10.0.0.3", tcp(80)), Deny);
+    assert_eq!(fixture.egress("default/client", "10.0.0.2", tcp(80)), Allow);
+    assert_eq!(fixture.egress("default/client", "10.0.0.3", tcp(80)), Allow);
+    assert_eq!(fixture.egress("default/web", "10.0.0.3", tcp(80)), Deny);
 }
 
 #[test]
@@ -211,13 +211,13 @@ fn a_stronger_priority_goes_first_and_ties_go_by_kind_and_name() {
 
 #[test]
 fn rules_go_in_order_and_say_which_they_were() {
-    let situation = cluster(vec![admin_policy("p", 1, "").egress(vec![
+    let fixture = cluster(vec![admin_policy("p", 1, "").egress(vec![
         only_tcp(allow(pods("app=web")), &[80]),
         only_tcp(deny(Peers::Any), &[80]),
         pass(Peers::Any),
     ])]);
     let decide = |peer| {
-        let decision = situation.decide("default/client", Direction::Egress, peer, tcp(80));
+        let decision = fixture.decide("default/client", Direction::Egress, peer, tcp(80));
         (decision.verdict, decision.rule())
     };
     assert_eq!(decide("10.0.0.2"), (Allow, Some(0)));
@@ -226,20 +226,20 @@ fn rules_go_in_order_and_say_which_they_were() {
 
 #[test]
 fn both_families_are_isolated_and_networks_keep_to_their_own() {
-    let situation = cluster(vec![
+    let fixture = cluster(vec![
         network_policy("default/p", "app=client").egress(vec![allow(networks(&["0.0.0.0/0"]))]),
         network_policy("default/q", "app=web").egress(vec![allow(pods("app=client"))]),
     ]);
-    assert_eq!(situation.egress("default/client", "198.51.100.1", tcp(80)), Allow);
-    assert_eq!(situation.egress("default/client", "2001:db8::1", tcp(80)), Deny);
-    assert_eq!(situation.egress("default/web", "fd00::1", tcp(80)), Allow);
-    assert_eq!(situation.egress("default/web", "10.0.0.1", tcp(80)), Allow);
-    assert_eq!(situation.egress("default/web", "::ffff:10.0.0.1", tcp(80)), Allow);
+    assert_eq!(fixture.egress("default/client", "198.51.100.1", tcp(80)), Allow);
+    assert_eq!(fixture.egress("default/client", "2001:db8::1", tcp(80)), Deny);
+    assert_eq!(fixture.egress("default/web", "fd00::1", tcp(80)), Allow);
+    assert_eq!(fixture.egress("default/web", "10.0.0.1", tcp(80)), Allow);
+    assert_eq!(fixture.egress("default/web", "::ffff:10.0.0.1", tcp(80)), Allow);
 }
 
 #[test]
 fn a_rule_without_ports_matches_icmp_and_one_with_ports_does_not() {
-    let situation = cluster(vec![network_policy("default/p", "app=client").egress(vec![
+    let fixture = cluster(vec![network_policy("default/p", "app=client").egress(vec![
         allow(pods("app=web")),
         only_tcp(allow(pods("app=db")), &[80]),
     ])]);
@@ -253,7 +253,7 @@ fn a_rule_without_ports_matches_icmp_and_one_with_ports_does_not() {
         ("10.0.0.3", Protocol::Port(Transport::Udp, 80), Deny),
     ] {
         assert_eq!(
-            situation.egress("default/client", peer, protocol),
+            fixture.egress("default/client", peer, protocol),
             expected,
             "{peer} {protocol:?}"
         );
@@ -264,39 +264,39 @@ fn a_rule_without_ports_matches_icmp_and_one_with_ports_does_not() {
 fn a_pod_of_the_host_network_is_neither_subject_nor_peer() {
     let mut agent = pod("default/agent", "app=web", &["192.0.2.1"]);
     agent.host_network = true;
-    let mut situation = cluster(vec![
+    let mut fixture = cluster(vec![
         network_policy("default/p", "").egress(vec![allow(pods("app=web"))]),
     ]);
-    situation.apply(Entity::Pod(agent));
-    assert!(situation.memory.pod(&key("default/agent")).is_none());
-    assert_eq!(situation.egress("default/client", "192.0.2.1", tcp(80)), Deny);
-    assert_eq!(situation.egress("default/client", "10.0.0.2", tcp(80)), Allow);
+    fixture.apply(Entity::Pod(agent));
+    assert!(fixture.memory.pod(&key("default/agent")).is_none());
+    assert_eq!(fixture.egress("default/client", "192.0.2.1", tcp(80)), Deny);
+    assert_eq!(fixture.egress("default/client", "10.0.0.2", tcp(80)), Allow);
 }
 
 #[test]
 fn an_address_of_a_node_is_no_pods() {
-    let mut situation = cluster(vec![
+    let mut fixture = cluster(vec![
         network_policy("default/p", "app=client").egress(vec![allow(pods("app=web"))]),
     ]);
-    situation.apply(node("here", "", &["10.0.0.2"]));
-    assert_eq!(situation.egress("default/client", "10.0.0.2", tcp(80)), Deny);
-    assert_eq!(situation.egress("default/client", "fd00::2", tcp(80)), Allow);
-    situation.delete(EntityKey::Node("here".into()));
-    assert_eq!(situation.egress("default/client", "10.0.0.2", tcp(80)), Allow);
+    fixture.apply(node("here", "", &["10.0.0.2"]));
+    assert_eq!(fixture.egress("default/client", "10.0.0.2", tcp(80)), Deny);
+    assert_eq!(fixture.egress("default/client", "fd00::2", tcp(80)), Allow);
+    fixture.delete(EntityKey::Node("here".into()));
+    assert_eq!(fixture.egress("default/client", "10.0.0.2", tcp(80)), Allow);
 }
 
 #[test]
 fn a_pod_that_ended_leaves_its_address_to_the_next() {
     let mut over = web();
     over.life = PodLife::Terminal;
-    let mut situation = cluster(vec![
+    let mut fixture = cluster(vec![
         network_policy("default/p", "app=client").egress(vec![allow(pods("app=web"))]),
     ]);
-    situation.apply(Entity::Pod(over));
-    assert_eq!(situation.egress("default/client", "10.0.0.2", tcp(80)), Deny);
-    assert!(situation.memory.pod(&key("default/web")).is_none());
-    situation.apply(Entity::Pod(pod("prod/next", "app=web", &["10.0.0.2"])));
-    assert_eq!(situation.egress("default/client", "10.0.0.2", tcp(80)), Allow);
+    fixture.apply(Entity::Pod(over));
+    assert_eq!(fixture.egress("default/client", "10.0.0.2", tcp(80)), Deny);
+    assert!(fixture.memory.pod(&key("default/web")).is_none());
+    fixture.apply(Entity::Pod(pod("prod/next", "app=web", &["10.0.0.2"])));
+    assert_eq!(fixture.egress("default/client", "10.0.0.2", tcp(80)), Allow);
 }
 
 #[test]
@@ -308,18 +308,18 @@ fn of_two_live_pods_with_one_address_the_newer_has_it() {
     let older = || started(pod("a/older", "app=web", &["10.0.0.9"]), "2026-01-01T00:00:00Z");
     let newer = || started(pod("a/newer", "app=db", &["10.0.0.9"]), "2026-01-01T00:00:01Z");
     for order in [[older(), newer()], [newer(), older()]] {
-        let mut situation = cluster(vec![
+        let mut fixture = cluster(vec![
             network_policy("default/p", "app=client").egress(vec![allow(pods("app=web"))]),
         ]);
         for pod in order {
-            situation.tell(Event::Apply(pod));
+            fixture.tell(Event::Apply(pod));
         }
-        situation.poll();
-        assert_eq!(situation.egress("default/client", "10.0.0.9", tcp(80)), Deny);
-        assert!(situation.memory.pod(&key("a/older")).is_none());
-        situation.delete(EntityKey::Pod(key("a/newer")));
-        assert_eq!(situation.egress("default/client", "10.0.0.9", tcp(80)), Allow);
-        assert!(situation.memory.pod(&key("a/older")).is_some());
+        fixture.poll();
+        assert_eq!(fixture.egress("default/client", "10.0.0.9", tcp(80)), Deny);
+        assert!(fixture.memory.pod(&key("a/older")).is_none());
+        fixture.delete(EntityKey::Pod(key("a/newer")));
+        assert_eq!(fixture.egress("default/client", "10.0.0.9", tcp(80)), Allow);
+        assert!(fixture.memory.pod(&key("a/older")).is_some());
     }
 }
 
@@ -333,25 +333,25 @@ fn a_namespace_without_an_object_has_its_default_label() {
         namespaces: NamespaceSelector::Matching(selector("team=data")),
         pods: Selector::everything(),
     }]);
-    let mut situation = cluster(vec![
+    let mut fixture = cluster(vec![
         network_policy("default/p", "app=client").egress(vec![allow(by_name)]),
         network_policy("default/q", "app=web").egress(vec![allow(by_label)]),
     ]);
-    assert_eq!(situation.egress("default/client", "10.0.0.3", tcp(80)), Allow);
-    assert_eq!(situation.egress("default/web", "10.0.0.3", tcp(80)), Deny);
-    situation.apply(namespace("prod", "team=data"));
-    assert_eq!(situation.egress("default/web", "10.0.0.3", tcp(80)), Allow);
-    situation.delete(EntityKey::Namespace("prod".into()));
-    assert_eq!(situation.egress("default/web", "10.0.0.3", tcp(80)), Deny);
+    assert_eq!(fixture.egress("default/client", "10.0.0.3", tcp(80)), Allow);
+    assert_eq!(fixture.egress("default/web", "10.0.0.3", tcp(80)), Deny);
+    fixture.apply(namespace("prod", "team=data"));
+    assert_eq!(fixture.egress("default/web", "10.0.0.3", tcp(80)), Allow);
+    fixture.delete(EntityKey::Namespace("prod".into()));
+    assert_eq!(fixture.egress("default/web", "10.0.0.3", tcp(80)), Deny);
 }
 
 #[test]
 fn an_empty_selector_selects_pods_and_not_the_internet() {
-    let situation = cluster(vec![
+    let fixture = cluster(vec![
         network_policy("default/p", "app=client").egress(vec![allow(pods("")), allow(pods("!nothing"))]),
     ]);
-    assert_eq!(situation.egress("default/client", "10.0.0.3", tcp(80)), Allow);
-    assert_eq!(situation.egress("default/client", "198.51.100.1", tcp(80)), Deny);
+    assert_eq!(fixture.egress("default/client", "10.0.0.3", tcp(80)), Allow);
+    assert_eq!(fixture.egress("default/client", "198.51.100.1", tcp(80)), Deny);
 }
 
 #[test]
@@ -371,14 +371,14 @@ fn a_named_port_is_the_destinations() {
     };
     let tcp_only = || rule(Action::Allow, Peers::Any, named(Some(Transport::Tcp)));
     let any = |peers| rule(Action::Allow, peers, named(None));
-    let mut situation = cluster(vec![
+    let mut fixture = cluster(vec![
         network_policy("default/p", "app=client").egress(vec![tcp_only()]),
         network_policy("prod/p", "app=db").egress(vec![any(pods("app=web")), any(networks(&["10.0.0.0/8"]))]),
         network_policy("default/q", "app=web").ingress(vec![any(networks(&["10.0.0.3/32"]))]),
     ]);
-    situation.apply(serving(client(), &[(Transport::Tcp, 1)]));
-    situation.apply(serving(web(), &[(Transport::Tcp, 8080), (Transport::Udp, 8081)]));
-    situation.apply(serving(db(), &[(Transport::Tcp, 9090)]));
+    fixture.apply(serving(client(), &[(Transport::Tcp, 1)]));
+    fixture.apply(serving(web(), &[(Transport::Tcp, 8080), (Transport::Udp, 8081)]));
+    fixture.apply(serving(db(), &[(Transport::Tcp, 9090)]));
     let udp = |port| Protocol::Port(Transport::Udp, port);
     for (pod, direction, peer, protocol, expected) in [
         ("default/client", Direction::Egress, "10.0.0.2", tcp(8080), Allow),
@@ -400,7 +400,7 @@ fn a_named_port_is_the_destinations() {
         ("default/web", Direction::Ingress, "10.0.0.3", tcp(9090), Deny),
         ("default/web", Direction::Ingress, "10.0.0.1", tcp(8080), Deny),
     ] {
-        let decision = situation.decide(pod, direction, peer, protocol);
+        let decision = fixture.decide(pod, direction, peer, protocol);
         assert_eq!(
             decision.verdict, expected,
             "{pod} {direction:?} {peer} {protocol:?}"
@@ -411,19 +411,19 @@ fn a_named_port_is_the_destinations() {
 #[test]
 fn nodes_are_known_by_the_addresses_in_their_status() {
     let nodes = |text| Peers::OneOf(vec![Peer::Nodes(selector(text))]);
-    let mut situation = cluster(vec![
+    let mut fixture = cluster(vec![
         admin_policy("p", 1, "app=client").egress(vec![deny(nodes("role=master"))]),
     ]);
-    situation.apply(node("m1", "role=master", &["192.0.2.1", "192.0.2.9"]));
-    situation.apply(node("m2", "role=master", &["192.0.2.2", "192.0.2.9"]));
-    situation.apply(node("w", "", &["192.0.2.3"]));
-    let blocked = |situation: &Situation| {
+    fixture.apply(node("m1", "role=master", &["192.0.2.1", "192.0.2.9"]));
+    fixture.apply(node("m2", "role=master", &["192.0.2.2", "192.0.2.9"]));
+    fixture.apply(node("w", "", &["192.0.2.3"]));
+    let blocked = |fixture: &Fixture| {
         ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.9"]
-            .map(|peer| situation.egress("default/client", peer, tcp(22)) == Deny)
+            .map(|peer| fixture.egress("default/client", peer, tcp(22)) == Deny)
     };
-    assert_eq!(blocked(&situation), [true, true, false, true]);
-    situation.delete(EntityKey::Node("m1".into()));
-    assert_eq!(blocked(&situation), [false, true, false, true]);
+    assert_eq!(blocked(&fixture), [true, true, false, true]);
+    fixture.delete(EntityKey::Node("m1".into()));
+    assert_eq!(blocked(&fixture), [false, true, false, true]);
 }
 
 #[test]
@@ -438,9 +438,9 @@ fn an_isolated_pod_reaches_its_own_node_as_far_as_the_setting_says() {
             ..settings()
         };
         let isolated = network_policy("default/p", "").egress(vec![]).ingress(vec![]);
-        let situation = Situation::with(settings, [Entity::Pod(client()), Entity::Policy(isolated)]);
+        let fixture = Fixture::with(settings, [Entity::Pod(client()), Entity::Policy(isolated)]);
         let decide = |direction, protocol| {
-            situation.decide_connection(&Connection {
+            fixture.decide_connection(&Connection {
                 pod: key("default/client"),
                 direction,
                 peer: ip("192.0.2.1"),
@@ -466,11 +466,11 @@ fn an_isolated_pod_reaches_its_own_node_as_far_as_the_setting_says() {
 
 #[test]
 fn an_admin_deny_wins_over_the_way_to_the_own_node() {
-    let situation = cluster(vec![
+    let fixture = cluster(vec![
         network_policy("default/p", "").egress(vec![]),
         admin_policy("p", 1, "").egress(vec![deny(networks(&["192.0.2.0/24"]))]),
     ]);
-    let decision = situation.decide_connection(&Connection {
+    let decision = fixture.decide_connection(&Connection {
         pod: key("default/client"),
         direction: Direction::Egress,
         peer: ip("192.0.2.1"),
@@ -482,25 +482,25 @@ fn an_admin_deny_wins_over_the_way_to_the_own_node() {
 
 #[test]
 fn both_ends_must_allow() {
-    let situation = cluster(vec![
+    let fixture = cluster(vec![
         network_policy("default/p", "app=client").egress(vec![allow(pods("app=web")), allow(pods("app=db"))]),
         network_policy("default/q", "app=web").ingress(vec![]),
     ]);
-    let end = |pod: &str, address: &str| End {
+    let end = |pod: &str, address: &str| ConnectionEnd {
         address: ip(address),
-        who: Who::Pod(key(pod)),
+        kind: EndKind::Pod(key(pod)),
     };
     let from = end("default/client", "10.0.0.1");
-    let decide = |to: &End| situation.memory.decide_connection(&from, to, tcp(80), START);
+    let decide = |to: &ConnectionEnd| fixture.memory.decide_connection(&from, to, tcp(80), START);
     let to_web = decide(&end("default/web", "10.0.0.2"));
     assert_eq!(
         (to_web.egress.verdict, to_web.ingress.verdict, to_web.verdict()),
         (Allow, Deny, Deny)
     );
     assert_eq!(decide(&end("prod/db", "10.0.0.3")).verdict(), Allow);
-    let outside = End {
+    let outside = ConnectionEnd {
         address: ip("198.51.100.1"),
-        who: Who::Other,
+        kind: EndKind::Other,
     };
     let to_outside = decide(&outside);
     assert_eq!((to_outside.verdict(), to_outside.ingress.tier), (Deny, "none"));
@@ -547,16 +547,16 @@ fn no_network_policy_keeps_a_pod_from_itself_and_every_other_tier_does() {
         ),
         ("nothing", vec![], (Allow, "default")),
     ] {
-        let situation = cluster(policies);
+        let fixture = cluster(policies);
         for own in ["10.0.0.1", "fd00::1"] {
-            let decision = situation.decide("default/client", Direction::Ingress, own, tcp(80));
+            let decision = fixture.decide("default/client", Direction::Ingress, own, tcp(80));
             assert_eq!(
                 (decision.verdict, decision.tier),
                 expected,
                 "{name}, ingress from {own}"
             );
             if name != "isolated in the form of 2016" {
-                let decision = situation.decide("default/client", Direction::Egress, own, tcp(80));
+                let decision = fixture.decide("default/client", Direction::Egress, own, tcp(80));
                 assert_eq!(
                     (decision.verdict, decision.tier),
                     expected,
@@ -565,9 +565,9 @@ fn no_network_policy_keeps_a_pod_from_itself_and_every_other_tier_does() {
             }
         }
     }
-    let situation = cluster(vec![isolated()]);
+    let fixture = cluster(vec![isolated()]);
     assert_eq!(
-        situation.ingress("default/client", "10.0.0.2", tcp(80)),
+        fixture.ingress("default/client", "10.0.0.2", tcp(80)),
         Deny,
         "another pod"
     );
@@ -580,14 +580,14 @@ fn only_pods_of_the_node_get_rules_unless_all_are_asked_for() {
         pod.node = Some("there".into());
         Entity::Pod(pod)
     };
-    let here = Situation::new([Entity::Pod(client()), elsewhere()]);
+    let here = Fixture::new([Entity::Pod(client()), elsewhere()]);
     assert_eq!(here.memory.pods().count(), 1);
     let everywhere = Settings {
         node: NodeScope::All,
         ..settings()
     };
     assert_eq!(
-        Situation::with(everywhere, [Entity::Pod(client()), elsewhere()])
+        Fixture::with(everywhere, [Entity::Pod(client()), elsewhere()])
             .memory
             .pods()
             .count(),
@@ -603,12 +603,12 @@ fn equal_contents_share_a_set_and_keep_its_name() {
             network_policy("default/q", "").ingress(vec![only_tcp(allow(pods("app=web")), &[80, 443])]),
         ]
     };
-    let situation = cluster(policies());
-    let ids = |situation: &Situation| situation.memory.sets().map(|set| set.id).collect::<Vec<_>>();
-    assert_eq!(ids(&situation).len(), 1);
+    let fixture = cluster(policies());
+    let ids = |fixture: &Fixture| fixture.memory.sets().map(|set| set.id).collect::<Vec<_>>();
+    assert_eq!(ids(&fixture).len(), 1);
     let mut other = cluster(policies());
     other.apply(Entity::Pod(pod("default/more", "app=web", &["10.0.0.7"])));
-    assert_eq!(ids(&situation), ids(&other));
+    assert_eq!(ids(&fixture), ids(&other));
 }
 
 #[test]
@@ -662,20 +662,20 @@ fn a_set_is_narrow_by_what_it_stands_for() {
         ("names", names(&["example.com"]), Breadth::Wide),
     ] {
         let policy = network_policy("default/p", "app=client").egress(vec![allow(peers)]);
-        let situation = cluster(vec![policy]);
-        let seen: Vec<Breadth> = situation.memory.sets().map(|set| set.breadth).collect();
+        let fixture = cluster(vec![policy]);
+        let seen: Vec<Breadth> = fixture.memory.sets().map(|set| set.breadth).collect();
         assert_eq!(seen, [expected], "{name}");
     }
 }
 
 #[test]
 fn a_label_of_one_pod_changes_the_sets_that_it_is_in_and_nothing_else() {
-    let mut situation = cluster(vec![
+    let mut fixture = cluster(vec![
         network_policy("default/p", "app=client").egress(vec![allow(pods("app=db"))]),
         network_policy("default/q", "app=client").egress(vec![allow(pods("app=web"))]),
     ]);
     let relabelled = pod("prod/db", "app=other", &["10.0.0.3"]);
-    let batch = situation.apply(Entity::Pod(relabelled));
+    let batch = fixture.apply(Entity::Pod(relabelled));
     assert!(batch.rules_replaced.is_empty() && batch.sets_created.is_empty());
     assert_eq!(batch.members_changed.len(), 1);
     assert_eq!(batch.reevaluate, [(key("default/client"), Direction::Egress)]);
@@ -687,7 +687,7 @@ fn open_connections_are_asked_again_when_something_may_have_closed() {
     let denying = || admin_policy("p", 1, "app=client").ingress(vec![deny(pods("app=bad"))]);
     let more = |labels: &str| Entity::Pod(pod("prod/more", labels, &["10.0.0.7"]));
     let client = |direction| vec![(key("default/client"), direction)];
-    let mut situation = cluster(vec![allowing(), denying()]);
+    let mut fixture = cluster(vec![allowing(), denying()]);
     for (name, change, expected) in [
         ("a pod comes that is allowed", more("app=web"), vec![]),
         ("a pod comes that is denied", more("app=bad"), {
@@ -702,7 +702,7 @@ fn open_connections_are_asked_again_when_something_may_have_closed() {
             client(Direction::Egress),
         ),
     ] {
-        assert_eq!(situation.apply(change).reevaluate, expected, "{name}");
+        assert_eq!(fixture.apply(change).reevaluate, expected, "{name}");
     }
 }
 
@@ -711,50 +711,50 @@ fn a_member_of_a_pass_may_close_when_it_comes_and_when_it_goes() {
     let passing =
         admin_policy("p", 1, "app=client").egress(vec![pass(pods("app=odd")), deny(pods("tier=x"))]);
     let more = |labels: &str| Entity::Pod(pod("prod/more", labels, &["10.0.0.7"]));
-    let mut situation = cluster(vec![passing]);
+    let mut fixture = cluster(vec![passing]);
     for labels in ["app=odd", "app=even"] {
-        let asked = situation.apply(more(labels)).reevaluate;
+        let asked = fixture.apply(more(labels)).reevaluate;
         assert_eq!(asked, [(key("default/client"), Direction::Egress)], "{labels}");
     }
 }
 
 #[test]
 fn every_event_has_a_revision_that_comes() {
-    let mut situation = cluster(vec![]);
-    let settled = situation.compiler.revision();
+    let mut fixture = cluster(vec![]);
+    let settled = fixture.compiler.revision();
     let web = Entity::Pod(web());
-    let same = situation.compiler.handle(Event::Apply(web.clone()), START);
+    let same = fixture.compiler.handle(Event::Apply(web.clone()), START);
     assert_eq!(same, settled, "nothing changed, so there is nothing to wait for");
     let mut changed = web;
     if let Entity::Pod(pod) = &mut changed {
         pod.labels.set("app", "other");
     }
-    let awaited = situation.compiler.handle(Event::Apply(changed.clone()), START);
+    let awaited = fixture.compiler.handle(Event::Apply(changed.clone()), START);
     assert_eq!(
-        situation.compiler.handle(Event::Apply(changed), START),
+        fixture.compiler.handle(Event::Apply(changed), START),
         awaited,
         "an event that repeats one that is not polled yet waits for the same batch"
     );
     assert!(awaited > settled);
-    assert_eq!(situation.poll().map(|batch| batch.revision), Some(awaited));
-    assert_eq!(situation.poll(), None);
+    assert_eq!(fixture.poll().map(|batch| batch.revision), Some(awaited));
+    assert_eq!(fixture.poll(), None);
 }
 
 #[test]
 fn a_pod_that_goes_takes_its_rules_and_sets_with_it() {
-    let mut situation = cluster(vec![
+    let mut fixture = cluster(vec![
         network_policy("default/p", "app=client").egress(vec![allow(pods("app=web"))]),
     ]);
-    let batch = situation.delete(EntityKey::Pod(key("default/client")));
+    let batch = fixture.delete(EntityKey::Pod(key("default/client")));
     assert_eq!(batch.pods_removed, [key("default/client")]);
     assert_eq!(batch.sets_destroyed.len(), 1);
-    assert_eq!(situation.memory.sets().count(), 0);
+    assert_eq!(fixture.memory.sets().count(), 0);
 }
 
 #[test]
 fn a_policy_that_says_nothing_of_a_direction_leaves_it_open() {
     let mut silent = network_policy("default/p", "");
     silent.egress = Effect::None;
-    let situation = cluster(vec![silent, admin_policy("p", 1, "").egress(vec![])]);
-    assert_eq!(situation.egress("default/client", "198.51.100.1", tcp(80)), Allow);
+    let fixture = cluster(vec![silent, admin_policy("p", 1, "").egress(vec![])]);
+    assert_eq!(fixture.egress("default/client", "198.51.100.1", tcp(80)), Allow);
 }

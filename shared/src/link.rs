@@ -20,5 +20,5 @@
 mod message;
 mod codec;
 
-pub use codec::{CodecError, Decoder, Frame, MAX_FRAME, VERSION, WireMessage, encode};
-pub use message::{ClusterDns, Hello, Interest, Pods, ToDnsd, ToEnforcer};
+pub use codec::{CodecError, Frame, FrameDecoder, MAX_FRAME, VERSION, WireMessage, encode};
+pub use message::{ClusterDns, Hello, Interest, NodePods, ToDnsd, ToEnforcer};

@@ -31,6 +31,21 @@ impl Family {
         }
     }
 
+    /// `AF_INET` or `AF_INET6` of Linux, as the one byte that netlink headers carry.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::V4 => 2,
+            Self::V6 => 10,
+        }
+    }
+
+    /// The family of this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.number() == number)
+    }
+
     /// The family of a network.
     #[must_use]
     pub const fn of_net(net: &IpNet) -> Self {
@@ -73,6 +88,24 @@ impl Transport {
             Self::Tcp => 6,
             Self::Udp => 17,
             Self::Sctp => 132,
+        }
+    }
+
+    /// The protocol of this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|transport| transport.number() == number)
+    }
+
+    /// The name in lower case, as `/etc/protocols` and iptables have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
         }
     }
 }

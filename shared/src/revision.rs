@@ -61,9 +61,9 @@ impl fmt::Display for Sequence {
 
 /// One run of a dnsd: two of them may be connected at once while it is rolled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Instance(u64);
+pub struct DnsdInstance(u64);
 
-impl Instance {
+impl DnsdInstance {
     /// An instance by a number that no other run of this boot has; dnsd draws it at random.
     #[must_use]
     pub const fn from_random(number: u64) -> Self {
@@ -77,7 +77,7 @@ impl Instance {
     }
 }
 
-impl fmt::Display for Instance {
+impl fmt::Display for DnsdInstance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
     }

@@ -6,5 +6,5 @@ pub mod config;
 pub mod shutdown;
 pub mod task;
 pub mod telemetry;
-pub mod wire;
+pub mod frame_stream;
 pub mod admin;

@@ -10,7 +10,7 @@ use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS,
 use egret_enforcer::backend::netfilter::model::settings::DenyAction;
 use egret_enforcer::backend::netfilter::model::settings::NflogSettings;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
-use egret_enforcer::backend::{Backend, Standing};
+use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_enforcer::node::{Locate, Location};
 use egret_kernel::iptables::{Flavour, InterfaceName};
 use egret_policies::compiler::{Compiler, Event, InSync};
@@ -103,7 +103,7 @@ impl Node {
 
     /// For new connections.
     pub(crate) fn put_in_force(&mut self, batches: &[Batch]) -> anyhow::Result<()> {
-        let mut standing = Standing::default();
+        let mut standing = SyncStatus::default();
         for batch in batches {
             standing = self.backend.apply(batch, self.now);
         }
@@ -113,7 +113,7 @@ impl Node {
 
     /// … and for those that are open.
     pub(crate) fn ask_what_is_open(&mut self) {
-        self.backend.ask_and_end();
+        self.backend.search_and_end();
     }
 }
 

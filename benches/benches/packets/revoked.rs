@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_integration::Daemon;
 use egret_kernel::Family;
-use egret_kernel::conntrack::{Conntrack, Filter};
+use egret_kernel::conntrack::{Conntrack, FlowFilter};
 use egret_policies::rules::Direction;
 use socket2::{Domain, Socket, Type};
 
@@ -102,9 +102,9 @@ fn all(place: &Place, enforcer: &Daemon) -> anyhow::Result<Took> {
     let node = load::namespace(place.world.node().namespace())?;
     let mut conntrack = load::within(&node, Conntrack::open)??;
     let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS)?;
-    let ended = Filter {
+    let ended = FlowFilter {
         mark: Some(marks.revoked(Direction::Egress)),
-        ..Filter::family(Family::V4)
+        ..FlowFilter::family(Family::V4)
     };
     forbid(place, enforcer, || {
         // The list is long, and who marks flows waits for it.

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use egret_integration::Daemon;
 use egret_kernel::Family;
-use egret_kernel::ipset::{Change, Entry, IpSets, Kind, Member, SetSpec};
+use egret_kernel::ipset::{IpSets, Kind, Member, MemberChange, SetEntry, SetSpec};
 use egret_kernel::iptables::Flavour;
-use egret_shared::link::{Decoder, Frame, Hello, ToDnsd, ToEnforcer, encode};
+use egret_shared::link::{Frame, FrameDecoder, Hello, ToDnsd, ToEnforcer, encode};
 use egret_shared::observation::{Observation, ObservedAddress};
-use egret_shared::revision::{Instance, Sequence};
+use egret_shared::revision::{DnsdInstance, Sequence};
 use egret_shared::rt::clock;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -40,7 +40,7 @@ const LIFETIME: Duration = Duration::from_secs(300);
 /// About what a reply has.
 const REPLY: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(20);
-const DNSD: Instance = Instance::from_random(7);
+const DNSD: DnsdInstance = DnsdInstance::from_random(7);
 
 /// How answers come.
 struct Burst {
@@ -275,7 +275,7 @@ impl Writes {
     }
 
     fn one(&mut self) -> anyhow::Result<()> {
-        let changes: Vec<Change> = (0..self.at_once).map(|_| self.change()).collect();
+        let changes: Vec<MemberChange> = (0..self.at_once).map(|_| self.change()).collect();
         self.sets
             .change_all(&changes)
             .into_iter()
@@ -284,14 +284,14 @@ impl Writes {
         Ok(self.file.write_all(&vec![0; octets])?)
     }
 
-    fn change(&mut self) -> Change {
+    fn change(&mut self) -> MemberChange {
         self.told += 1;
         let pod = usize::try_from(self.told).expect("it fits") % STAND_INS;
         let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + self.told);
         let lifetime = NonZeroU32::new(300).expect("300 is not 0");
-        Change {
+        MemberChange {
             name: self.names[pod].clone(),
-            added: vec![Entry::living(Member::Address(address.into()), lifetime)],
+            added: vec![SetEntry::living(Member::Address(address.into()), lifetime)],
             deleted: Vec::new(),
         }
     }
@@ -299,7 +299,7 @@ impl Writes {
 
 /// Until the connection ends: whoever does not read is dropped.
 fn listen(mut stream: UnixStream, realized: &AtomicU64) {
-    let (mut decoder, mut octets) = (Decoder::default(), [0; 1 << 16]);
+    let (mut decoder, mut octets) = (FrameDecoder::default(), [0; 1 << 16]);
     while let Ok(length @ 1..) = stream.read(&mut octets) {
         decoder.push(&octets[..length]);
         while let Ok(Some(frame)) = decoder.next_frame::<ToDnsd>() {

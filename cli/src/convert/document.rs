@@ -9,7 +9,7 @@ pub struct Document {
     /// Its value.
     pub root: Value,
     /// Comments behind the last value.
-    pub below: Vec<Line>,
+    pub below: Vec<BlankLine>,
 }
 
 /// A value.
@@ -27,12 +27,12 @@ pub struct Scalar {
     /// Its text, escapes resolved.
     pub text: String,
     /// How it is written.
-    pub form: Form,
+    pub form: QuoteStyle,
 }
 
 /// How a scalar is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum QuoteStyle {
     /// Without quotes.
     Plain,
     /// In quotes, on one line: so as it stands here.
@@ -47,16 +47,16 @@ pub enum Form {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
     /// Which of them.
-    pub shape: Shape,
+    pub shape: CollectionKind,
     /// How it is written.
-    pub style: Style,
+    pub style: CollectionStyle,
     /// Its items or fields, in order.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<Entry>,
 }
 
 /// Whether slots have names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum CollectionKind {
     /// Items.
     List,
     /// Fields.
@@ -65,7 +65,7 @@ pub enum Shape {
 
 /// How a collection is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum CollectionStyle {
     /// On one line, in brackets.
     Flow,
     /// A line or more for each slot, so many columns deeper than what it belongs to.
@@ -74,11 +74,11 @@ pub enum Style {
 
 /// A field of a mapping or an item of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct Entry {
     /// The name of a field; items have none.
     pub key: Option<Scalar>,
     /// The lines above it.
-    pub above: Vec<Line>,
+    pub above: Vec<BlankLine>,
     /// The comment on its line, with the space before it.
     pub beside: Option<String>,
     /// The value.
@@ -87,7 +87,7 @@ pub struct Slot {
 
 /// A line that holds no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum BlankLine {
     /// An empty line.
     Empty,
     /// A comment.
@@ -105,18 +105,18 @@ impl Scalar {
     pub fn word(text: &str) -> Self {
         Self {
             text: text.to_owned(),
-            form: Form::Plain,
+            form: QuoteStyle::Plain,
         }
     }
 
     /// Whether it is nothing.
     #[must_use]
     pub fn is_null(&self) -> bool {
-        self.form == Form::Plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+        self.form == QuoteStyle::Plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
     }
 
     fn json(&self) -> Json {
-        if self.form != Form::Plain {
+        if self.form != QuoteStyle::Plain {
             return Json::String(self.text.clone());
         }
         match self.text.as_str() {
@@ -134,15 +134,15 @@ impl Scalar {
 impl Value {
     /// A mapping of one field.
     #[must_use]
-    pub fn field(style: Style, key: &str, value: Self) -> Self {
+    pub fn field(style: CollectionStyle, key: &str, value: Self) -> Self {
         Self::fields(style, [(key, value)])
     }
 
     /// A mapping.
-    pub fn fields<'a>(style: Style, fields: impl IntoIterator<Item = (&'a str, Self)>) -> Self {
-        let slots = fields.into_iter().map(|(key, value)| Slot::field(key, value));
+    pub fn fields<'a>(style: CollectionStyle, fields: impl IntoIterator<Item = (&'a str, Self)>) -> Self {
+        let slots = fields.into_iter().map(|(key, value)| Entry::field(key, value));
         Self::Collection(Collection {
-            shape: Shape::Mapping,
+            shape: CollectionKind::Mapping,
             style,
             slots: slots.collect(),
         })
@@ -157,12 +157,12 @@ impl Value {
     /// `{}`.
     #[must_use]
     pub fn empty() -> Self {
-        Self::fields(Style::Flow, [])
+        Self::fields(CollectionStyle::Flow, [])
     }
 
     /// The slots; a scalar has none.
     #[must_use]
-    pub fn slots(&self) -> &[Slot] {
+    pub fn slots(&self) -> &[Entry] {
         match self {
             Self::Scalar(_) => &[],
             Self::Collection(collection) => &collection.slots,
@@ -201,7 +201,7 @@ impl Value {
     }
 
     /// Takes all fields of a name out.
-    pub fn remove(&mut self, key: &str) -> Vec<Slot> {
+    pub fn remove(&mut self, key: &str) -> Vec<Entry> {
         match self.collection_mut() {
             Some(collection) => collection.slots.extract_if(.., |slot| slot.is(key)).collect(),
             None => Vec::new(),
@@ -224,7 +224,7 @@ impl Value {
     /// Every comment in it.
     #[must_use]
     pub fn comments(&self) -> Vec<String> {
-        self.slots().iter().flat_map(Slot::comments).collect()
+        self.slots().iter().flat_map(Entry::comments).collect()
     }
 
     /// The same without comments and empty lines.
@@ -245,10 +245,10 @@ impl Value {
         match self {
             Self::Scalar(scalar) => scalar.json(),
             Self::Collection(collection) => match collection.shape {
-                Shape::List => collection.slots.iter().map(|slot| slot.value.json()).collect(),
-                Shape::Mapping => {
+                CollectionKind::List => collection.slots.iter().map(|slot| slot.value.json()).collect(),
+                CollectionKind::Mapping => {
                     let key =
-                        |slot: &Slot| slot.key.as_ref().map_or_else(String::new, |key| key.text.clone());
+                        |slot: &Entry| slot.key.as_ref().map_or_else(String::new, |key| key.text.clone());
                     let fields = collection.slots.iter();
                     Json::Object(
                         fields
@@ -261,7 +261,7 @@ impl Value {
     }
 }
 
-impl Slot {
+impl Entry {
     /// A field without comments.
     #[must_use]
     pub fn field(key: &str, value: Value) -> Self {
@@ -291,14 +291,14 @@ impl Slot {
     /// Every comment of it and in it.
     #[must_use]
     pub fn comments(&self) -> Vec<String> {
-        let mut comments: Vec<String> = self.above.iter().filter_map(Line::comment).collect();
+        let mut comments: Vec<String> = self.above.iter().filter_map(BlankLine::comment).collect();
         comments.extend(self.beside.iter().map(|beside| beside.trim_start().to_owned()));
         comments.extend(self.value.comments());
         comments
     }
 }
 
-impl Line {
+impl BlankLine {
     /// A comment above a slot, in its column.
     #[must_use]
     pub const fn of(text: String) -> Self {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use egret_policies::model::{Kind, Policy, PolicyId, Tier};
 
-use super::policy::Part;
+use super::policy::PartName;
 
 /// A policy that is to be converted.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Candidate {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Its objects.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PartName>,
     /// What its author should know.
     pub notes: Vec<String>,
 }
@@ -37,7 +37,7 @@ const LAST: u32 = 1000;
 /// Plans for all candidates, or why there is none.
 #[must_use]
 pub fn plan(candidates: &[Candidate], existing: &[Policy]) -> BTreeMap<PolicyId, Result<Plan, String>> {
-    let mut names = Names::new(candidates, existing);
+    let mut names = UniqueNames::new(candidates, existing);
     let (baseline, admin): (Vec<&Candidate>, Vec<&Candidate>) = candidates
         .iter()
         .partition(|candidate| candidate.id.kind == Kind::BaselineAdminNetworkPolicy);
@@ -53,13 +53,13 @@ pub fn plan(candidates: &[Candidate], existing: &[Policy]) -> BTreeMap<PolicyId,
 }
 
 /// The names of ClusterNetworkPolicies.
-struct Names {
+struct UniqueNames {
     taken: BTreeSet<String>,
     /// Names that others would like to keep.
     wanted: BTreeMap<String, usize>,
 }
 
-impl Names {
+impl UniqueNames {
     fn new(candidates: &[Candidate], existing: &[Policy]) -> Self {
         let of_existing = existing
             .iter()
@@ -108,7 +108,7 @@ fn suffix_of(suffix: &str, index: usize) -> String {
 }
 
 fn parts(candidate: &Candidate, suffix: &str, first: u32) -> Plan {
-    let part = |(index, priority): (usize, u32)| Part {
+    let part = |(index, priority): (usize, u32)| PartName {
         name: suffix_of(suffix, index),
         priority,
     };
@@ -170,7 +170,7 @@ fn last(candidate: &Candidate, suffix: &str, existing: &[Policy]) -> Result<Plan
 fn in_order(
     candidates: &[&Candidate],
     existing: &[Policy],
-    names: &mut Names,
+    names: &mut UniqueNames,
 ) -> BTreeMap<PolicyId, Result<Plan, String>> {
     let of_tier: Vec<&Policy> = existing
         .iter()
@@ -193,24 +193,24 @@ fn in_order(
         let named = group
             .iter()
             .map(|candidate| (*candidate, names.suffix(candidate, "-admin")));
-        plans.extend(Group { priority, before }.plan(named.collect(), &mut occupied));
+        plans.extend(PriorityGroup { priority, before }.plan(named.collect(), &mut occupied));
     }
     plans
 }
 
 /// Policies of one priority.
-struct Group {
+struct PriorityGroup {
     priority: u32,
     /// The last ClusterNetworkPolicy of that priority by name.
     before: Option<String>,
 }
 
-type Named<'a> = (&'a Candidate, Result<String, String>);
+type NamedPart<'a> = (&'a Candidate, Result<String, String>);
 
-impl Group {
+impl PriorityGroup {
     fn plan(
         &self,
-        named: Vec<Named<'_>>,
+        named: Vec<NamedPart<'_>>,
         occupied: &mut BTreeMap<u32, Arc<str>>,
     ) -> BTreeMap<PolicyId, Result<Plan, String>> {
         let mut last_name = self.before.clone();

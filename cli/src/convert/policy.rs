@@ -1,15 +1,15 @@
 //! One AdminNetworkPolicy or BaselineAdminNetworkPolicy in the words of a ClusterNetworkPolicy.
 
-use super::document::{Form, Scalar, Slot, Style, Value};
+use super::document::{CollectionStyle, Entry, QuoteStyle, Scalar, Value};
+use super::known_fields::SPEC;
 use super::port;
-use super::stored::SPEC;
 
 /// The most rules in a direction, peers in a rule, protocols in a rule, networks or names in a peer.
 pub const MOST: usize = 25;
 
 /// What a policy was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SourceKind {
     /// An AdminNetworkPolicy.
     Admin,
     /// The BaselineAdminNetworkPolicy.
@@ -18,16 +18,16 @@ pub enum Source {
 
 /// A policy in other words: its rules may still be more than one object can have.
 #[derive(Clone, Debug)]
-pub struct Converted {
+pub struct ConvertedPolicy {
     root: Value,
-    source: Source,
+    source: SourceKind,
     /// What its author should know.
     pub notes: Vec<String>,
 }
 
 /// The name and place of a part of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct PartName {
     /// What is behind its name.
     pub name: String,
     /// Its priority.
@@ -51,8 +51,8 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Converts an object whose fields were all understood, or, with `prune`, were understood without those that
 /// nobody knows.
 #[must_use]
-pub fn convert(mut root: Value, source: Source, prune: bool) -> Converted {
-    let mut converted = Converted {
+pub fn convert(mut root: Value, source: SourceKind, prune: bool) -> ConvertedPolicy {
+    let mut converted = ConvertedPolicy {
         root: Value::empty(),
         source,
         notes: Vec::new(),
@@ -72,7 +72,7 @@ fn put(root: &mut Value, key: &str, word: &str) {
     if root.get(key).is_some() {
         root.set(key, Value::word(word));
     } else if let Some(root) = root.collection_mut() {
-        let mut slot = Slot::field(key, Value::word(word));
+        let mut slot = Entry::field(key, Value::word(word));
         if let Some(first) = root.slots.first_mut() {
             slot.above = std::mem::take(&mut first.above);
         }
@@ -80,7 +80,7 @@ fn put(root: &mut Value, key: &str, word: &str) {
     }
 }
 
-impl Converted {
+impl ConvertedPolicy {
     fn clean(&mut self, root: &mut Value) {
         root.remove("status");
         let Some(metadata) = root.get_mut("metadata") else {
@@ -110,7 +110,7 @@ impl Converted {
         if prune {
             SPEC.prune(spec);
         }
-        if self.source == Source::Baseline {
+        if self.source == SourceKind::Baseline {
             spec.remove("priority");
         }
         if let Some(pods) = spec
@@ -132,20 +132,20 @@ impl Converted {
                 rules.slots.extend(self.rule(rule, peers, &field));
             }
             if rules.slots.is_empty() {
-                rules.style = Style::Flow;
+                rules.style = CollectionStyle::Flow;
             }
         }
     }
 
     /// The rules that mean the same as one: several where there are too many peers or ports, none where it
     /// matches nothing.
-    fn rule(&mut self, mut rule: Slot, peers: &'static str, field: &str) -> Vec<Slot> {
+    fn rule(&mut self, mut rule: Entry, peers: &'static str, field: &str) -> Vec<Entry> {
         if let Some(Value::Scalar(action)) = rule.value.get_mut("action")
             && action.text == "Allow"
         {
             *action = Scalar {
                 text: "Accept".to_owned(),
-                form: Form::Plain,
+                form: QuoteStyle::Plain,
             };
         }
         if let Some(peers) = rule.value.get_mut(peers).and_then(Value::collection_mut) {
@@ -159,7 +159,7 @@ impl Converted {
         }
         rename(&mut rule.value, "ports", "protocols");
         let rules = chunks(rule, peers).into_iter();
-        let rules: Vec<Slot> = rules.flat_map(|rule| chunks(rule, "protocols")).collect();
+        let rules: Vec<Entry> = rules.flat_map(|rule| chunks(rule, "protocols")).collect();
         if rules.len() > 1 {
             let count = rules.len();
             self.notes.push(format!(
@@ -205,7 +205,7 @@ impl Converted {
 
     /// The objects, one for each part.
     #[must_use]
-    pub fn cut(&self, parts: &[Part]) -> Vec<Value> {
+    pub fn cut(&self, parts: &[PartName]) -> Vec<Value> {
         parts
             .iter()
             .enumerate()
@@ -213,7 +213,7 @@ impl Converted {
             .collect()
     }
 
-    fn part(&self, index: usize, part: &Part) -> Value {
+    fn part(&self, index: usize, part: &PartName) -> Value {
         let mut root = self.root.clone();
         if let Some(metadata) = root.get_mut("metadata") {
             for key in ["name", "generateName"] {
@@ -245,7 +245,7 @@ impl Converted {
     }
 }
 
-impl Part {
+impl PartName {
     fn renamed(&self, key: &str, name: &str) -> String {
         match (key, name.strip_suffix('-')) {
             ("generateName", Some(start)) => format!("{start}{}-", self.name),
@@ -269,19 +269,19 @@ fn keep_chunk(spec: &mut Value, direction: &str, index: usize) -> bool {
 }
 
 /// Writes tier and priority where a reader looks for them: at the top of the spec.
-fn place(spec: &mut Value, source: Source, priority: u32) {
+fn place(spec: &mut Value, source: SourceKind, priority: u32) {
     let priority = Value::word(&priority.to_string());
     let tier = match source {
-        Source::Admin => "Admin",
-        Source::Baseline => "Baseline",
+        SourceKind::Admin => "Admin",
+        SourceKind::Baseline => "Baseline",
     };
     let has_priority = spec.get("priority").is_some();
     spec.set("priority", priority.clone());
     if let Some(spec) = spec.collection_mut() {
         if !has_priority {
-            spec.slots.insert(0, Slot::field("priority", priority));
+            spec.slots.insert(0, Entry::field("priority", priority));
         }
-        spec.slots.insert(0, Slot::field("tier", Value::word(tier)));
+        spec.slots.insert(0, Entry::field("tier", Value::word(tier)));
     }
 }
 
@@ -289,7 +289,11 @@ fn text(text: &str) -> Value {
     let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic());
     Value::Scalar(Scalar {
         text: text.to_owned(),
-        form: if is_word { Form::Plain } else { Form::Text },
+        form: if is_word {
+            QuoteStyle::Plain
+        } else {
+            QuoteStyle::Text
+        },
     })
 }
 
@@ -311,14 +315,14 @@ fn complete(pods: &mut Value) {
         if pods.get(key).is_none() {
             pods.remove(key);
             if let Some(pods) = pods.collection_mut() {
-                pods.slots.push(Slot::field(key, Value::empty()));
+                pods.slots.push(Entry::field(key, Value::empty()));
             }
         }
     }
 }
 
 /// A peer; several where it has more networks or names than one may have.
-fn complete_peer(mut peer: Slot) -> Vec<Slot> {
+fn complete_peer(mut peer: Entry) -> Vec<Entry> {
     if let Some(pods) = peer.value.get_mut("pods") {
         complete(pods);
     }
@@ -327,12 +331,12 @@ fn complete_peer(mut peer: Slot) -> Vec<Slot> {
 }
 
 /// As many as it takes for the list of a field to be short enough in each.
-fn chunks(slot: Slot, key: &str) -> Vec<Slot> {
+fn chunks(slot: Entry, key: &str) -> Vec<Entry> {
     let list = slot.value.get(key).map(Value::slots).unwrap_or_default().to_vec();
     if list.len() <= MOST {
         return vec![slot];
     }
-    let chunk = |(index, items): (usize, &[Slot])| {
+    let chunk = |(index, items): (usize, &[Entry])| {
         let mut slot = slot.clone();
         if let Some(list) = slot.value.get_mut(key).and_then(Value::collection_mut) {
             list.slots = items.to_vec();

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 
 use egret_shared::escape;
 
-use super::document::{Collection, Document, Form, Line, Scalar, Shape, Slot, Style, Value};
+use super::document::{
+    BlankLine, Collection, CollectionKind, CollectionStyle, Document, Entry, QuoteStyle, Scalar, Value,
+};
 
 /// A document as YAML, without `---`.
 #[must_use]
@@ -15,10 +17,10 @@ pub fn print(document: &Document) -> String {
         Value::Collection(root) => {
             let root = root.clone();
             let root = match root.style {
-                Style::Flow => all_opened(root),
-                Style::Block(_) => in_blocks(root),
+                CollectionStyle::Flow => all_opened(root),
+                CollectionStyle::Block(_) => in_blocks(root),
             };
-            printer.slots(&root, 0, Start::OnNewLine);
+            printer.slots(&root, 0, FirstEntry::OnNewLine);
         }
         Value::Scalar(scalar) => {
             printer.scalar(scalar, None, 0);
@@ -33,8 +35,8 @@ pub fn print(document: &Document) -> String {
 fn in_blocks(collection: Collection) -> Collection {
     let has_comments = !collection.comments().is_empty();
     let mut collection = match collection.style {
-        Style::Flow if has_comments => opened(collection),
-        Style::Flow | Style::Block(_) => collection,
+        CollectionStyle::Flow if has_comments => opened(collection),
+        CollectionStyle::Flow | CollectionStyle::Block(_) => collection,
     };
     for slot in &mut collection.slots {
         slot.value = match std::mem::replace(&mut slot.value, Value::word("")) {
@@ -64,7 +66,7 @@ pub fn opened(mut collection: Collection) -> Collection {
     if collection.slots.is_empty() {
         return collection;
     }
-    collection.style = Style::Block(2);
+    collection.style = CollectionStyle::Block(2);
     for slot in &mut collection.slots {
         let value = match &mut slot.value {
             Value::Scalar(scalar) => Some(scalar),
@@ -79,12 +81,12 @@ pub fn opened(mut collection: Collection) -> Collection {
 
 impl Collection {
     fn comments(&self) -> Vec<String> {
-        self.slots.iter().flat_map(Slot::comments).collect()
+        self.slots.iter().flat_map(Entry::comments).collect()
     }
 }
 
 /// What needs no quotes in any context, and is no number or truth value in any version of YAML.
-fn unquoted(scalar: &Scalar) -> Form {
+fn unquoted(scalar: &Scalar) -> QuoteStyle {
     let text = scalar.text.as_str();
     let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic())
         && text
@@ -93,7 +95,7 @@ fn unquoted(scalar: &Scalar) -> Form {
     let other = ["true", "false", "yes", "no", "on", "off", "y", "n", "null"];
     let is_other = other.iter().any(|word| text.eq_ignore_ascii_case(word));
     match &scalar.form {
-        Form::Quoted(_) if is_word && !is_other => Form::Plain,
+        QuoteStyle::Quoted(_) if is_word && !is_other => QuoteStyle::Plain,
         form => form.clone(),
     }
 }
@@ -104,29 +106,29 @@ struct Printer {
 
 /// Where the first slot of a collection begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Start {
+enum FirstEntry {
     OnNewLine,
     /// Behind the dash of an item.
     Here,
 }
 
 impl Printer {
-    fn slots(&mut self, collection: &Collection, column: usize, start: Start) {
+    fn slots(&mut self, collection: &Collection, column: usize, start: FirstEntry) {
         for (place, slot) in collection.slots.iter().enumerate() {
-            if place > 0 || start == Start::OnNewLine {
+            if place > 0 || start == FirstEntry::OnNewLine {
                 self.lines(&slot.above, column);
                 self.indent(column);
             }
             match collection.shape {
-                Shape::Mapping => self.field(slot, column),
-                Shape::List => self.item(slot, column),
+                CollectionKind::Mapping => self.field(slot, column),
+                CollectionKind::List => self.item(slot, column),
             }
         }
     }
 
-    fn lines(&mut self, lines: &[Line], column: usize) {
+    fn lines(&mut self, lines: &[BlankLine], column: usize) {
         for line in lines {
-            if let Line::Comment { shift, text } = line {
+            if let BlankLine::Comment { shift, text } = line {
                 self.indent(column.saturating_add_signed(*shift));
                 self.text.push_str(&escape::json(text));
             }
@@ -134,19 +136,19 @@ impl Printer {
         }
     }
 
-    fn field(&mut self, slot: &Slot, column: usize) {
+    fn field(&mut self, slot: &Entry, column: usize) {
         let key = slot.key.as_ref().map(flow_scalar).unwrap_or_default();
         write!(self.text, "{key}:").expect("a String takes every text");
         match &slot.value {
             Value::Collection(collection) if !is_on_one_line(collection) => {
                 self.end_line(slot);
-                self.slots(collection, column + depth(collection, 0), Start::OnNewLine);
+                self.slots(collection, column + depth(collection, 0), FirstEntry::OnNewLine);
             }
             value => self.behind(value, slot, column),
         }
     }
 
-    fn item(&mut self, slot: &Slot, column: usize) {
+    fn item(&mut self, slot: &Entry, column: usize) {
         self.text.push('-');
         match &slot.value {
             Value::Collection(collection) if !is_on_one_line(collection) => {
@@ -155,10 +157,10 @@ impl Printer {
                 let is_apart = slot.beside.is_some() || first.is_some_and(|first| !first.above.is_empty());
                 if is_apart {
                     self.end_line(slot);
-                    self.slots(collection, column + depth, Start::OnNewLine);
+                    self.slots(collection, column + depth, FirstEntry::OnNewLine);
                 } else {
                     self.indent(depth - 1);
-                    self.slots(collection, column + depth, Start::Here);
+                    self.slots(collection, column + depth, FirstEntry::Here);
                 }
             }
             value => self.behind(value, slot, column),
@@ -166,10 +168,10 @@ impl Printer {
     }
 
     /// A value on the line of its slot.
-    fn behind(&mut self, value: &Value, slot: &Slot, column: usize) {
+    fn behind(&mut self, value: &Value, slot: &Entry, column: usize) {
         match value {
             Value::Scalar(scalar) => {
-                if !(scalar.form == Form::Plain && scalar.text.is_empty()) {
+                if !(scalar.form == QuoteStyle::Plain && scalar.text.is_empty()) {
                     self.text.push(' ');
                 }
                 self.scalar(scalar, slot.beside.as_deref(), column);
@@ -198,7 +200,7 @@ impl Printer {
         }
     }
 
-    fn end_line(&mut self, slot: &Slot) {
+    fn end_line(&mut self, slot: &Entry) {
         self.text.push_str(slot.beside.as_deref().unwrap_or_default());
         self.text.push('\n');
     }
@@ -210,18 +212,18 @@ impl Printer {
 
 fn is_on_one_line(collection: &Collection) -> bool {
     let has_comments = collection.slots.iter().any(|slot| !slot.comments().is_empty());
-    collection.slots.is_empty() || (collection.style == Style::Flow && !has_comments)
+    collection.slots.is_empty() || (collection.style == CollectionStyle::Flow && !has_comments)
 }
 
 /// A mapping must be deeper than its field or dash; a list may stand below the name of its field.
 fn depth(collection: &Collection, least: usize) -> usize {
     let least = match collection.shape {
-        Shape::Mapping => 2,
-        Shape::List => least,
+        CollectionKind::Mapping => 2,
+        CollectionKind::List => least,
     };
     match collection.style {
-        Style::Flow => least.max(2),
-        Style::Block(depth) => depth.max(least),
+        CollectionStyle::Flow => least.max(2),
+        CollectionStyle::Block(depth) => depth.max(least),
     }
 }
 
@@ -235,7 +237,7 @@ fn block_mark(scalar: &Scalar) -> Option<&'static str> {
             .chars()
             .all(|letter| letter == '\n' || !letter.is_control())
         && is_shown(text);
-    if scalar.form != Form::Block || !is_simple {
+    if scalar.form != QuoteStyle::Block || !is_simple {
         return None;
     }
     match text.len() - content.len() {
@@ -250,14 +252,14 @@ fn flow(value: &Value) -> String {
         Value::Scalar(scalar) => return flow_scalar(scalar),
         Value::Collection(collection) => collection,
     };
-    let slot = |slot: &Slot| match &slot.key {
+    let slot = |slot: &Entry| match &slot.key {
         Some(key) => format!("{}: {}", flow_scalar(key), flow(&slot.value)),
         None => flow(&slot.value),
     };
     let slots = collection.slots.iter().map(slot).collect::<Vec<_>>().join(", ");
     match collection.shape {
-        Shape::List => format!("[{slots}]"),
-        Shape::Mapping => format!("{{{slots}}}"),
+        CollectionKind::List => format!("[{slots}]"),
+        CollectionKind::Mapping => format!("{{{slots}}}"),
     }
 }
 
@@ -265,9 +267,9 @@ fn flow_scalar(scalar: &Scalar) -> String {
     // Every text of JSON is one of YAML.
     let quoted = || escape::json(&serde_json::Value::String(scalar.text.clone()).to_string()).into_owned();
     match &scalar.form {
-        Form::Plain if is_shown(&scalar.text) => scalar.text.clone(),
-        Form::Quoted(source) if is_shown(source) => source.clone(),
-        Form::Plain | Form::Quoted(_) | Form::Block | Form::Text => quoted(),
+        QuoteStyle::Plain if is_shown(&scalar.text) => scalar.text.clone(),
+        QuoteStyle::Quoted(source) if is_shown(source) => source.clone(),
+        QuoteStyle::Plain | QuoteStyle::Quoted(_) | QuoteStyle::Block | QuoteStyle::Text => quoted(),
     }
 }
 

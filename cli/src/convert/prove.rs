@@ -1,86 +1,87 @@
-//! That two lists of policies mean the same: the oracle, which decides from the objects and shares nothing with
-//! the compiler, is asked about every connection that the rules of either can tell apart.
+//! That two lists of policies mean the same: the rules of both are compared for every peer and for all ports.
 //!
-//! Pods that no selector, network or named port of any policy tells from each other are asked about once (twice
-//! for connections among themselves). Manifests seldom have a pod for every selector, so pods are made up for
-//! those: what is proved holds for pods that are still to come, too.
+//! Pods that the rules of neither tell from each other are compared once (twice for connections among themselves).
+//! Manifests seldom have a pod for every selector, so pods are made up for those: what is proved holds for pods that
+//! are still to come, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_policies::compiler::DnsStandIn;
-use egret_policies::memory::{Connection, Verdict};
-use egret_policies::model::cluster::{Entity, EntityKey, NamedPort, Pod};
-use egret_policies::model::{Direction, Enforcement, Policy, PolicyId};
-use egret_policies::oracle::World;
-use egret_shared::observation::{Observation, ObservedAddress};
-use egret_shared::time::Timestamp;
+use egret_policies::model::cluster::Namespace;
+use egret_policies::model::{Direction, Enforcement, Policy};
+use egret_shared::net::{Family, IpNet};
 
-use crate::verdict::manifests::Manifests;
+use crate::cluster::PodMember;
+use crate::manifests::Manifests;
+use crate::reach::addresses::{Addresses, address_of, partition};
+use crate::reach::decision::RuleDecision;
+use crate::reach::fold::{Folding, Unit};
+use crate::reach::load::LoadedCluster;
+use crate::reach::ports::PortSet;
+use crate::reach::{FactsId, PortVerdicts, Reach, RulesId};
 
-mod asked;
-mod nodes;
-mod classes;
-mod made_up;
-mod scene;
-mod points;
-mod said;
+mod made_up_pods;
 
-use points::{Other, Points, Told};
-use said::Deciding;
-use scene::Scene;
+use made_up_pods::make_up_pods;
 
-const NOW: Timestamp = Timestamp::from_millis(0);
-/// Records live as long as the proof.
-const LATER: Timestamp = Timestamp::from_millis(60_000);
-/// The differences that are told.
+/// The differences that are printed.
 const MOST_DIFFERENCES: usize = 10;
+/// The pods of a class that are compared.
+const MOST_OF_CLASS: usize = 2;
 
 /// What was compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Proved {
-    /// Connections, each as one of its pods sees it.
+pub struct Proof {
+    /// Connections, each as one of its pods sees it, and for all ports that one rule decides.
     pub connections: usize,
-    /// Pods of the manifests for which some stand.
+    /// Pods of the manifests.
     pub pods: usize,
     /// Pods that were made up.
     pub made_up: usize,
 }
 
-/// A connection whose verdict differs.
+/// Connections whose verdict differs.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    connection: Connection,
+    pod: String,
+    direction: Direction,
     peer: String,
-    before: Deciding,
-    after: Deciding,
+    ports: PortSet,
+    before: RuleDecision,
+    after: RuleDecision,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Connection { pod, direction, .. } = &self.connection;
-        let (word, way) = match direction {
-            Direction::Egress => ("egress", "to"),
-            Direction::Ingress => ("ingress", "from"),
-        };
-        let protocol = said::protocol(self.connection.protocol);
         let Self {
-            peer, before, after, ..
+            pod,
+            direction,
+            peer,
+            ports,
+            before,
+            after,
         } = self;
+        let preposition = match direction {
+            Direction::Egress => "to",
+            Direction::Ingress => "from",
+        };
+        let direction = direction.word();
         write!(
             f,
-            "{word} of {pod} {way} {peer}, {protocol}: was {before}; would be {after}"
+            "{direction} of {pod} {preposition} {peer}, {ports}: was {before}; would be {after}"
         )
     }
 }
 
-/// What differs, and how many connections more than are told.
+/// What differs.
 #[derive(Clone, Debug)]
 pub struct Differences {
     /// The first.
     pub first: Vec<Difference>,
-    /// All of them, in number.
+    /// How many there are.
     pub count: usize,
 }
 
@@ -94,17 +95,16 @@ pub fn prove(
     dns: &DnsStandIn,
     before: &[Policy],
     after: &[Policy],
-) -> Result<Proved, Differences> {
-    let proved = compare_all(manifests, dns, before, after)?;
+) -> Result<Proof, Differences> {
+    let comparison = Comparison::of(manifests, dns, [before.to_vec(), after.to_vec()])?;
     if !before
         .iter()
         .chain(after)
         .any(|policy| policy.enforcement.is_audit())
     {
-        return Ok(proved);
+        return Ok(comparison);
     }
-    let [before, after] = [before, after].map(enforced);
-    compare_all(manifests, dns, &before, &after)
+    Comparison::of(manifests, dns, [before, after].map(enforced))
 }
 
 fn enforced(policies: &[Policy]) -> Vec<Policy> {
@@ -115,186 +115,212 @@ fn enforced(policies: &[Policy]) -> Vec<Policy> {
     enforced.collect()
 }
 
-fn compare_all(
-    manifests: &Manifests,
-    dns: &DnsStandIn,
-    before: &[Policy],
-    after: &[Policy],
-) -> Result<Proved, Differences> {
-    let scene = Scene::new(manifests, dns, &[before, after].concat());
-    let mut selections = [before, after].map(|policies| scene.selection(policies));
-    let (mut all, mut seen) = (Comparison::default(), BTreeSet::new());
-    for pod in &scene.pods {
-        let policies = selections
-            .each_mut()
-            .map(|selection| selection.policies_of(pod).cloned().collect::<Vec<_>>());
-        if !seen.insert(Asked::of(&scene, pod, &policies)) {
-            continue;
-        }
-        all.compare(&scene, pod, policies.each_ref().map(Vec::as_slice));
-    }
-    if all.count > 0 {
-        return Err(Differences {
-            first: all.differences,
-            count: all.count,
-        });
-    }
-    Ok(Proved {
-        connections: all.connections,
-        pods: scene.standing_for,
-        made_up: scene.made_up,
-    })
-}
+/// A pod before and after.
+type UnitPair<'a> = [&'a Unit; 2];
 
-/// What the connections of a pod depend on: pods of which all this is equal are asked about once.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Asked {
-    policies: [Vec<PolicyId>; 2],
-    ports: Vec<NamedPort>,
-    /// What is told of places may depend on the node.
-    node: Option<Arc<str>>,
-}
+/// Who may be at the other end, with what rules ask about it before and after.
+type Peer = (String, [FactsId; 2]);
 
-impl Asked {
-    fn of(scene: &Scene, pod: &Pod, policies: &[Vec<Policy>; 2]) -> Self {
-        let ids = |policies: &Vec<Policy>| policies.iter().map(|policy| policy.id.clone()).collect();
-        Self {
-            policies: policies.each_ref().map(ids),
-            ports: pod.ports.clone(),
-            node: pod.node.clone().filter(|_| !scene.common.is_empty()),
-        }
-    }
-}
-
-#[derive(Default)]
 struct Comparison {
+    reaches: [Reach; 2],
     connections: usize,
-    differences: Vec<Difference>,
+    first: Vec<Difference>,
     count: usize,
 }
 
 impl Comparison {
-    /// Compares all connections of a pod, if the policies about it are others than before.
-    fn compare(&mut self, scene: &Scene, subject: &Pod, policies: [&[Policy]; 2]) {
-        if policies[0] == policies[1] {
-            return;
+    fn of(manifests: &Manifests, dns: &DnsStandIn, policies: [Vec<Policy>; 2]) -> Result<Proof, Differences> {
+        let (pods, namespaces) = make_up_pods(manifests, &policies.concat());
+        let made_up = pods.len();
+        let mut manifests = Manifests {
+            // No conversion changes a Namespace, so what its annotation says is left out.
+            namespaces: manifests
+                .namespaces
+                .iter()
+                .filter(|one| namespaces.iter().all(|new| new.name != one.name))
+                .chain(&namespaces)
+                .map(|namespace| Namespace {
+                    enforcement: Enforcement::Enforced,
+                    ..namespace.clone()
+                })
+                .collect(),
+            ..manifests.clone()
+        };
+        let is_compared = |member: &&PodMember| member.is_policed() && !member.pod.addresses.is_empty();
+        let compared = manifests.members.values().filter(is_compared).count();
+        manifests.members.extend(pods.into_iter().map(|pod| {
+            let member = PodMember {
+                pod,
+                is_ready: false,
+                is_made_up: true,
+            };
+            (member.pod.key.clone(), member)
+        }));
+        let reach = |policies| {
+            let manifests = Manifests {
+                policies,
+                ..manifests.clone()
+            };
+            Reach::new(LoadedCluster::of(manifests, &BTreeMap::new(), dns.clone()))
+        };
+        let mut comparison = Self {
+            reaches: policies.map(reach),
+            connections: 0,
+            first: Vec::new(),
+            count: 0,
+        };
+        comparison.compare_all();
+        match comparison.count {
+            0 => Ok(Proof {
+                connections: comparison.connections,
+                pods: compared,
+                made_up,
+            }),
+            count => Err(Differences {
+                first: comparison.first,
+                count,
+            }),
         }
-        let both: Vec<&Policy> = policies.into_iter().flatten().collect();
-        let points = Points::new(scene, subject, &both);
-        let mut stages = policies.map(|policies| Stage::new(scene, subject, policies, &points.told));
-        for other in &points.others {
-            for stage in &mut stages {
-                stage.enter(other);
-            }
-            for connection in points.connections(other) {
-                self.connections += 1;
-                let verdicts = stages
-                    .each_ref()
-                    .map(|stage| stage.world.decide(&connection, NOW));
-                if verdicts[0] != verdicts[1] {
-                    self.differ(connection, other, verdicts, &stages);
+    }
+
+    fn compare_all(&mut self) {
+        let units = self
+            .reaches
+            .each_ref()
+            .map(|reach| reach.units(Folding::Pods, &BTreeSet::new()));
+        let pairs: Vec<UnitPair<'_>> = units[0].iter().zip(&units[1]).map(<[_; 2]>::from).collect();
+        let pairs = representatives(pairs);
+        for pair in &pairs {
+            for direction in Direction::ALL {
+                let rules = pair.map(|unit| unit.rules(direction));
+                let peers = self.peers(pair, direction, &pairs);
+                for (peer, facts) in peers {
+                    self.compare(pair[0], direction, rules, &peer, facts);
                 }
             }
-            for stage in &mut stages {
-                stage.leave(other);
+        }
+    }
+
+    fn compare(
+        &mut self,
+        unit: &Unit,
+        direction: Direction,
+        rules: [RulesId; 2],
+        peer: &str,
+        facts: [FactsId; 2],
+    ) {
+        let judge = |side: usize| self.reaches[side].judge(rules[side], facts[side]);
+        let (was, is) = (judge(0), judge(1));
+        self.connections += was.slices.len();
+        for (ports, before, after) in differences(&was, &is) {
+            self.count += 1;
+            if self.first.len() < MOST_DIFFERENCES {
+                self.first.push(Difference {
+                    pod: unit.workload.to_string(),
+                    direction,
+                    peer: peer.to_owned(),
+                    ports,
+                    before,
+                    after,
+                });
             }
         }
     }
 
-    fn differ(
-        &mut self,
-        connection: Connection,
-        other: &Other,
-        verdicts: [Verdict; 2],
-        stages: &[Stage<'_>; 2],
-    ) {
-        self.count += 1;
-        if self.differences.len() < MOST_DIFFERENCES {
-            let deciding = |side: usize| stages[side].deciding(&connection, other, verdicts[side]);
-            self.differences.push(Difference {
-                before: deciding(0),
-                after: deciding(1),
-                peer: other.who.clone(),
-                connection,
-            });
+    fn peers(&self, pair: &UnitPair<'_>, direction: Direction, pairs: &[UnitPair<'_>]) -> Vec<Peer> {
+        let mut peers = Vec::new();
+        for other in pairs.iter().filter(|other| other[0].workload != pair[0].workload) {
+            for (family, facts) in &other[0].facts {
+                if let (true, Some(after)) = (pair[0].facts.contains_key(family), other[1].facts.get(family))
+                {
+                    peers.push((format!("{} ({family})", other[0].workload), [*facts, *after]));
+                }
+            }
         }
+        for (name, addresses) in &self.reaches[0].nodes {
+            for address in addresses {
+                let facts = |is_own| {
+                    self.reaches
+                        .each_ref()
+                        .map(|reach| reach.facts_of(*address, is_own))
+                };
+                peers.push((format!("node {name} ({address})"), facts(false)));
+                // What the own node opens is never judged.
+                if direction == Direction::Egress {
+                    peers.push((format!("its own node at {address}"), facts(true)));
+                }
+            }
+        }
+        let (networks, names) = self.cuts(pair, direction);
+        for family in &pair[0].families {
+            for range in partition(*family, &networks) {
+                let network = Addresses::range(*family, range);
+                let address = address_of(*family, range.0);
+                peers.push((network.to_string(), self.outside(address, None)));
+                if direction == Direction::Egress {
+                    let named = names
+                        .iter()
+                        .map(|name| (format!("{name} at {network}"), self.outside(address, Some(name))));
+                    peers.extend(named);
+                }
+            }
+        }
+        peers
+    }
+
+    fn outside(&self, address: IpAddr, name: Option<&Arc<str>>) -> [FactsId; 2] {
+        self.reaches
+            .each_ref()
+            .map(|reach| reach.facts_outside(address, name))
+    }
+
+    /// The networks and names that the rules of either compare with.
+    fn cuts(&self, pair: &UnitPair<'_>, direction: Direction) -> (BTreeSet<IpNet>, BTreeSet<Arc<str>>) {
+        let (mut networks, mut names) = (BTreeSet::new(), BTreeSet::new());
+        for (reach, unit) in self.reaches.iter().zip(pair) {
+            let cuts = reach.boundaries(unit, direction);
+            networks.extend(cuts.networks);
+            names.extend(cuts.names);
+        }
+        (networks, names)
     }
 }
 
-/// A pod, what is about it, and maybe somebody at the other end: nothing else can matter to a connection.
-struct Stage<'a> {
-    scene: &'a Scene,
-    world: World,
-    /// Who stays on it.
-    staying: BTreeMap<EntityKey, Entity>,
-    observations: Vec<Observation>,
+/// Up to two pods of each class: the rules of both lists make the same of all in a class.
+fn representatives(pairs: Vec<UnitPair<'_>>) -> Vec<UnitPair<'_>> {
+    type Class<'a> = (
+        RulesId,
+        RulesId,
+        &'a BTreeMap<Family, FactsId>,
+        &'a BTreeSet<Family>,
+    );
+    let mut classes: BTreeMap<[Class<'_>; 2], usize> = BTreeMap::new();
+    let mut representatives = Vec::new();
+    for pair in pairs {
+        let class = pair.map(|unit| (unit.egress, unit.ingress, &unit.facts, &unit.families));
+        let count = classes.entry(class).or_default();
+        *count += 1;
+        if *count <= MOST_OF_CLASS {
+            representatives.push(pair);
+        }
+    }
+    representatives
 }
 
-impl<'a> Stage<'a> {
-    fn new(scene: &'a Scene, subject: &Pod, policies: &[Policy], told: &[Told]) -> Self {
-        let mut stage = Self {
-            scene,
-            world: World::new(scene.settings.clone()),
-            staying: BTreeMap::new(),
-            observations: observations(subject, told),
-        };
-        let policies = policies.iter().cloned().map(Entity::Policy);
-        let subject = scene.pod(subject).into_iter();
-        for entity in scene.common.iter().cloned().chain(subject).chain(policies) {
-            stage.world.apply(entity.clone());
-            stage.staying.insert(entity.key(), entity);
-        }
-        for observation in &stage.observations {
-            stage.world.observe(observation, NOW);
-        }
-        stage
-    }
-
-    fn enter(&mut self, other: &Other) {
-        for entity in self.new_with(other) {
-            self.world.apply(entity.clone());
+/// The ports that are decided otherwise, with both decisions.
+fn differences(was: &PortVerdicts, is: &PortVerdicts) -> Vec<(PortSet, RuleDecision, RuleDecision)> {
+    let changed = was
+        .allowed
+        .without(&is.allowed)
+        .union(&is.allowed.without(&was.allowed));
+    let mut differences = Vec::new();
+    for (ports, before) in was.decisions(&changed) {
+        for (ports, after) in is.decisions(&ports) {
+            let [before, after] = [before, after].map(|decision| RuleDecision::new(decision, Vec::new));
+            differences.push((ports, before, after));
         }
     }
-
-    fn leave(&mut self, other: &Other) {
-        for entity in self.new_with(other) {
-            self.world.delete(&entity.key());
-        }
-    }
-
-    fn new_with<'o>(&self, other: &'o Other) -> Vec<&'o Entity> {
-        let entities = other.entities.iter();
-        entities
-            .filter(|entity| !self.staying.contains_key(&entity.key()))
-            .collect()
-    }
-
-    fn deciding(&self, connection: &Connection, other: &Other, verdict: Verdict) -> Deciding {
-        let entities = self.staying.values().chain(self.new_with(other));
-        Deciding::of(
-            connection,
-            verdict,
-            &self.scene.settings,
-            entities,
-            &self.observations,
-        )
-    }
-}
-
-fn observations(subject: &Pod, told: &[Told]) -> Vec<Observation> {
-    let Some(client) = subject.addresses.first() else {
-        return Vec::new();
-    };
-    let observation = |told: &Told| Observation {
-        client: *client,
-        question: told.name.clone(),
-        chain: Vec::new(),
-        addresses: vec![ObservedAddress {
-            address: told.address,
-            expires: LATER,
-        }],
-    };
-    told.iter().map(observation).collect()
+    differences
 }
 
 #[cfg(test)]

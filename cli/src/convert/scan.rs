@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 
 use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, Span, StructureStyle, Tag, options};
 
-use super::document::{Form, Scalar, Shape};
+use super::document::{CollectionKind, QuoteStyle, Scalar};
 
 /// A place in a text: line from 1, column from 0.
-pub(super) type Place = (usize, usize);
+pub(super) type LineColumn = (usize, usize);
 
 /// What a text holds.
 #[derive(Debug, Default)]
-pub(super) struct Scanned {
+pub(super) struct ScannedText {
     /// Its documents that are not empty.
     pub(super) trees: Vec<Tree>,
     /// Its comments.
-    pub(super) comments: BTreeMap<Place, String>,
+    pub(super) comments: BTreeMap<LineColumn, String>,
 }
 
 /// A document.
@@ -30,20 +30,20 @@ pub(super) struct Tree {
 /// A value and its place.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) start: Place,
+    pub(super) start: LineColumn,
     /// Where it ends; of a collection in blocks nobody says where.
-    pub(super) end: Place,
+    pub(super) end: LineColumn,
     pub(super) anchor: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: NodeKind,
 }
 
 /// What a value is.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     Scalar(Scalar),
     Alias(usize),
     Collection {
-        shape: Shape,
+        shape: CollectionKind,
         is_flow: bool,
         children: Vec<Child>,
     },
@@ -52,7 +52,7 @@ pub(super) enum Kind {
 /// A field or an item.
 #[derive(Debug)]
 pub(super) struct Child {
-    pub(super) key: Option<(Scalar, Place)>,
+    pub(super) key: Option<(Scalar, LineColumn)>,
     pub(super) node: Node,
     /// Lines above it: comments, or nothing for an empty line.
     pub(super) above: Vec<Option<(usize, String)>>,
@@ -60,11 +60,11 @@ pub(super) struct Child {
 }
 
 /// Reads a text; none where the parser refuses what it took before.
-pub(super) fn scan(text: &str) -> Option<Scanned> {
+pub(super) fn scan(text: &str) -> Option<ScannedText> {
     let options = options! { simple_key_max_lookahead: 4096, max_buffered_comment_events: 1_000_000 };
     let mut scanner = Scanner {
         text,
-        scanned: Scanned::default(),
+        scanned: ScannedText::default(),
         open: Vec::new(),
         start: 0,
     };
@@ -77,15 +77,15 @@ pub(super) fn scan(text: &str) -> Option<Scanned> {
 
 struct Scanner<'t> {
     text: &'t str,
-    scanned: Scanned,
-    open: Vec<Open>,
+    scanned: ScannedText,
+    open: Vec<OpenCollection>,
     start: usize,
 }
 
-struct Open {
+struct OpenCollection {
     node: Node,
     /// The name of a field, once it was read.
-    key: Option<(Scalar, Place)>,
+    key: Option<(Scalar, LineColumn)>,
 }
 
 impl Scanner<'_> {
@@ -100,13 +100,13 @@ impl Scanner<'_> {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let scalar = self.scalar(&text, style, tag.as_deref(), span);
-                self.put(node(span, anchor, Kind::Scalar(scalar)));
+                self.put(node(span, anchor, NodeKind::Scalar(scalar)));
             }
-            Event::Alias(anchor) => self.put(node(span, 0, Kind::Alias(anchor))),
-            Event::SequenceStart(style, anchor, _) => self.begin(span, anchor, Shape::List, style),
-            Event::MappingStart(style, anchor, _) => self.begin(span, anchor, Shape::Mapping, style),
+            Event::Alias(anchor) => self.put(node(span, 0, NodeKind::Alias(anchor))),
+            Event::SequenceStart(style, anchor, _) => self.begin(span, anchor, CollectionKind::List, style),
+            Event::MappingStart(style, anchor, _) => self.begin(span, anchor, CollectionKind::Mapping, style),
             Event::SequenceEnd | Event::MappingEnd => {
-                if let Some(Open { mut node, .. }) = self.open.pop() {
+                if let Some(OpenCollection { mut node, .. }) = self.open.pop() {
                     node.end = place(&span.end);
                     self.put(node);
                 }
@@ -115,13 +115,13 @@ impl Scanner<'_> {
         }
     }
 
-    fn begin(&mut self, span: &Span, anchor: usize, shape: Shape, style: StructureStyle) {
-        let kind = Kind::Collection {
+    fn begin(&mut self, span: &Span, anchor: usize, shape: CollectionKind, style: StructureStyle) {
+        let kind = NodeKind::Collection {
             shape,
             is_flow: style == StructureStyle::Flow,
             children: Vec::new(),
         };
-        self.open.push(Open {
+        self.open.push(OpenCollection {
             node: node(span, anchor, kind),
             key: None,
         });
@@ -129,22 +129,22 @@ impl Scanner<'_> {
 
     fn put(&mut self, node: Node) {
         let Some(open) = self.open.last_mut() else {
-            let is_nothing = matches!(&node.kind, Kind::Scalar(scalar) if scalar.is_null());
+            let is_nothing = matches!(&node.kind, NodeKind::Scalar(scalar) if scalar.is_null());
             if !is_nothing {
                 let start = self.start;
                 self.scanned.trees.push(Tree { start, root: node });
             }
             return;
         };
-        let Kind::Collection { shape, children, .. } = &mut open.node.kind else {
+        let NodeKind::Collection { shape, children, .. } = &mut open.node.kind else {
             return;
         };
         let key = match (*shape, open.key.take()) {
-            (Shape::List, _) => None,
-            (Shape::Mapping, Some(key)) => Some(key),
-            (Shape::Mapping, None) => {
+            (CollectionKind::List, _) => None,
+            (CollectionKind::Mapping, Some(key)) => Some(key),
+            (CollectionKind::Mapping, None) => {
                 // The reader of policies admits nothing else as the name of a field.
-                if let Kind::Scalar(scalar) = node.kind {
+                if let NodeKind::Scalar(scalar) = node.kind {
                     open.key = Some((scalar, node.start));
                 }
                 return;
@@ -162,12 +162,14 @@ impl Scanner<'_> {
         let source = span.slice(self.text).filter(|source| !source.contains('\n'));
         let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema_tag("str"));
         let form = match (style, source) {
-            (ScalarStyle::Plain, Some(_)) if !is_text => Form::Plain,
+            (ScalarStyle::Plain, Some(_)) if !is_text => QuoteStyle::Plain,
             (ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted, Some(source)) => {
-                Form::Quoted(source.to_owned())
+                QuoteStyle::Quoted(source.to_owned())
             }
-            (ScalarStyle::Literal | ScalarStyle::Folded, _) => Form::Block,
-            (ScalarStyle::Plain | ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted, _) => Form::Text,
+            (ScalarStyle::Literal | ScalarStyle::Folded, _) => QuoteStyle::Block,
+            (ScalarStyle::Plain | ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted, _) => {
+                QuoteStyle::Text
+            }
         };
         Scalar {
             text: text.to_owned(),
@@ -176,7 +178,7 @@ impl Scanner<'_> {
     }
 }
 
-fn node(span: &Span, anchor: usize, kind: Kind) -> Node {
+fn node(span: &Span, anchor: usize, kind: NodeKind) -> Node {
     Node {
         start: place(&span.start),
         end: place(&span.end),
@@ -185,6 +187,6 @@ fn node(span: &Span, anchor: usize, kind: Kind) -> Node {
     }
 }
 
-fn place(marker: &Marker) -> Place {
+fn place(marker: &Marker) -> LineColumn {
     (marker.line(), marker.col())
 }

@@ -20,7 +20,7 @@ pub(super) struct Change {
 /// A change in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Kind {
+pub(super) enum ChangeKind {
     /// Nothing was allowed.
     Appears,
     /// Nothing is allowed any more.
@@ -30,11 +30,11 @@ pub(super) enum Kind {
 }
 
 impl Change {
-    pub(super) const fn kind(&self) -> Kind {
+    pub(super) const fn kind(&self) -> ChangeKind {
         match (self.before.is_empty(), self.after.is_empty()) {
-            (true, _) => Kind::Appears,
-            (false, true) => Kind::Vanishes,
-            (false, false) => Kind::Changes,
+            (true, _) => ChangeKind::Appears,
+            (false, true) => ChangeKind::Vanishes,
+            (false, false) => ChangeKind::Changes,
         }
     }
 
@@ -49,7 +49,7 @@ impl Change {
     }
 }
 
-impl Kind {
+impl ChangeKind {
     /// As it is written.
     pub(super) const fn word(self) -> &'static str {
         match self {

@@ -6,19 +6,21 @@ use std::sync::Arc;
 
 use egret_policies::model::{Direction, Effect, Tier};
 
+use crate::cluster::selection::Selection;
 use crate::reach::Reach;
-use crate::reach::fold::{Folding, Group, Unit};
+use crate::reach::connection_end::{End, EndPair, Workload};
+use crate::reach::fold::{Folding, Unit, UnitGroup};
 use crate::reach::merge::{Row, merge};
-use crate::reach::place::{Place, Way, Workload};
-use crate::reach::points::{Cuts, Extent, Point};
+use crate::reach::points::{Boundaries, EndPairVerdicts, PartExtent};
 use crate::reach::ports::PortSet;
-use crate::verdict::selection::Selection;
 
-use super::cause::{Cause, Rules, Said};
+use crate::reach::decision::RuleDecision;
+
+use super::cause::{Cause, DecidingRules};
 use super::change::Change;
 
-/// What came out.
-pub(super) struct Compared {
+/// The difference of two clusters.
+pub(super) struct ClusterDiff {
     /// What changes.
     pub(super) rows: Vec<Row<Change>>,
     /// All pods of both.
@@ -26,28 +28,28 @@ pub(super) struct Compared {
 }
 
 /// One of the two clusters.
-struct Side<'a> {
+struct ClusterSide<'a> {
     reach: &'a Reach,
     units: BTreeMap<Arc<Workload>, Unit>,
     selection: RefCell<Selection>,
 }
 
 /// A workload in both, before and after.
-type InBoth<'a> = [Option<&'a Unit>; 2];
+type UnitPair<'a> = [Option<&'a Unit>; 2];
 
 /// The same connection in both, before and after.
-type Both = [Option<Point>; 2];
+type PointPair = [Option<EndPairVerdicts>; 2];
 
-pub(super) fn compare(before: &Reach, after: &Reach) -> Compared {
+pub(super) fn compare(before: &Reach, after: &Reach) -> ClusterDiff {
     let mut apart = before.split_groups();
     apart.extend(after.split_groups());
-    let sides = [before, after].map(|reach| Side::new(reach, &apart));
+    let sides = [before, after].map(|reach| ClusterSide::new(reach, &apart));
     let mut units: BTreeMap<Arc<Workload>, Unit> = BTreeMap::new();
     for side in &sides {
         units.extend(side.units.clone());
     }
     let in_both = |workload: &Arc<Workload>| sides.each_ref().map(|side| side.units.get(workload));
-    let in_both: Vec<InBoth<'_>> = units.keys().map(in_both).collect();
+    let in_both: Vec<UnitPair<'_>> = units.keys().map(in_both).collect();
     let mut changes = Vec::new();
     for (workload, from) in units.keys().zip(&in_both) {
         for to in &in_both {
@@ -55,7 +57,7 @@ pub(super) fn compare(before: &Reach, after: &Reach) -> Compared {
         }
         changes.extend(changes_with_others(&sides, workload));
     }
-    Compared {
+    ClusterDiff {
         rows: merge(changes),
         units: units.into_values().collect(),
     }
@@ -63,10 +65,10 @@ pub(super) fn compare(before: &Reach, after: &Reach) -> Compared {
 
 /// The changes between two workloads. Of most nothing changes, and nothing else is asked of them.
 fn changes_between(
-    sides: &[Side<'_>; 2],
-    from: &InBoth<'_>,
-    to: &InBoth<'_>,
-) -> Vec<(Way, Extent, Option<Change>)> {
+    sides: &[ClusterSide<'_>; 2],
+    from: &UnitPair<'_>,
+    to: &UnitPair<'_>,
+) -> Vec<(EndPair, PartExtent, Option<Change>)> {
     if let ([Some(from_before), Some(from_after)], [Some(to_before), Some(to_after)]) = (from, to) {
         let [before, after] = sides.each_ref().map(|side| side.reach);
         let was = before.allowed_between(from_before, to_before);
@@ -82,20 +84,23 @@ fn changes_between(
 }
 
 /// The changes of a workload's connections with whatever is no pod.
-fn changes_with_others(sides: &[Side<'_>; 2], workload: &Workload) -> Vec<(Way, Extent, Option<Change>)> {
+fn changes_with_others(
+    sides: &[ClusterSide<'_>; 2],
+    workload: &Workload,
+) -> Vec<(EndPair, PartExtent, Option<Change>)> {
     let cuts = Direction::ALL.map(|direction| (direction, cuts(sides, workload, direction)));
     changes_among(sides, |place| sides[place].with_others(workload, &cuts))
 }
 
 /// What changes among some connections, before (0) and after (1): of every way on which anything does, all parts.
 fn changes_among(
-    sides: &[Side<'_>; 2],
-    points: impl Fn(usize) -> Vec<Point>,
-) -> Vec<(Way, Extent, Option<Change>)> {
-    let mut both: BTreeMap<(Way, Extent), Both> = BTreeMap::new();
+    sides: &[ClusterSide<'_>; 2],
+    points: impl Fn(usize) -> Vec<EndPairVerdicts>,
+) -> Vec<(EndPair, PartExtent, Option<Change>)> {
+    let mut both: BTreeMap<(EndPair, PartExtent), PointPair> = BTreeMap::new();
     for place in 0..sides.len() {
         for point in points(place) {
-            let key = (point.way.clone(), point.extent);
+            let key = (point.ends.clone(), point.extent);
             both.entry(key).or_default()[place] = Some(point);
         }
     }
@@ -113,11 +118,11 @@ fn changes_among(
 }
 
 /// Where the rules of either cut the outside, so that both are asked about the same parts.
-fn cuts(sides: &[Side<'_>; 2], workload: &Workload, direction: Direction) -> Cuts {
-    let mut all = Cuts::default();
+fn cuts(sides: &[ClusterSide<'_>; 2], workload: &Workload, direction: Direction) -> Boundaries {
+    let mut all = Boundaries::default();
     for side in sides {
         if let Some(unit) = side.units.get(workload) {
-            let cuts = side.reach.cuts(unit, direction);
+            let cuts = side.reach.boundaries(unit, direction);
             all.networks.extend(cuts.networks);
             all.names.extend(cuts.names);
         }
@@ -125,9 +130,9 @@ fn cuts(sides: &[Side<'_>; 2], workload: &Workload, direction: Direction) -> Cut
     all
 }
 
-fn change(sides: &[Side<'_>; 2], way: &Way, points: &Both) -> Option<Change> {
+fn change(sides: &[ClusterSide<'_>; 2], way: &EndPair, points: &PointPair) -> Option<Change> {
     if let [Some(before), Some(after)] = points
-        && before.says_as(after)
+        && before.has_same_verdicts(after)
     {
         return None;
     }
@@ -144,26 +149,27 @@ fn change(sides: &[Side<'_>; 2], way: &Way, points: &Both) -> Option<Change> {
 }
 
 /// What is allowed. Of a name only what it is needed for, before or after: the rest is said of the outside.
-fn ports(points: &Both) -> [PortSet; 2] {
-    let of =
-        |point: &Option<Point>, ports: fn(&Point) -> PortSet| point.as_ref().map(ports).unwrap_or_default();
-    let needed = |point: &Point| match &point.untold {
-        Some(untold) => point.said.allowed().without(untold),
+fn ports(points: &PointPair) -> [PortSet; 2] {
+    let of = |point: &Option<EndPairVerdicts>, ports: fn(&EndPairVerdicts) -> PortSet| {
+        point.as_ref().map(ports).unwrap_or_default()
+    };
+    let needed = |point: &EndPairVerdicts| match &point.without_record {
+        Some(untold) => point.verdicts.allowed().without(untold),
         None => PortSet::everything(),
     };
     let [one, other] = points;
     let needed = of(one, needed).union(&of(other, needed));
-    let allowed = |point| of(point, |point| point.said.allowed()).intersection(&needed);
+    let allowed = |point| of(point, |point| point.verdicts.allowed()).intersection(&needed);
     [allowed(one), allowed(other)]
 }
 
-fn causes(sides: &[Side<'_>; 2], way: &Way, points: &Both, ports: &PortSet) -> Vec<Cause> {
+fn causes(sides: &[ClusterSide<'_>; 2], way: &EndPair, points: &PointPair, ports: &PortSet) -> Vec<Cause> {
     let [Some(before), Some(after)] = points else {
         return vec![Cause::End(missing_end(sides, way, points))];
     };
     let mut causes = Vec::new();
     for direction in Direction::ALL {
-        let (Some(was), Some(is)) = (before.said.of(direction), after.said.of(direction)) else {
+        let (Some(was), Some(is)) = (before.verdicts.of(direction), after.verdicts.of(direction)) else {
             continue;
         };
         for (of_these, was) in was.decisions(ports) {
@@ -171,11 +177,11 @@ fn causes(sides: &[Side<'_>; 2], way: &Way, points: &Both, ports: &PortSet) -> V
                 .decisions(&of_these)
                 .filter(|(_, is)| is.verdict != was.verdict)
             {
-                let isolating = |side: &Side<'_>| side.isolating(way, direction);
-                let cause = Cause::Rules(Box::new(Rules {
+                let isolating = |side: &ClusterSide<'_>| side.isolating(way, direction);
+                let cause = Cause::Rules(Box::new(DecidingRules {
                     direction,
-                    before: Said::new(was, || isolating(&sides[0])),
-                    after: Said::new(is, || isolating(&sides[1])),
+                    before: RuleDecision::new(was, || isolating(&sides[0])),
+                    after: RuleDecision::new(is, || isolating(&sides[1])),
                 }));
                 if !causes.contains(&cause) {
                     causes.push(cause);
@@ -187,16 +193,16 @@ fn causes(sides: &[Side<'_>; 2], way: &Way, points: &Both, ports: &PortSet) -> V
 }
 
 /// Which end is not there in one of the two.
-fn missing_end(sides: &[Side<'_>; 2], way: &Way, points: &Both) -> String {
+fn missing_end(sides: &[ClusterSide<'_>; 2], way: &EndPair, points: &PointPair) -> String {
     let (side, word) = if points[0].is_none() {
         (&sides[0], "new")
     } else {
         (&sides[1], "gone")
     };
-    let is_missing = |place: &&Place| match place {
-        Place::Pods(workload) => !side.units.contains_key(workload),
-        Place::Node(name) => !side.reach.nodes.contains_key(name),
-        Place::OwnNode | Place::Outside | Place::Name(_) => false,
+    let is_missing = |place: &&End| match place {
+        End::Pods(workload) => !side.units.contains_key(workload),
+        End::Node(name) => !side.reach.nodes.contains_key(name),
+        End::OwnNode | End::Outside | End::Name(_) => false,
     };
     match [&way.from, &way.to].into_iter().find(is_missing) {
         Some(place) => format!("{place} is {word}"),
@@ -204,8 +210,8 @@ fn missing_end(sides: &[Side<'_>; 2], way: &Way, points: &Both) -> String {
     }
 }
 
-impl<'a> Side<'a> {
-    fn new(reach: &'a Reach, apart: &BTreeSet<Group>) -> Self {
+impl<'a> ClusterSide<'a> {
+    fn new(reach: &'a Reach, apart: &BTreeSet<UnitGroup>) -> Self {
         let manifests = &reach.loaded.manifests;
         let units = reach.units(Folding::Workloads, apart);
         Self {
@@ -221,7 +227,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    fn with_others(&self, workload: &Workload, cuts: &[(Direction, Cuts); 2]) -> Vec<Point> {
+    fn with_others(&self, workload: &Workload, cuts: &[(Direction, Boundaries); 2]) -> Vec<EndPairVerdicts> {
         let Some(unit) = self.units.get(workload) else {
             return Vec::new();
         };
@@ -234,12 +240,12 @@ impl<'a> Side<'a> {
     }
 
     /// The NetworkPolicies that isolate the pods of a way in a direction.
-    fn isolating(&self, way: &Way, direction: Direction) -> Vec<String> {
+    fn isolating(&self, way: &EndPair, direction: Direction) -> Vec<String> {
         let subject = match direction {
             Direction::Egress => &way.from,
             Direction::Ingress => &way.to,
         };
-        let Place::Pods(workload) = subject else {
+        let End::Pods(workload) = subject else {
             return Vec::new();
         };
         let pod = self

@@ -1,25 +1,25 @@
 //! What to change for the other verdict.
 
 use egret_policies::model::{Action, Tier};
+use egret_policies::rules::OWN_NODE;
 use egret_shared::name::DnsName;
 
-use crate::verdict::row::Word;
+use crate::verdict::row::VerdictWord;
 
-use super::report::{Change, Matching, Outcome, PolicyStep, RuleStep, Side, TierStep};
-use super::snippet::{Dialect, cluster_rule, isolation, network_policy_rule};
+use super::report::{PathEnd, PolicyStep, RuleOutcome, RuleStep, SuggestedChange, TierOutcome, TierStep};
+use super::snippet::{PolicyDialect, cluster_rule, isolation, network_policy_rule};
 use super::viewpoint::{Viewpoint, protocol_words};
-use super::walk::OWN_NODE;
 
 /// More hints than this nobody reads.
 const SHOWN: usize = 3;
 
 /// What to change: where the connection is denied every side that denies it, else one of them.
 pub(super) fn change(
-    verdict: Word,
-    sides: [(&Side, Option<&Viewpoint<'_>>); 2],
+    verdict: VerdictWord,
+    sides: [(&PathEnd, Option<&Viewpoint<'_>>); 2],
     name: Option<&DnsName>,
-) -> Change {
-    let is_denied = verdict == Word::Deny;
+) -> SuggestedChange {
+    let is_denied = verdict == VerdictWord::Deny;
     let mut how = Vec::new();
     for (side, view) in sides {
         let Some(view) = view else {
@@ -27,23 +27,29 @@ pub(super) fn change(
             continue;
         };
         match (is_denied, side.end.verdict) {
-            (true, Word::Deny) => how.extend(ways_to_allow(view, side, name)),
-            (false, Word::Allow) => how.extend(ways_to_deny(view, side)),
-            (true, Word::Allow | Word::Error) | (false, Word::Deny | Word::Error) => {}
+            (true, VerdictWord::Deny) => how.extend(ways_to_allow(view, side, name)),
+            (false, VerdictWord::Allow) => how.extend(ways_to_deny(view, side)),
+            (true, VerdictWord::Allow | VerdictWord::Error)
+            | (false, VerdictWord::Deny | VerdictWord::Error) => {}
         }
     }
     if how.is_empty() {
         how.push("no policy can change it: none is asked about either end".to_owned());
     }
-    Change {
-        to: if is_denied { Word::Allow } else { Word::Deny },
+    SuggestedChange {
+        to: if is_denied {
+            VerdictWord::Allow
+        } else {
+            VerdictWord::Deny
+        },
         how,
     }
 }
 
 /// A client outside that a ClusterEgressFirewall refuses.
-fn ways_to_let_in(side: &Side) -> Option<String> {
-    let (Word::Deny, Some(policy), Some(rule)) = (side.end.verdict, &side.end.policy, side.end.rule) else {
+fn ways_to_let_in(side: &PathEnd) -> Option<String> {
+    let (VerdictWord::Deny, Some(policy), Some(rule)) = (side.end.verdict, &side.end.policy, side.end.rule)
+    else {
         return None;
     };
     Some(format!(
@@ -55,14 +61,16 @@ fn about(view: &Viewpoint<'_>) -> String {
     format!("{} of {}", view.direction.word(), view.subject.pod.key)
 }
 
-fn deciding(side: &Side) -> Option<&TierStep> {
-    side.tiers.iter().find(|step| step.outcome == Outcome::Decides)
+fn deciding(side: &PathEnd) -> Option<&TierStep> {
+    side.tiers
+        .iter()
+        .find(|step| step.outcome == TierOutcome::Decides)
 }
 
 /// The rule that decides; none where an isolation does.
-fn matching<'a>(side: &Side, step: &'a TierStep) -> Option<(&'a PolicyStep, &'a RuleStep)> {
+fn matching<'a>(side: &PathEnd, step: &'a TierStep) -> Option<(&'a PolicyStep, &'a RuleStep)> {
     rules(step).find(|(policy, rule)| {
-        rule.result == Matching::Match
+        rule.result == RuleOutcome::Match
             && side.end.policy.as_ref() == Some(&policy.policy)
             && side.end.rule == Some(rule.rule)
     })
@@ -75,7 +83,7 @@ fn rules(step: &TierStep) -> impl Iterator<Item = (&PolicyStep, &RuleStep)> {
         .flat_map(move |policy: &PolicyStep| policy.rules.iter().map(with_policy(policy)))
 }
 
-fn ways_to_allow(view: &Viewpoint<'_>, side: &Side, name: Option<&DnsName>) -> Vec<String> {
+fn ways_to_allow(view: &Viewpoint<'_>, side: &PathEnd, name: Option<&DnsName>) -> Vec<String> {
     let Some(step) = deciding(side) else {
         return Vec::new();
     };
@@ -112,11 +120,13 @@ fn go_before(
     }
 }
 
-fn dialect(tier: Tier, policy: &str) -> Option<Dialect> {
+fn dialect(tier: Tier, policy: &str) -> Option<PolicyDialect> {
     match tier {
         Tier::ClusterEgressFirewall | Tier::NetworkPolicy => None,
-        Tier::Admin | Tier::Baseline if policy.starts_with("ClusterNetworkPolicy/") => Some(Dialect::Cluster),
-        Tier::Admin | Tier::Baseline => Some(Dialect::Admin),
+        Tier::Admin | Tier::Baseline if policy.starts_with("ClusterNetworkPolicy/") => {
+            Some(PolicyDialect::Cluster)
+        }
+        Tier::Admin | Tier::Baseline => Some(PolicyDialect::Admin),
     }
 }
 
@@ -144,11 +154,11 @@ fn near_misses<'a>(view: &'a Viewpoint<'_>, step: &'a TierStep) -> impl Iterator
         };
         let title = format!("{} of {}", rule.title(), policy.policy);
         match (rule.action, rule.result, peer.matches, port.matches, &rule.names) {
-            (Action::Allow | Action::Pass, Matching::NoMatch, true, false, _) => Some(format!(
+            (Action::Allow | Action::Pass, RuleOutcome::NoMatch, true, false, _) => Some(format!(
                 "let {title} have {}: its peer matches",
                 protocol_words(view.protocol)
             )),
-            (Action::Allow | Action::Pass, Matching::NoMatch, false, true, Some(names))
+            (Action::Allow | Action::Pass, RuleOutcome::NoMatch, false, true, Some(names))
                 if view.peer.is_none() =>
             {
                 Some(format!(
@@ -156,7 +166,7 @@ fn near_misses<'a>(view: &'a Viewpoint<'_>, step: &'a TierStep) -> impl Iterator
                     view.address
                 ))
             }
-            (Action::Allow | Action::Pass, Matching::NoMatch, false, true, None | Some(_)) => {
+            (Action::Allow | Action::Pass, RuleOutcome::NoMatch, false, true, None | Some(_)) => {
                 Some(format!("let {title} have {}: its port matches", view.peer_name()))
             }
             (Action::Allow | Action::Deny | Action::Pass, _, _, _, _) => None,
@@ -164,7 +174,7 @@ fn near_misses<'a>(view: &'a Viewpoint<'_>, step: &'a TierStep) -> impl Iterator
     })
 }
 
-fn ways_to_deny(view: &Viewpoint<'_>, side: &Side) -> Vec<String> {
+fn ways_to_deny(view: &Viewpoint<'_>, side: &PathEnd) -> Vec<String> {
     let about = about(view);
     let Some(step) = deciding(side) else {
         if side.end.tier == "exempt" {
@@ -187,7 +197,7 @@ fn ways_to_deny(view: &Viewpoint<'_>, side: &Side) -> Vec<String> {
             what_follows(step.tier),
         ));
     }
-    if let Some(rule) = cluster_rule(view, Dialect::Cluster, false, None) {
+    if let Some(rule) = cluster_rule(view, PolicyDialect::Cluster, false, None) {
         let place = match (step.tier, matching(side, step)) {
             (Tier::Admin, Some((policy, _))) => format!("stands before {}", policy.policy),
             (Tier::ClusterEgressFirewall | Tier::NetworkPolicy | Tier::Baseline, _) | (Tier::Admin, None) => {

@@ -1,27 +1,27 @@
 //! A connection against one rule: which peer and which port match, or why none does.
 
-use egret_policies::memory::Protocol;
 use egret_policies::model::{Direction, Peer, Peers, Port, Ports, Rule};
+use egret_policies::simulator::Protocol;
 use egret_shared::net::{PortRange, Transport};
 
-use crate::verdict::cluster::Member;
+use crate::cluster::PodMember;
 
 use super::compiled::holding;
 use super::peer::{compare_peer, select};
-use super::report::Test;
+use super::report::MatchResult;
 use super::viewpoint::{Viewpoint, protocol_words};
 
 /// Both halves of a rule: it matches where both do.
-pub(super) struct Compared {
-    pub(super) peer: Test,
-    pub(super) port: Test,
+pub(super) struct RuleComparison {
+    pub(super) peer: MatchResult,
+    pub(super) port: MatchResult,
 }
 
 /// Compares a connection with a rule.
-pub(super) fn compare(view: &Viewpoint<'_>, policy: &str, rule: &Rule) -> Compared {
+pub(super) fn compare(view: &Viewpoint<'_>, policy: &str, rule: &Rule) -> RuleComparison {
     match &rule.peers {
-        Peers::Any => Compared {
-            peer: Test::passed("any peer"),
+        Peers::Any => RuleComparison {
+            peer: MatchResult::passed("any peer"),
             port: compare_ports(view, &rule.ports, &view.peers()),
         },
         Peers::OneOf(peers) => compare_one_of(view, peers, &rule.ports, || holding(view, policy, rule.index)),
@@ -35,9 +35,9 @@ fn compare_one_of(
     peers: &[Peer],
     ports: &Ports,
     holding: impl Fn() -> Vec<String>,
-) -> Compared {
+) -> RuleComparison {
     let peers = merge_networks(peers);
-    let tests: Vec<(&Peer, Test)> = peers
+    let tests: Vec<(&Peer, MatchResult)> = peers
         .iter()
         .map(|peer| (peer, compare_peer(view, peer, &holding)))
         .collect();
@@ -52,7 +52,7 @@ fn compare_one_of(
     };
     let has_match = tests.iter().any(|(_, test)| test.matches);
     let matches_as_pod = tests.iter().any(|(peer, test)| test.matches && is_pods(peer));
-    let is_meant = |pod: &&Member| {
+    let is_meant = |pod: &&PodMember| {
         let selects = |peer: &Peer| match peer {
             Peer::Pods { namespaces, pods } => select(view, pod, namespaces, pods).is_ok(),
             _ => false,
@@ -63,9 +63,9 @@ fn compare_one_of(
             !has_match
         }
     };
-    let pods: Vec<&Member> = view.peers().into_iter().filter(is_meant).collect();
-    Compared {
-        peer: Test::any_of(
+    let pods: Vec<&PodMember> = view.peers().into_iter().filter(is_meant).collect();
+    RuleComparison {
+        peer: MatchResult::any_of(
             tests.into_iter().map(|(_, test)| test),
             "the rule has no peer that could match",
         ),
@@ -79,13 +79,13 @@ fn behind_service(
     view: &Viewpoint<'_>,
     names_api_server: bool,
     holding: impl Fn() -> Vec<String>,
-) -> Option<Test> {
+) -> Option<MatchResult> {
     let sets = if names_api_server { holding() } else { Vec::new() };
     let set = sets
         .into_iter()
         .find(|set| set.starts_with("the API server behind "))?;
     let asked = protocol_words(view.protocol);
-    Some(Test::passed(format!("{asked} is {set}")))
+    Some(MatchResult::passed(format!("{asked} is {set}")))
 }
 
 /// All networks of a rule as one: a NetworkPolicy has a peer for each.
@@ -108,31 +108,34 @@ fn merge_networks(peers: &[Peer]) -> Vec<Peer> {
     merged
 }
 
-fn compare_ports(view: &Viewpoint<'_>, ports: &Ports, peers: &[&Member]) -> Test {
+fn compare_ports(view: &Viewpoint<'_>, ports: &Ports, peers: &[&PodMember]) -> MatchResult {
     let asked = protocol_words(view.protocol);
     let Ports::OneOf(ports) = ports else {
-        return Test::passed("any protocol and port");
+        return MatchResult::passed("any protocol and port");
     };
     if view.protocol == Protocol::Icmp && ports.contains(&Port::Icmp) {
-        return Test::passed("ICMP is the rule's");
+        return MatchResult::passed("ICMP is the rule's");
     }
     if view.protocol == Protocol::Icmp {
-        return Test::failed("ICMP has no port, and the rule names ports");
+        return MatchResult::failed("ICMP has no port, and the rule names ports");
     }
     let destinations = match view.direction {
         Direction::Ingress => &[view.subject],
         Direction::Egress => peers,
     };
-    let offers: Vec<Offer> = ports.iter().map(|port| Offer::of(port, destinations)).collect();
+    let offers: Vec<ServedPort> = ports
+        .iter()
+        .map(|port| ServedPort::of(port, destinations))
+        .collect();
     if let Some(offer) = offers.iter().find(|offer| offer.has(view.protocol)) {
-        return Test::passed(if offer.words == asked {
+        return MatchResult::passed(if offer.words == asked {
             format!("{asked} is the rule's")
         } else {
             format!("{asked} is in {}", offer.words)
         });
     }
     let words: Vec<&str> = offers.iter().map(|offer| offer.words.as_str()).collect();
-    Test::failed(match words.as_slice() {
+    MatchResult::failed(match words.as_slice() {
         [] => "the rule has no port that could match".to_owned(),
         [only] => format!("{asked} is not {only}"),
         several => format!("{asked} is none of {}", several.join(", ")),
@@ -140,13 +143,13 @@ fn compare_ports(view: &Viewpoint<'_>, ports: &Ports, peers: &[&Member]) -> Test
 }
 
 /// What a port of a rule comes to at the destination.
-struct Offer {
+struct ServedPort {
     words: String,
     ranges: Vec<(Transport, PortRange)>,
 }
 
-impl Offer {
-    fn of(port: &Port, destinations: &[&Member]) -> Self {
+impl ServedPort {
+    fn of(port: &Port, destinations: &[&PodMember]) -> Self {
         match port {
             Port::Range(transport, range) => Self {
                 words: format!("{transport}/{range}"),
@@ -161,7 +164,7 @@ impl Offer {
     }
 
     /// Of several pods in whose place dnsd is asked, the first that has the port.
-    fn of_name(name: &str, transport: Option<Transport>, destinations: &[&Member]) -> Self {
+    fn of_name(name: &str, transport: Option<Transport>, destinations: &[&PodMember]) -> Self {
         let offers = destinations
             .iter()
             .map(|destination| Self::at(name, transport, destination));
@@ -172,7 +175,7 @@ impl Offer {
         })
     }
 
-    fn at(name: &str, transport: Option<Transport>, destination: &Member) -> Self {
+    fn at(name: &str, transport: Option<Transport>, destination: &PodMember) -> Self {
         let ranges: Vec<_> = destination
             .pod
             .ports

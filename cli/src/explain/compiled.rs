@@ -1,14 +1,14 @@
 //! What a rule came to on the node: the sets in which the other end stands. For peers whose addresses are
 //! found out from the whole cluster, this says what comparing again could only repeat.
 
-use egret_policies::memory::Protocol;
 use egret_policies::rules::{Member, PeerMatch, Rule, SetId};
+use egret_policies::simulator::Protocol;
 
 use super::viewpoint::Viewpoint;
 
 /// The descriptions of the sets in which the other end stands for a rule of a policy, and `own node`.
 pub(super) fn holding(view: &Viewpoint<'_>, policy: &str, index: usize) -> Vec<String> {
-    let Some(rules) = view.asked.judge.memory().pod(&view.subject.pod.key) else {
+    let Some(rules) = view.asked.judge.simulator().pod(&view.subject.pod.key) else {
         return Vec::new();
     };
     let tiers = rules.direction(view.direction).tiers.iter();
@@ -34,7 +34,7 @@ fn held_by(view: &Viewpoint<'_>, rule: &Rule) -> Option<String> {
 }
 
 fn description(view: &Viewpoint<'_>, set: SetId) -> Option<String> {
-    let mut sets = view.asked.judge.memory().sets();
+    let mut sets = view.asked.judge.simulator().sets();
     sets.find(|spec| spec.id == set)
         .map(|spec| spec.description.to_string())
 }
@@ -42,7 +42,7 @@ fn description(view: &Viewpoint<'_>, set: SetId) -> Option<String> {
 fn is_in(view: &Viewpoint<'_>, set: SetId) -> bool {
     view.asked
         .judge
-        .memory()
+        .simulator()
         .members(set)
         .filter(|(_, until)| until.is_none_or(|until| until > view.now))
         .any(|(member, _)| match member {

@@ -3,19 +3,23 @@
 use egret_policies::model::{Direction, Labels, NamespaceSelector, Peer, Requirement, Selector, Values};
 use egret_shared::net::IpNet;
 
-use crate::verdict::cluster::Member;
+use crate::cluster::PodMember;
 
+use super::addresses::{NodeAddress, labels_of_node, nodes_at, of_api_server, of_cluster};
 use super::compiled::OWN_NODE;
-use super::places::{OfNode, labels_of_node, nodes_at, of_api_server, of_cluster};
-use super::report::Test;
-use super::told::compare_names;
+use super::records::compare_names;
+use super::report::MatchResult;
 use super::viewpoint::{Viewpoint, protocol_words};
 
 /// Where dnsd stands for pods.
 const DNS_PORT: u16 = 53;
 
 /// Compares the other end with a peer; `holding` tells in which sets of the rule it stands.
-pub(super) fn compare_peer(view: &Viewpoint<'_>, peer: &Peer, holding: &impl Fn() -> Vec<String>) -> Test {
+pub(super) fn compare_peer(
+    view: &Viewpoint<'_>,
+    peer: &Peer,
+    holding: &impl Fn() -> Vec<String>,
+) -> MatchResult {
     match peer {
         Peer::Pods { namespaces, pods } => compare_pod(view, namespaces, pods),
         Peer::Networks(networks) => compare_networks(view, networks),
@@ -27,37 +31,37 @@ pub(super) fn compare_peer(view: &Viewpoint<'_>, peer: &Peer, holding: &impl Fn(
     }
 }
 
-fn compare_pod(view: &Viewpoint<'_>, namespaces: &NamespaceSelector, pods: &Selector) -> Test {
+fn compare_pod(view: &Viewpoint<'_>, namespaces: &NamespaceSelector, pods: &Selector) -> MatchResult {
     if let Some(peer) = view.peer {
         return match select(view, peer, namespaces, pods) {
-            Ok(selected) => Test::passed(selected),
-            Err(reasons) => Test::failed(reasons),
+            Ok(selected) => MatchResult::passed(selected),
+            Err(reasons) => MatchResult::failed(reasons),
         };
     }
     let cluster = &view.asked.cluster;
     let (address, service) = (view.address, &cluster.dns().service);
     if !cluster.is_dnsd(address) || view.direction == Direction::Ingress {
-        return Test::failed(format!("{} is no pod that selectors see", view.peer_name()));
+        return MatchResult::failed(format!("{} is no pod that selectors see", view.peer_name()));
     }
     let stands = format!("{address} stands in for {service} at port {DNS_PORT}");
     if !view.asks_dnsd() {
         let asked = protocol_words(view.protocol);
-        return Test::failed(format!("{stands} over UDP and TCP, and not at {asked}"));
+        return MatchResult::failed(format!("{stands} over UDP and TCP, and not at {asked}"));
     }
     let tests = view
         .stood_in_for()
         .into_iter()
         .map(|pod| match select(view, pod, namespaces, pods) {
-            Ok(selected) => Test::passed(format!("{stands}: {selected}")),
-            Err(reasons) => Test::failed(format!("{stands}, and {reasons}")),
+            Ok(selected) => MatchResult::passed(format!("{stands}: {selected}")),
+            Err(reasons) => MatchResult::failed(format!("{stands}, and {reasons}")),
         });
-    Test::any_of(tests, &format!("{stands}, which has no pod"))
+    MatchResult::any_of(tests, &format!("{stands}, which has no pod"))
 }
 
 /// Whether the selectors select a pod, and by what.
 pub(super) fn select(
     view: &Viewpoint<'_>,
-    pod: &Member,
+    pod: &PodMember,
     namespaces: &NamespaceSelector,
     pods: &Selector,
 ) -> Result<String, String> {
@@ -74,7 +78,7 @@ pub(super) fn select(
 
 fn compare_namespace(
     view: &Viewpoint<'_>,
-    peer: &Member,
+    peer: &PodMember,
     namespaces: &NamespaceSelector,
 ) -> Result<String, String> {
     let own = peer.pod.key.namespace();
@@ -137,55 +141,55 @@ fn words(requirement: &Requirement) -> String {
     }
 }
 
-fn compare_networks(view: &Viewpoint<'_>, networks: &[IpNet]) -> Test {
+fn compare_networks(view: &Viewpoint<'_>, networks: &[IpNet]) -> MatchResult {
     const SHOWN: usize = 5;
     let address = view.address;
     if let Some(network) = networks.iter().find(|network| network.contains(&address)) {
-        return Test::passed(format!("{address} is in {network}"));
+        return MatchResult::passed(format!("{address} is in {network}"));
     }
     let mut list: Vec<String> = networks.iter().take(SHOWN).map(IpNet::to_string).collect();
     if networks.len() > SHOWN {
         list.push(format!("{} more", networks.len() - SHOWN));
     }
-    Test::failed(match list.as_slice() {
+    MatchResult::failed(match list.as_slice() {
         [] => "no network is left of the rule's".to_owned(),
         [only] => format!("{address} is not in {only}"),
         several => format!("{address} is in none of {}", several.join(", ")),
     })
 }
 
-fn compare_external(view: &Viewpoint<'_>, networks: &[IpNet], holding: &[String]) -> Test {
+fn compare_external(view: &Viewpoint<'_>, networks: &[IpNet], holding: &[String]) -> MatchResult {
     let inside = compare_networks(view, networks);
     if !inside.matches {
         return inside;
     }
     if !holding.is_empty() {
-        return Test::passed(format!("{}, and no pod's or Service's", inside.because));
+        return MatchResult::passed(format!("{}, and no pod's or Service's", inside.because));
     }
     let whose = of_cluster(view).unwrap_or_else(|| "a pod's or Service's".to_owned());
-    Test::failed(format!(
+    MatchResult::failed(format!(
         "{} is {whose}, and the rule is about what is outside of the cluster",
         view.address
     ))
 }
 
-fn compare_all_addresses(view: &Viewpoint<'_>, selector: &Selector, holding: &[String]) -> Test {
+fn compare_all_addresses(view: &Viewpoint<'_>, selector: &Selector, holding: &[String]) -> MatchResult {
     let address = view.address;
     let is_held = |set: &String| set == OWN_NODE || set.starts_with("all addresses of nodes");
-    let tests: Vec<Test> = nodes_at(view)
+    let tests: Vec<MatchResult> = nodes_at(view)
         .iter()
-        .map(|OfNode { node, source }| {
+        .map(|NodeAddress { node, source }| {
             let whose = format!("node {node}");
             match compare_labels(&whose, &labels_of_node(view, node), selector) {
                 Ok(labels) => {
-                    Test::passed(format!("{address} is an address of {whose} ({source}): {labels}"))
+                    MatchResult::passed(format!("{address} is an address of {whose} ({source}): {labels}"))
                 }
-                Err(failed) => Test::failed(failed),
+                Err(failed) => MatchResult::failed(failed),
             }
         })
         .collect();
     let because_found = |matches: bool, otherwise: String| {
-        let found = Test::any_of(
+        let found = MatchResult::any_of(
             tests.into_iter().filter(|test| test.matches == matches),
             &otherwise,
         );
@@ -193,24 +197,24 @@ fn compare_all_addresses(view: &Viewpoint<'_>, selector: &Selector, holding: &[S
     };
     if holding.iter().any(is_held) {
         let otherwise = format!("{address} is an address of a node of the rule's");
-        return Test::passed(because_found(true, otherwise));
+        return MatchResult::passed(because_found(true, otherwise));
     }
     let otherwise = match of_cluster(view) {
         Some(whose) => format!("{address} is {whose}, and no node's"),
         None => format!("{address} is no node's, neither by status nor by NodeAddressReport"),
     };
-    Test::failed(because_found(false, otherwise))
+    MatchResult::failed(because_found(false, otherwise))
 }
 
-fn compare_api_server(view: &Viewpoint<'_>, holding: &[String]) -> Test {
+fn compare_api_server(view: &Viewpoint<'_>, holding: &[String]) -> MatchResult {
     let (address, asked) = (view.address, protocol_words(view.protocol));
     let ways = of_api_server(view);
     if holding.iter().any(|set| set.contains("API server")) {
         let way = ways.iter().find(|way| way.has(view.protocol));
         let how = way.map(|way| format!(" ({})", way.how)).unwrap_or_default();
-        return Test::passed(format!("{address} is the API server{how} at {asked}"));
+        return MatchResult::passed(format!("{address} is the API server{how} at {asked}"));
     }
-    Test::failed(match ways.first() {
+    MatchResult::failed(match ways.first() {
         Some(way) => format!(
             "{address} is the API server ({}) at {}, and not at {asked}",
             way.how,
@@ -223,7 +227,7 @@ fn compare_api_server(view: &Viewpoint<'_>, holding: &[String]) -> Test {
     })
 }
 
-fn compare_node(view: &Viewpoint<'_>, selector: &Selector) -> Test {
+fn compare_node(view: &Viewpoint<'_>, selector: &Selector) -> MatchResult {
     let address = view.address;
     let has_address = |node: &&egret_policies::model::cluster::Node| {
         node.addresses.iter().any(|of| of.to_canonical() == address)
@@ -232,9 +236,9 @@ fn compare_node(view: &Viewpoint<'_>, selector: &Selector) -> Test {
     let tests = nodes.map(|node| {
         let whose = format!("node {}", node.name);
         match compare_labels(&whose, &node.labels, selector) {
-            Ok(labels) => Test::passed(format!("{address} is {whose}: {labels}")),
-            Err(failed) => Test::failed(failed),
+            Ok(labels) => MatchResult::passed(format!("{address} is {whose}: {labels}")),
+            Err(failed) => MatchResult::failed(failed),
         }
     });
-    Test::any_of(tests, &format!("{address} is no node's address"))
+    MatchResult::any_of(tests, &format!("{address} is no node's address"))
 }

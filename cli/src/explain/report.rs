@@ -6,8 +6,8 @@ use egret_policies::model::{Action, Tier};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::verdict::note::Note;
-use crate::verdict::row::{End, Word};
+use crate::manifests::note::Note;
+use crate::verdict::row::{EndVerdict, VerdictWord};
 
 /// Why a probe has its verdict.
 #[derive(Clone, Debug, Serialize)]
@@ -23,12 +23,12 @@ pub struct Explanation {
     /// How many seconds after the records were learned.
     pub at: f64,
     /// The answer.
-    pub verdict: Word,
+    pub verdict: VerdictWord,
     /// Why there is no verdict, or one that no rule gave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Each connection that the probe asks about: several for a Service or a name.
-    pub connections: Vec<Way>,
+    pub connections: Vec<ConnectionPath>,
     /// What would give the probe a verdict.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub change: Vec<String>,
@@ -38,7 +38,7 @@ pub struct Explanation {
 
 /// The way of one connection.
 #[derive(Clone, Debug, Serialize)]
-pub struct Way {
+pub struct ConnectionPath {
     /// The source.
     pub source: IpAddr,
     /// The destination, behind any Service.
@@ -50,23 +50,23 @@ pub struct Way {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told: Option<IpAddr>,
     /// The answer.
-    pub verdict: Word,
+    pub verdict: VerdictWord,
     /// What the source's policies say.
-    pub egress: Side,
+    pub egress: PathEnd,
     /// What the destination's policies say.
-    pub ingress: Side,
+    pub ingress: PathEnd,
     /// What to change for the other verdict.
-    pub change: Change,
+    pub change: SuggestedChange,
 }
 
 /// What the policies of one end say.
 #[derive(Clone, Debug, Serialize)]
-pub struct Side {
+pub struct PathEnd {
     /// Whose policies: a pod, or who else is there.
     pub of: String,
     /// The decision.
     #[serde(flatten)]
-    pub end: End,
+    pub end: EndVerdict,
     /// The decision in a sentence.
     pub because: String,
     /// The tiers in order; none where policies are not asked.
@@ -78,9 +78,9 @@ pub struct Side {
 
 /// What to change for the other verdict.
 #[derive(Clone, Debug, Serialize)]
-pub struct Change {
+pub struct SuggestedChange {
     /// The other verdict.
-    pub to: Word,
+    pub to: VerdictWord,
     /// What to do.
     pub how: Vec<String>,
 }
@@ -92,7 +92,7 @@ pub struct TierStep {
     #[serde(serialize_with = "as_word")]
     pub tier: Tier,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: TierOutcome,
     /// The policies that select the pod and speak of the direction, in order.
     pub policies: Vec<PolicyStep>,
 }
@@ -104,7 +104,7 @@ fn as_word<S: Serializer>(tier: &Tier, serializer: S) -> Result<S::Ok, S::Error>
 /// What came of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum TierOutcome {
     /// It has no policy for the pod and direction.
     NoPolicy,
     /// No rule matches: the next tier is asked.
@@ -117,7 +117,7 @@ pub enum Outcome {
     NotReached,
 }
 
-impl Outcome {
+impl TierOutcome {
     /// As people read it.
     #[must_use]
     pub const fn words(self) -> &'static str {
@@ -155,13 +155,13 @@ pub struct RuleStep {
     #[serde(serialize_with = "as_verb")]
     pub action: Action,
     /// What came of it.
-    pub result: Matching,
+    pub result: RuleOutcome,
     /// What came of its peers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer: Option<Test>,
+    pub peer: Option<MatchResult>,
     /// What came of its ports.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub port: Option<Test>,
+    pub port: Option<MatchResult>,
     /// Whether it would match if it was asked.
     #[serde(skip)]
     pub would_match: bool,
@@ -198,7 +198,7 @@ pub const fn verb(action: Action) -> &'static str {
 /// What came of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Matching {
+pub enum RuleOutcome {
     /// It matches.
     Match,
     /// It does not.
@@ -209,14 +209,14 @@ pub enum Matching {
 
 /// What came of one half of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Test {
+pub struct MatchResult {
     /// Whether it matches.
     pub matches: bool,
     /// Why, or why not.
     pub because: String,
 }
 
-impl Test {
+impl MatchResult {
     pub(super) fn passed(because: impl Into<String>) -> Self {
         Self {
             matches: true,

@@ -2,29 +2,30 @@
 
 use std::net::IpAddr;
 
-use egret_policies::memory::Decision;
 use egret_policies::model::{Direction, Effect, Policy, Tier};
+use egret_policies::rules::OWN_NODE;
+use egret_policies::simulator::Decision;
 use egret_shared::time::Timestamp;
 
-use crate::verdict::ask::Asked;
-use crate::verdict::judge::is_entering;
-use crate::verdict::route::Connection;
-use crate::verdict::row::{End, Word};
-use crate::verdict::selection::Selection;
+use crate::cluster::selection::Selection;
+use crate::verdict::judge::is_forwarded_from_outside;
+use crate::verdict::questions::LoadedQuestions;
+use crate::verdict::route::ProbeConnection;
+use crate::verdict::row::{EndVerdict, VerdictWord};
 
-use super::report::{Outcome, Side, TierStep};
+use super::evaluation::evaluate;
+use super::report::{PathEnd, TierOutcome, TierStep};
 use super::viewpoint::{Viewpoint, name_of};
-use super::walk::{OWN_NODE, walk};
 
 /// The side of a direction, and how its pod sees the connection, if there is one.
 pub(super) fn side<'a>(
-    asked: &'a Asked,
+    asked: &'a LoadedQuestions,
     selection: &mut Selection,
     direction: Direction,
-    connection: &Connection,
+    connection: &ProbeConnection,
     decision: &Decision,
     now: Timestamp,
-) -> (Side, Option<Viewpoint<'a>>) {
+) -> (PathEnd, Option<Viewpoint<'a>>) {
     let address = match direction {
         Direction::Egress => connection.source,
         Direction::Ingress => connection.destination,
@@ -33,23 +34,25 @@ pub(super) fn side<'a>(
     let tiers = match &view {
         Some(view) if is_judged(view, decision) => {
             let policies: Vec<&Policy> = selection.policies_of(&view.subject.pod).collect();
-            walk(view, &policies, decision)
+            evaluate(view, &policies, decision)
         }
         Some(_) | None => Vec::new(),
     };
     let would = asked.judge.would_deny(&asked.cluster, connection, direction, now);
-    let end = End::from(decision).with_audit(would.as_ref());
+    let end = EndVerdict::from(decision).with_audit(would.as_ref());
     let tried = view.as_ref().map(|view| selection.audited_of(&view.subject.pod));
     let tried = tried
         .into_iter()
         .flatten()
         .filter(|policy| *policy.effect(direction) != Effect::None);
-    let side = Side {
+    let side = PathEnd {
         audit: tried.map(|policy| policy.id.to_string()).collect(),
         of: name_of(asked, address),
         because: match &view {
             Some(view) => because(view, &end, &tiers),
-            None if direction == Direction::Egress && is_entering(&asked.cluster, connection) => {
+            None if direction == Direction::Egress
+                && is_forwarded_from_outside(&asked.cluster, connection) =>
+            {
                 entering(address, &end)
             }
             None => no_pod(asked, address),
@@ -66,7 +69,7 @@ fn is_judged(view: &Viewpoint<'_>, decision: &Decision) -> bool {
 }
 
 /// A client outside has no policies of its own: the node asks those that speak of it.
-fn entering(address: IpAddr, end: &End) -> String {
+fn entering(address: IpAddr, end: &EndVerdict) -> String {
     match (&end.policy, end.rule) {
         (Some(policy), Some(rule)) => {
             let name = end.rule_name.as_ref().map(|name| format!(" ({name})"));
@@ -82,7 +85,7 @@ fn entering(address: IpAddr, end: &End) -> String {
     }
 }
 
-fn no_pod(asked: &Asked, address: IpAddr) -> String {
+fn no_pod(asked: &LoadedQuestions, address: IpAddr) -> String {
     match asked.cluster.nodes_at(address) {
         Some(nodes) => format!("{address} is node {nodes}, and no policy is about nodes"),
         None if asked.cluster.is_dnsd(address) => {
@@ -92,7 +95,7 @@ fn no_pod(asked: &Asked, address: IpAddr) -> String {
     }
 }
 
-fn because(view: &Viewpoint<'_>, end: &End, tiers: &[TierStep]) -> String {
+fn because(view: &Viewpoint<'_>, end: &EndVerdict, tiers: &[TierStep]) -> String {
     match (&end.policy, end.tier) {
         (Some(policy), _) if policy == OWN_NODE => {
             "a pod may reach its own node where only NetworkPolicies isolate it".to_owned()
@@ -110,17 +113,18 @@ fn because(view: &Viewpoint<'_>, end: &End, tiers: &[TierStep]) -> String {
     }
 }
 
-const fn verb_of(verdict: Word) -> &'static str {
+const fn verb_of(verdict: VerdictWord) -> &'static str {
     match verdict {
-        Word::Allow => "allows it",
-        Word::Deny => "denies it",
-        Word::Error => "says nothing of it",
+        VerdictWord::Allow => "allows it",
+        VerdictWord::Deny => "denies it",
+        VerdictWord::Error => "says nothing of it",
     }
 }
 
 fn isolating(tiers: &[TierStep]) -> String {
     const SHOWN: usize = 3;
-    let isolates = |step: &&TierStep| step.tier == Tier::NetworkPolicy && step.outcome == Outcome::Decides;
+    let isolates =
+        |step: &&TierStep| step.tier == Tier::NetworkPolicy && step.outcome == TierOutcome::Decides;
     let policies: Vec<&str> = tiers
         .iter()
         .filter(isolates)

@@ -2,14 +2,13 @@
 
 use std::net::IpAddr;
 
-use egret_policies::memory::Protocol;
 use egret_policies::model::{Direction, Labels};
+use egret_policies::simulator::Protocol;
 use egret_shared::name::DnsName;
 use egret_shared::net::IpNet;
 use egret_shared::net::Transport;
 
-use crate::verdict::cluster::Member;
-use crate::verdict::selection::DEFAULT_LABEL;
+use crate::cluster::PodMember;
 
 use super::viewpoint::Viewpoint;
 
@@ -51,7 +50,7 @@ pub(super) fn isolation(view: &Viewpoint<'_>) -> String {
 
 /// Which cluster-wide kind a rule is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum PolicyDialect {
     /// ClusterNetworkPolicy.
     Cluster,
     /// AdminNetworkPolicy and BaselineAdminNetworkPolicy.
@@ -62,7 +61,7 @@ pub(super) enum Dialect {
 /// other end.
 pub(super) fn cluster_rule(
     view: &Viewpoint<'_>,
-    dialect: Dialect,
+    dialect: PolicyDialect,
     allows: bool,
     name: Option<&DnsName>,
 ) -> Option<String> {
@@ -73,9 +72,9 @@ pub(super) fn cluster_rule(
         (None, Direction::Egress, _) => format!("{{networks: [{}]}}", host(view.address)),
     };
     let action = match (allows, dialect) {
-        (true, Dialect::Cluster) => "Accept",
-        (true, Dialect::Admin) => "Allow",
-        (false, Dialect::Cluster | Dialect::Admin) => "Deny",
+        (true, PolicyDialect::Cluster) => "Accept",
+        (true, PolicyDialect::Admin) => "Allow",
+        (false, PolicyDialect::Cluster | PolicyDialect::Admin) => "Deny",
     };
     let ports = match view.protocol {
         Protocol::Port(transport, port) => ports(dialect, transport, port),
@@ -87,13 +86,13 @@ pub(super) fn cluster_rule(
     ))
 }
 
-fn ports(dialect: Dialect, transport: Transport, port: u16) -> String {
+fn ports(dialect: PolicyDialect, transport: Transport, port: u16) -> String {
     match dialect {
-        Dialect::Cluster => {
+        PolicyDialect::Cluster => {
             let transport = transport.to_string().to_lowercase();
             format!(", protocols: [{{{transport}: {{destinationPort: {{number: {port}}}}}}}]")
         }
-        Dialect::Admin => format!(", ports: [{{portNumber: {{protocol: {transport}, port: {port}}}}}]"),
+        PolicyDialect::Admin => format!(", ports: [{{portNumber: {{protocol: {transport}, port: {port}}}}}]"),
     }
 }
 
@@ -104,8 +103,8 @@ const fn side(direction: Direction) -> &'static str {
     }
 }
 
-fn selectors(peer: &Member) -> String {
-    let namespace = Labels::from_iter([(DEFAULT_LABEL, peer.pod.key.namespace())]);
+fn selectors(peer: &PodMember) -> String {
+    let namespace = Labels::of_namespace_without_object(peer.pod.key.namespace());
     format!(
         "namespaceSelector: {}, podSelector: {}",
         labels(&namespace),

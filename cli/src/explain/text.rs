@@ -2,12 +2,16 @@
 
 use comfy_table::{Cell, Color, ColumnConstraint, Table, Width, presets};
 use egret_policies::model::Tier;
+use egret_policies::rules::OWN_NODE;
 
-use crate::verdict::row::Word;
-use crate::verdict::table::{PLAIN, empty_table, header, plain};
+use crate::output::{PLAIN, empty_table, header};
+use crate::verdict::row::VerdictWord;
+use crate::verdict::table::plain;
 
-use super::report::{Explanation, Matching, Outcome, PolicyStep, RuleStep, Side, Test, TierStep, Way, verb};
-use super::walk::OWN_NODE;
+use super::report::{
+    ConnectionPath, Explanation, MatchResult, PathEnd, PolicyStep, RuleOutcome, RuleStep, TierOutcome,
+    TierStep, verb,
+};
 
 /// Longer names are broken into lines: the reasons need the room.
 const RULE_WIDTH: u16 = 44;
@@ -61,7 +65,7 @@ fn headline(explanation: &Explanation) -> String {
     format!("{}\n", table.trim_fmt())
 }
 
-fn render_way(way: &Way) -> String {
+fn render_way(way: &ConnectionPath) -> String {
     let port = way.port.map(|port| format!(" port {port}")).unwrap_or_default();
     let mut text = String::new();
     for (direction, side, other) in [
@@ -72,8 +76,8 @@ fn render_way(way: &Way) -> String {
         text.push_str(&render_side(&title, side));
     }
     let change = match way.change.to {
-        Word::Allow => "To allow it",
-        Word::Deny | Word::Error => "To deny it, one of",
+        VerdictWord::Allow => "To allow it",
+        VerdictWord::Deny | VerdictWord::Error => "To deny it, one of",
     };
     text.push_str(&list(change, &way.change.how));
     text
@@ -86,7 +90,7 @@ fn capitalized(word: &str) -> String {
     })
 }
 
-fn render_side(title: &str, side: &Side) -> String {
+fn render_side(title: &str, side: &PathEnd) -> String {
     let mut table = paragraphs();
     table.add_row([header(title)]);
     let verdict = side.end.verdict;
@@ -100,7 +104,7 @@ fn render_side(title: &str, side: &Side) -> String {
 }
 
 /// What policies in audit would do.
-fn tried(side: &Side) -> String {
+fn tried(side: &PathEnd) -> String {
     if side.audit.is_empty() {
         return String::new();
     }
@@ -114,7 +118,7 @@ fn tried(side: &Side) -> String {
     format!("{}\n", table.trim_fmt())
 }
 
-fn tiers(side: &Side) -> Table {
+fn tiers(side: &PathEnd) -> Table {
     let mut table = empty_table(PLAIN);
     table.set_header(["TIER", "POLICY, RULE", "MATCH", "BECAUSE"].map(header));
     for step in &side.tiers {
@@ -129,10 +133,10 @@ fn tiers(side: &Side) -> Table {
 fn add_tier(table: &mut Table, step: &TierStep) {
     let word = step.tier.word();
     match step.outcome {
-        Outcome::NoPolicy => {
+        TierOutcome::NoPolicy => {
             table.add_row([word, "–", "–", "no policy selects the pod for this direction"]);
         }
-        Outcome::NotReached => {
+        TierOutcome::NotReached => {
             let policies: Vec<&str> = step
                 .policies
                 .iter()
@@ -145,7 +149,7 @@ fn add_tier(table: &mut Table, step: &TierStep) {
             };
             table.add_row([word, &policies, "–", "not reached: an earlier tier has decided"]);
         }
-        Outcome::NoMatch | Outcome::Passes | Outcome::Decides => {
+        TierOutcome::NoMatch | TierOutcome::Passes | TierOutcome::Decides => {
             for (place, policy) in step.policies.iter().enumerate() {
                 add_policy(table, if place == 0 { word } else { "" }, step.tier, policy);
             }
@@ -178,9 +182,9 @@ fn add_rule(table: &mut Table, rule: &RuleStep) {
         .map(|name| format!(" {name}"))
         .unwrap_or_default();
     let (word, color) = match rule.result {
-        Matching::Match => ("yes", Some(Color::Green)),
-        Matching::NoMatch => ("no", None),
-        Matching::NotAsked => ("–", None),
+        RuleOutcome::Match => ("yes", Some(Color::Green)),
+        RuleOutcome::NoMatch => ("no", None),
+        RuleOutcome::NotAsked => ("–", None),
     };
     let matches = Cell::new(word);
     table.add_row([
@@ -196,7 +200,7 @@ fn add_rule(table: &mut Table, rule: &RuleStep) {
 
 /// Of a rule that does not match only what did not.
 fn why(rule: &RuleStep) -> String {
-    let is_told = |test: &&Test| test.matches == (rule.result == Matching::Match);
+    let is_told = |test: &&MatchResult| test.matches == (rule.result == RuleOutcome::Match);
     let reasons: Vec<&str> = [&rule.peer, &rule.port]
         .into_iter()
         .flatten()
@@ -204,8 +208,8 @@ fn why(rule: &RuleStep) -> String {
         .map(|test| test.because.as_str())
         .collect();
     match rule.result {
-        Matching::NotAsked => "not asked: a rule before it matches".to_owned(),
-        Matching::Match | Matching::NoMatch => reasons.join("\n"),
+        RuleOutcome::NotAsked => "not asked: a rule before it matches".to_owned(),
+        RuleOutcome::Match | RuleOutcome::NoMatch => reasons.join("\n"),
     }
 }
 
@@ -221,10 +225,10 @@ fn paragraphs() -> Table {
     empty_table(presets::NOTHING)
 }
 
-const fn color(word: Word) -> Color {
+const fn color(word: VerdictWord) -> Color {
     match word {
-        Word::Allow => Color::Green,
-        Word::Deny => Color::Red,
-        Word::Error => Color::Yellow,
+        VerdictWord::Allow => Color::Green,
+        VerdictWord::Deny => Color::Red,
+        VerdictWord::Error => Color::Yellow,
     }
 }

@@ -4,25 +4,24 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use egret_policies::memory::Protocol;
 use egret_policies::model::{Direction, Labels};
+use egret_policies::simulator::Protocol;
 use egret_shared::name::DnsName;
 use egret_shared::time::Timestamp;
 
-use crate::verdict::ask::Asked;
-use crate::verdict::cluster::Member;
+use crate::cluster::PodMember;
 use crate::verdict::judge::protocol_of;
-use crate::verdict::route::Connection;
-use crate::verdict::selection::DEFAULT_LABEL;
+use crate::verdict::questions::LoadedQuestions;
+use crate::verdict::route::ProbeConnection;
 
 /// A pod's view of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Viewpoint<'a> {
-    pub(super) asked: &'a Asked,
+    pub(super) asked: &'a LoadedQuestions,
     pub(super) direction: Direction,
-    pub(super) subject: &'a Member,
+    pub(super) subject: &'a PodMember,
     /// The pod at the other end, if there is one.
-    pub(super) peer: Option<&'a Member>,
+    pub(super) peer: Option<&'a PodMember>,
     pub(super) address: IpAddr,
     pub(super) protocol: Protocol,
     pub(super) now: Timestamp,
@@ -33,9 +32,9 @@ pub(super) struct Viewpoint<'a> {
 impl<'a> Viewpoint<'a> {
     /// The view of the pod that is asked about a direction; none where no pod is.
     pub(super) fn new(
-        asked: &'a Asked,
+        asked: &'a LoadedQuestions,
         direction: Direction,
-        connection: &Connection,
+        connection: &ProbeConnection,
         now: Timestamp,
     ) -> Option<Self> {
         let (subject, address) = match direction {
@@ -72,7 +71,7 @@ impl<'a> Viewpoint<'a> {
     }
 
     /// The pods in whose place dnsd is asked.
-    pub(super) fn stood_in_for(&self) -> Vec<&'a Member> {
+    pub(super) fn stood_in_for(&self) -> Vec<&'a PodMember> {
         if self.asks_dnsd() {
             self.asked.cluster.dns_pods().collect()
         } else {
@@ -81,7 +80,7 @@ impl<'a> Viewpoint<'a> {
     }
 
     /// The pods that the other end counts as.
-    pub(super) fn peers(&self) -> Vec<&'a Member> {
+    pub(super) fn peers(&self) -> Vec<&'a PodMember> {
         self.peer.into_iter().chain(self.stood_in_for()).collect()
     }
 
@@ -91,7 +90,7 @@ impl<'a> Viewpoint<'a> {
         namespaces
             .find(|namespace| namespace.name.as_ref() == name)
             .map_or_else(
-                || Labels::from_iter([(DEFAULT_LABEL, name)]),
+                || Labels::of_namespace_without_object(name),
                 |namespace| namespace.labels.clone(),
             )
     }
@@ -104,14 +103,14 @@ impl<'a> Viewpoint<'a> {
     /// What the pod was told, over or not.
     pub(super) fn told(&self) -> impl Iterator<Item = (&'a DnsName, &'a BTreeMap<IpAddr, Timestamp>)> {
         let subject = &self.subject.pod.key;
-        let told = self.asked.judge.told().iter();
+        let told = self.asked.judge.records().iter();
         told.filter(move |((pod, _), _)| pod == subject)
             .map(|((_, name), addresses)| (name, addresses))
     }
 }
 
 /// Who has an address.
-pub(super) fn name_of(asked: &Asked, address: IpAddr) -> String {
+pub(super) fn name_of(asked: &LoadedQuestions, address: IpAddr) -> String {
     if let Some(member) = asked.cluster.pod_at(address) {
         return format!("{} ({address})", member.pod.key);
     }

@@ -4,12 +4,10 @@
 use std::sync::Arc;
 
 use egret_policies::model::{
-    NamespaceSelector, Peer, Peers, Port, Ports, Requirement, Selector, Subject, Values,
+    NAME_LABEL, NamespaceSelector, Peer, Peers, Port, Ports, Requirement, Selector, Subject, Values,
 };
 use egret_shared::name::NamePattern;
 use egret_shared::net::{Family, IpNet};
-
-use crate::verdict::selection::DEFAULT_LABEL;
 
 /// Whether every pod of the second is one of the first.
 pub(super) fn covers_subject(wide: &Subject, narrow: &Subject) -> bool {
@@ -48,7 +46,7 @@ fn as_selector(namespaces: &NamespaceSelector) -> Selector {
     match namespaces {
         NamespaceSelector::Named(name) => {
             let names = Values::from([Arc::clone(name)]);
-            Selector::all_of([Requirement::In(DEFAULT_LABEL.into(), names)])
+            Selector::all_of([Requirement::In(NAME_LABEL.into(), names)])
         }
         NamespaceSelector::Matching(selector) => selector.clone(),
     }

@@ -4,10 +4,10 @@ use egret_policies::api::manifest::Problem;
 use egret_policies::diagnostic::{Diagnostic, ObjectRef, Severity};
 use serde::Serialize;
 
-use crate::verdict::note::Note;
+use crate::manifests::note::Note;
 
-use super::code::{Mistake, fix_of};
-use super::objects::Objects;
+use super::code::{LintCode, fix_of};
+use crate::manifests::objects::WrittenObjects;
 
 /// Something that its author should look at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -37,8 +37,8 @@ pub struct Finding {
 impl Finding {
     /// A mistake in an object, at a field or at the object as a whole.
     pub(super) fn new(
-        mistake: Mistake,
-        objects: &Objects,
+        mistake: LintCode,
+        objects: &WrittenObjects,
         object: &ObjectRef,
         field: &str,
         found: String,
@@ -57,7 +57,7 @@ impl Finding {
     }
 
     /// A diagnostic of policies side by side.
-    pub(super) fn of_diagnostic(diagnostic: &Diagnostic, objects: &Objects) -> Self {
+    pub(super) fn of_diagnostic(diagnostic: &Diagnostic, objects: &WrittenObjects) -> Self {
         let (file, line) = objects.place(&diagnostic.object, &diagnostic.field);
         let Diagnostic {
             code,
@@ -96,7 +96,7 @@ impl Finding {
     }
 
     /// What reading and lowering noted of an object.
-    pub(super) fn of_note(note: &Note, objects: &Objects, object: &ObjectRef) -> Self {
+    pub(super) fn of_note(note: &Note, objects: &WrittenObjects, object: &ObjectRef) -> Self {
         let field = note.field.as_deref().unwrap_or_default();
         let (file, line) = match &note.file {
             Some(file) => (Some(file.clone()), note.line),

@@ -4,27 +4,25 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use egret_policies::diagnostic::ObjectRef;
-use egret_policies::memory::{Connection, Decision, Protocol, Verdict};
 use egret_policies::model::cluster::{Pod, Service};
 use egret_policies::model::{Direction, Peer, Peers, Policy, Tier};
+use egret_policies::simulator::{Connection, Decision, Protocol, Verdict};
 use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::net::{Family, Transport};
 use egret_shared::pod::PodKey;
-use egret_shared::time::Timestamp;
 
-use crate::verdict::table::count;
+use crate::manifests::cluster::NOW;
+use crate::manifests::objects::text_at;
+use crate::output::count;
 
 use super::code::{BASELINE_NAMES, DNS_BLOCKED, DNS_UNKNOWN, SERVICE_NAME};
 use super::finding::Finding;
-use super::objects::text_at;
-use super::scope::{Place, Scope, pods, rules};
+use super::scope::{LintScope, RuleRef, pods, rules};
 
-/// No record lives at any moment: one is as good as another.
-const NOW: Timestamp = Timestamp::from_millis(0);
 const DNS_PORT: u16 = 53;
 
 /// Policies with names whose pods may not ask for names.
-pub(super) fn without_dns(scope: &Scope<'_>, declared: &[IpAddr]) -> Vec<Finding> {
+pub(super) fn without_dns(scope: &LintScope<'_>, declared: &[IpAddr]) -> Vec<Finding> {
     let servers = servers(scope, declared);
     let mut found = Vec::new();
     for policy in scope.policies() {
@@ -59,7 +57,7 @@ pub(super) fn without_dns(scope: &Scope<'_>, declared: &[IpAddr]) -> Vec<Finding
 }
 
 /// Names of Services with a cluster address.
-pub(super) fn of_services(scope: &Scope<'_>) -> Vec<Finding> {
+pub(super) fn of_services(scope: &LintScope<'_>) -> Vec<Finding> {
     let services: Vec<(DnsName, &Service)> = scope
         .loaded
         .manifests
@@ -88,7 +86,7 @@ pub(super) fn of_services(scope: &Scope<'_>) -> Vec<Finding> {
 }
 
 /// Names in the Baseline tier.
-pub(super) fn in_baseline(scope: &Scope<'_>) -> Vec<Finding> {
+pub(super) fn in_baseline(scope: &LintScope<'_>) -> Vec<Finding> {
     let policies = scope.policies().iter();
     policies
         .filter(|policy| policy.rank.tier == Tier::Baseline)
@@ -97,11 +95,11 @@ pub(super) fn in_baseline(scope: &Scope<'_>) -> Vec<Finding> {
         .collect()
 }
 
-fn first_with_names(policy: &Policy) -> Option<Place<'_>> {
+fn first_with_names(policy: &Policy) -> Option<RuleRef<'_>> {
     rules(policy, Direction::Egress).find(|place| names(place).next().is_some())
 }
 
-fn names<'a>(place: &Place<'a>) -> impl Iterator<Item = &'a NamePattern> {
+fn names<'a>(place: &RuleRef<'a>) -> impl Iterator<Item = &'a NamePattern> {
     let peers = match &place.rule.peers {
         Peers::Any => [].as_slice(),
         Peers::OneOf(peers) => peers,
@@ -118,7 +116,7 @@ fn names<'a>(place: &Place<'a>) -> impl Iterator<Item = &'a NamePattern> {
 }
 
 /// The addresses that are declared; without any, the pods that kubeadm and most others label `k8s-app: kube-dns`.
-fn servers(scope: &Scope<'_>, declared: &[IpAddr]) -> BTreeSet<(IpAddr, Option<PodKey>)> {
+fn servers(scope: &LintScope<'_>, declared: &[IpAddr]) -> BTreeSet<(IpAddr, Option<PodKey>)> {
     if !declared.is_empty() {
         let of_pod = |address: IpAddr| {
             scope
@@ -146,7 +144,7 @@ fn servers(scope: &Scope<'_>, declared: &[IpAddr]) -> BTreeSet<(IpAddr, Option<P
 
 /// What keeps a pod from every server of its families; none where one can be asked, or none is of its families.
 fn blocked(
-    scope: &Scope<'_>,
+    scope: &LintScope<'_>,
     pod: &Pod,
     servers: &BTreeSet<(IpAddr, Option<PodKey>)>,
     transport: Transport,
@@ -158,7 +156,7 @@ fn blocked(
             continue;
         };
         let decide = |pod: &PodKey, direction, peer, peer_is_own_node| {
-            scope.loaded.memory.decide(
+            scope.loaded.simulator.decide(
                 &Connection {
                     pod: pod.clone(),
                     direction,
@@ -189,7 +187,7 @@ fn decider(decision: &Decision) -> String {
 }
 
 /// A Service gets an address unless it says otherwise.
-fn has_cluster_address(scope: &Scope<'_>, service: &Service) -> bool {
+fn has_cluster_address(scope: &LintScope<'_>, service: &Service) -> bool {
     let reference = ObjectRef {
         kind: "Service".into(),
         namespace: Some(service.key.namespace().into()),

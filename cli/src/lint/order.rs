@@ -7,10 +7,10 @@ use egret_policies::model::{Action, Direction, Peers, Policy, Ports, Tier};
 use super::code::NEVER_REACHED;
 use super::cover::{are_disjoint, covers_peers, covers_ports, covers_subject};
 use super::finding::Finding;
-use super::scope::{Place, Scope, rules};
+use super::scope::{LintScope, RuleRef, rules};
 
 /// Rules behind others that match all that they match.
-pub(super) fn never_reached(scope: &Scope<'_>) -> Vec<Finding> {
+pub(super) fn never_reached(scope: &LintScope<'_>) -> Vec<Finding> {
     let mut policies: Vec<&Policy> = scope.policies().iter().collect();
     policies.sort_by(|one, other| (one.rank, &one.id).cmp(&(other.rank, &other.id)));
     let mut found = Vec::new();
@@ -40,26 +40,26 @@ fn is_asked_before(earlier: &Policy, policy: &Policy) -> bool {
 }
 
 fn never_reached_in(
-    scope: &Scope<'_>,
+    scope: &LintScope<'_>,
     policy: &Policy,
     direction: Direction,
     wider: &[&Policy],
 ) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut rest: Vec<Place<'_>> = rules(policy, direction).collect();
+    let mut rest: Vec<RuleRef<'_>> = rules(policy, direction).collect();
     while let Some(first) = rest.first().copied() {
         // A rule with named ports and peers of two sorts is two, of one index.
         let (parts, others): (Vec<_>, Vec<_>) = rest
             .into_iter()
             .partition(|place| place.rule.index == first.rule.index);
         rest = others;
-        let before: Vec<Place<'_>> = wider
+        let before: Vec<RuleRef<'_>> = wider
             .iter()
             .flat_map(|wider| rules(wider, direction))
             .filter(|earlier| earlier.policy.id != policy.id || earlier.rule.index < first.rule.index)
             .collect();
-        let hidden_by = |part: &Place<'_>| before.iter().find(|earlier| hides(earlier, part)).copied();
-        let hiding: Option<Vec<Place<'_>>> = parts.iter().map(hidden_by).collect();
+        let hidden_by = |part: &RuleRef<'_>| before.iter().find(|earlier| hides(earlier, part)).copied();
+        let hiding: Option<Vec<RuleRef<'_>>> = parts.iter().map(hidden_by).collect();
         if let Some(hiding) = hiding.as_deref().and_then(<[_]>::first) {
             found.push(scope.in_rule(NEVER_REACHED, &first, said(hiding, &first)));
         }
@@ -67,20 +67,20 @@ fn never_reached_in(
     found
 }
 
-fn hides(earlier: &Place<'_>, later: &Place<'_>) -> bool {
+fn hides(earlier: &RuleRef<'_>, later: &RuleRef<'_>) -> bool {
     !matches_nothing(later)
         && covers_peers(&earlier.rule.peers, &later.rule.peers)
         && covers_ports(&earlier.rule.ports, &later.rule.ports)
 }
 
 /// What is closed has a diagnostic of its own.
-fn matches_nothing(place: &Place<'_>) -> bool {
+fn matches_nothing(place: &RuleRef<'_>) -> bool {
     let no_peers = matches!(&place.rule.peers, Peers::OneOf(peers) if peers.is_empty());
     let no_ports = matches!(&place.rule.ports, Ports::OneOf(ports) if ports.is_empty());
     no_peers || no_ports
 }
 
-fn said(earlier: &Place<'_>, later: &Place<'_>) -> String {
+fn said(earlier: &RuleRef<'_>, later: &RuleRef<'_>) -> String {
     let same = if earlier.rule.action == later.rule.action {
         ", as this one would"
     } else {
@@ -104,7 +104,7 @@ const fn verb(action: Action) -> &'static str {
 }
 
 /// Policies of one priority that may be about one pod.
-pub(super) fn equal(scope: &Scope<'_>) -> Vec<Finding> {
+pub(super) fn equal(scope: &LintScope<'_>) -> Vec<Finding> {
     let ordered = |policy: &&Policy| matches!(policy.rank.tier, Tier::Admin | Tier::Baseline);
     let policies: Vec<&Policy> = scope.policies().iter().filter(ordered).collect();
     let mut found = Vec::new();

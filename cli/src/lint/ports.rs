@@ -6,10 +6,10 @@ use egret_shared::net::Transport;
 
 use super::code::{SERVICE_PORT, UNSERVED_NAME};
 use super::finding::Finding;
-use super::scope::{Place, Scope, all_rules};
+use super::scope::{LintScope, RuleRef, all_rules};
 
 /// Named ports that none of the pods at the destination serves.
-pub(super) fn unserved(scope: &Scope<'_>) -> Vec<Finding> {
+pub(super) fn unserved(scope: &LintScope<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (place, ports) in all_rules(scope.policies()).filter_map(with_ports) {
         let named = ports.iter().filter_map(|port| match port {
@@ -36,7 +36,7 @@ fn serves(pod: &Pod, name: &str, transport: Option<Transport>) -> bool {
 }
 
 /// Single ports that are a Service's, where all pods at the destination listen elsewhere.
-pub(super) fn of_services(scope: &Scope<'_>) -> Vec<Finding> {
+pub(super) fn of_services(scope: &LintScope<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (place, ports) in all_rules(scope.policies()).filter_map(with_ports) {
         let pods = scope.destinations(place.policy, place.direction, place.rule);
@@ -65,7 +65,7 @@ pub(super) fn of_services(scope: &Scope<'_>) -> Vec<Finding> {
     found
 }
 
-fn with_ports<'a>(place: Place<'a>) -> Option<(Place<'a>, &'a [Port])> {
+fn with_ports<'a>(place: RuleRef<'a>) -> Option<(RuleRef<'a>, &'a [Port])> {
     match &place.rule.ports {
         Ports::Any => None,
         Ports::OneOf(ports) => Some((place, ports)),
@@ -75,7 +75,7 @@ fn with_ports<'a>(place: Place<'a>) -> Option<(Place<'a>, &'a [Port])> {
 /// The Service that has the port and leads to another at the pod; none where the pod may listen at the port
 /// itself, or where the rule has the other port, too.
 fn behind_service<'a>(
-    scope: &Scope<'a>,
+    scope: &LintScope<'a>,
     pod: &Pod,
     (transport, number): (Transport, u16),
     ports: &[Port],

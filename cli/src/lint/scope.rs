@@ -5,31 +5,31 @@ use std::collections::BTreeMap;
 use egret_policies::diagnostic::ObjectRef;
 use egret_policies::model::cluster::{Namespace, Pod};
 use egret_policies::model::{
-    Direction, Effect, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId, Rule, Selector,
+    Direction, Kind, Labels, NamespaceSelector, Peer, Peers, Policy, PolicyId, Rule, Selector,
 };
 
-use crate::reach::load::Loaded;
-use crate::verdict::selection::{DEFAULT_LABEL, Selection};
+use crate::cluster::selection::Selection;
+use crate::reach::load::LoadedCluster;
 
-use super::code::Mistake;
+use super::code::LintCode;
 use super::finding::Finding;
-use super::objects::Objects;
+use crate::manifests::objects::WrittenObjects;
 
 /// All that was read, and who is selected.
 #[derive(Debug)]
-pub struct Scope<'a> {
+pub struct LintScope<'a> {
     /// What was read and compiled.
-    pub loaded: &'a Loaded,
+    pub loaded: &'a LoadedCluster,
     /// What was written.
-    pub objects: &'a Objects,
+    pub objects: &'a WrittenObjects,
     selected: BTreeMap<PolicyId, Vec<&'a Pod>>,
     namespaces: BTreeMap<&'a str, &'a Labels>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> LintScope<'a> {
     /// Finds out who is selected.
     #[must_use]
-    pub fn new(loaded: &'a Loaded, objects: &'a Objects) -> Self {
+    pub fn new(loaded: &'a LoadedCluster, objects: &'a WrittenObjects) -> Self {
         let manifests = &loaded.manifests;
         let mut selection = Selection::new(manifests.policies.clone(), manifests.namespaces.clone());
         let mut selected: BTreeMap<PolicyId, Vec<&Pod>> = BTreeMap::new();
@@ -72,7 +72,7 @@ impl<'a> Scope<'a> {
     }
 
     /// A mistake in a rule.
-    pub(super) fn in_rule(&self, mistake: Mistake, place: &Place<'_>, found: String) -> Finding {
+    pub(super) fn in_rule(&self, mistake: LintCode, place: &RuleRef<'_>, found: String) -> Finding {
         let object = ObjectRef::from(&place.policy.id);
         Finding::new(mistake, self.objects, &object, &place.field(), found)
     }
@@ -91,19 +91,14 @@ impl<'a> Scope<'a> {
 
     fn is_selected(&self, namespaces: &NamespaceSelector, pods: &Selector, pod: &Pod) -> bool {
         let name = pod.key.namespace();
-        let is_in = match namespaces {
-            NamespaceSelector::Named(named) => named.as_ref() == name,
-            NamespaceSelector::Matching(selector) => match self.namespaces.get(name) {
-                Some(labels) => selector.matches(labels),
-                None => selector.matches(&Labels::from_iter([(DEFAULT_LABEL, name)])),
-            },
-        };
-        is_in && pods.matches(&pod.labels)
+        let default = Labels::of_namespace_without_object(name);
+        let labels = self.namespaces.get(name).copied().unwrap_or(&default);
+        namespaces.matches(name, labels) && pods.matches(&pod.labels)
     }
 }
 
 /// Pods that policies are about.
-pub(super) fn pods(loaded: &Loaded) -> impl Iterator<Item = &Pod> {
+pub(super) fn pods(loaded: &LoadedCluster) -> impl Iterator<Item = &Pod> {
     let members = loaded.manifests.members.values();
     members
         .filter(|member| member.is_policed())
@@ -112,7 +107,7 @@ pub(super) fn pods(loaded: &Loaded) -> impl Iterator<Item = &Pod> {
 
 /// A rule, and where it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct RuleRef<'a> {
     /// The policy.
     pub policy: &'a Policy,
     /// The direction.
@@ -121,7 +116,7 @@ pub struct Place<'a> {
     pub rule: &'a Rule,
 }
 
-impl Place<'_> {
+impl RuleRef<'_> {
     /// The rule's field in the object.
     #[must_use]
     pub fn field(&self) -> String {
@@ -138,12 +133,9 @@ impl Place<'_> {
 }
 
 /// The rules of a policy in a direction.
-pub(super) fn rules(policy: &Policy, direction: Direction) -> impl Iterator<Item = Place<'_>> {
-    let rules = match policy.effect(direction) {
-        Effect::None => [].as_slice(),
-        Effect::Rules(rules) | Effect::Opens(rules) => rules,
-    };
-    rules.iter().map(move |rule| Place {
+pub(super) fn rules(policy: &Policy, direction: Direction) -> impl Iterator<Item = RuleRef<'_>> {
+    let rules = policy.effect(direction).rules();
+    rules.iter().map(move |rule| RuleRef {
         policy,
         direction,
         rule,
@@ -151,7 +143,7 @@ pub(super) fn rules(policy: &Policy, direction: Direction) -> impl Iterator<Item
 }
 
 /// The rules of all policies.
-pub(super) fn all_rules(policies: &[Policy]) -> impl Iterator<Item = Place<'_>> {
+pub(super) fn all_rules(policies: &[Policy]) -> impl Iterator<Item = RuleRef<'_>> {
     policies.iter().flat_map(|policy| {
         Direction::ALL
             .into_iter()

@@ -8,10 +8,10 @@ use egret_shared::net::Family;
 use super::code::{IN_AUDIT, ONE_FAMILY, SELECTS_NOTHING};
 use super::cover::has_all_of;
 use super::finding::Finding;
-use super::scope::{Place, Scope, pods, rules};
+use super::scope::{LintScope, RuleRef, pods, rules};
 
 /// Policies that select no pod, where there are pods at all.
-pub(super) fn selecting_nothing(scope: &Scope<'_>) -> Vec<Finding> {
+pub(super) fn selecting_nothing(scope: &LintScope<'_>) -> Vec<Finding> {
     let all = pods(scope.loaded).count();
     if all == 0 {
         return Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn selecting_nothing(scope: &Scope<'_>) -> Vec<Finding> {
 }
 
 /// What is tried.
-pub(super) fn in_audit(scope: &Scope<'_>) -> Vec<Finding> {
+pub(super) fn in_audit(scope: &LintScope<'_>) -> Vec<Finding> {
     let audited = scope.loaded.audited.iter();
     let found = audited.map(|object| {
         let found = "what it denies is told, and nothing is denied because of it".to_owned();
@@ -44,7 +44,7 @@ pub(super) fn in_audit(scope: &Scope<'_>) -> Vec<Finding> {
 }
 
 /// Rules about all of IPv4 or all of IPv6, for pods that have both.
-pub(super) fn one_family(scope: &Scope<'_>) -> Vec<Finding> {
+pub(super) fn one_family(scope: &LintScope<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for policy in scope.policies() {
         let Some(pod) = scope.selected(policy).iter().find(|pod| is_dual_stack(pod)) else {
@@ -75,7 +75,7 @@ fn is_dual_stack(pod: &Pod) -> bool {
     has(Family::V4) && has(Family::V6)
 }
 
-fn half(place: &Place<'_>) -> Option<(Family, Family)> {
+fn half(place: &RuleRef<'_>) -> Option<(Family, Family)> {
     let peers = peers(place)?;
     match (has_all_of(peers, Family::V4), has_all_of(peers, Family::V6)) {
         (true, false) => Some((Family::V4, Family::V6)),
@@ -85,13 +85,13 @@ fn half(place: &Place<'_>) -> Option<(Family, Family)> {
 }
 
 /// Whether another rule of the policy does the same for all of the other family.
-fn elsewhere(policy: &Policy, place: &Place<'_>, family: Family) -> bool {
+fn elsewhere(policy: &Policy, place: &RuleRef<'_>, family: Family) -> bool {
     rules(policy, place.direction).any(|other| {
         other.rule.action == place.rule.action && peers(&other).is_some_and(|peers| has_all_of(peers, family))
     })
 }
 
-fn peers<'a>(place: &Place<'a>) -> Option<&'a [Peer]> {
+fn peers<'a>(place: &RuleRef<'a>) -> Option<&'a [Peer]> {
     match &place.rule.peers {
         Peers::Any => None,
         Peers::OneOf(peers) => Some(peers),

@@ -3,7 +3,7 @@
 use comfy_table::{Cell, Color, ColumnConstraint, Width};
 use egret_policies::diagnostic::Severity;
 
-use crate::verdict::table::{PLAIN, count, empty_table, header};
+use crate::output::{PLAIN, count, empty_table, header};
 
 use super::finding::Finding;
 

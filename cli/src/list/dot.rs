@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::reach::connection_end::End;
 use crate::reach::fold::Unit;
 use crate::reach::merge::Row;
-use crate::reach::place::Place;
 use crate::reach::ports::PortSet;
 
 /// A graph: a box for each namespace with its workloads, and an arrow for each connection. What is allowed
@@ -48,16 +48,16 @@ pub(super) fn render(units: &[Unit], rows: &[Row<Rc<PortSet>>]) -> String {
 
 fn arrow(row: &Row<Rc<PortSet>>) -> (String, String, String) {
     (
-        row.part.name(&row.way.from),
-        row.part.name(&row.way.to),
+        row.part.name(&row.ends.from),
+        row.part.name(&row.ends.to),
         super::words(row),
     )
 }
 
 fn places(rows: &[Row<Rc<PortSet>>]) -> BTreeSet<String> {
-    let is_pods = |place: &&Place| matches!(place, Place::Pods(_));
+    let is_pods = |place: &&End| matches!(place, End::Pods(_));
     let others = |row: &Row<Rc<PortSet>>| {
-        [&row.way.from, &row.way.to]
+        [&row.ends.from, &row.ends.to]
             .into_iter()
             .filter(|place| !is_pods(place))
             .map(|place| row.part.name(place))

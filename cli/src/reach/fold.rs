@@ -9,9 +9,9 @@ use egret_policies::model::{Direction, Labels};
 use egret_shared::net::Family;
 use egret_shared::pod::PodKey;
 
-use crate::verdict::cluster::Member;
+use crate::cluster::PodMember;
 
-use super::place::Workload;
+use super::connection_end::Workload;
 use super::{FactsId, Reach, RulesId};
 
 /// Pods that are treated alike.
@@ -30,11 +30,22 @@ pub struct Unit {
     /// Whether there may be another pod of them for each.
     pub is_several: bool,
     /// Addresses of their own nodes that differ in what policies make of them; one stands for all otherwise.
-    pub own: Vec<OwnNode>,
+    pub own: Vec<OwnNodeFacts>,
+}
+
+impl Unit {
+    /// The rules of a direction.
+    #[must_use]
+    pub const fn rules(&self, direction: Direction) -> RulesId {
+        match direction {
+            Direction::Egress => self.egress,
+            Direction::Ingress => self.ingress,
+        }
+    }
 }
 
 /// What is to be known of an address of the own node; without an address, of all of them.
-pub type OwnNode = (Option<IpAddr>, FactsId);
+pub type OwnNodeFacts = (Option<IpAddr>, FactsId);
 
 /// What pods may be folded by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +58,7 @@ pub enum Folding {
 
 /// The workload that a pod belongs to, or the likeness of pods that belong to none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Group {
+pub enum UnitGroup {
     /// An owner, or a workload itself.
     Owner(ObjectRef),
     /// Namespace and labels, without those that tell pods of a workload apart.
@@ -69,7 +80,7 @@ const TELLING_APART: [&str; 8] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Likeness {
+struct UnitClass {
     egress: RulesId,
     ingress: RulesId,
     facts: BTreeMap<Family, FactsId>,
@@ -81,10 +92,10 @@ struct Likeness {
 impl Reach {
     /// All pods that policies are about, folded; those of groups in `apart` each for itself.
     #[must_use]
-    pub fn units(&self, folding: Folding, apart: &BTreeSet<Group>) -> Vec<Unit> {
+    pub fn units(&self, folding: Folding, apart: &BTreeSet<UnitGroup>) -> Vec<Unit> {
         let mut units = Vec::new();
         for (group, members) in self.groups(folding, apart) {
-            let alike = self.alike(members);
+            let alike = self.by_class(members);
             let is_split = alike.len() > 1;
             for (likeness, members) in alike {
                 units.push(self.unit(&group, likeness, &members, is_split));
@@ -96,28 +107,28 @@ impl Reach {
 
     /// Groups whose pods are not all alike.
     #[must_use]
-    pub fn split_groups(&self) -> BTreeSet<Group> {
+    pub fn split_groups(&self) -> BTreeSet<UnitGroup> {
         self.groups(Folding::Workloads, &BTreeSet::new())
             .into_iter()
-            .filter(|(_, members)| self.alike(members.clone()).len() > 1)
+            .filter(|(_, members)| self.by_class(members.clone()).len() > 1)
             .map(|(group, _)| group)
             .collect()
     }
 
-    fn groups(&self, folding: Folding, apart: &BTreeSet<Group>) -> BTreeMap<Group, Vec<&Member>> {
-        let mut groups: BTreeMap<Group, Vec<&Member>> = BTreeMap::new();
+    fn groups(&self, folding: Folding, apart: &BTreeSet<UnitGroup>) -> BTreeMap<UnitGroup, Vec<&PodMember>> {
+        let mut groups: BTreeMap<UnitGroup, Vec<&PodMember>> = BTreeMap::new();
         for member in self.loaded.manifests.members.values() {
             if member.is_policed() && !self.loaded.cluster.addresses(member).is_empty() {
                 groups.entry(self.group(member)).or_default().push(member);
             }
         }
-        let mut folded: BTreeMap<Group, Vec<&Member>> = BTreeMap::new();
+        let mut folded: BTreeMap<UnitGroup, Vec<&PodMember>> = BTreeMap::new();
         for (group, mut members) in groups {
             self.leave_out_owners(&mut members);
             for member in members {
                 let is_apart = folding == Folding::Pods || apart.contains(&group);
                 let group = if is_apart {
-                    Group::Pod(member.pod.key.clone())
+                    UnitGroup::Pod(member.pod.key.clone())
                 } else {
                     group.clone()
                 };
@@ -129,12 +140,12 @@ impl Reach {
 
     /// What is printed from a cluster has workloads beside their pods: then only the pods count, and without
     /// pods only the first of the line.
-    fn leave_out_owners(&self, members: &mut Vec<&Member>) {
+    fn leave_out_owners(&self, members: &mut Vec<&PodMember>) {
         if members.iter().any(|member| !self.is_template(member)) {
             return members.retain(|member| !self.is_template(member));
         }
         let owners = &self.loaded.manifests.owners;
-        let is_owned = |member: &Member| {
+        let is_owned = |member: &PodMember| {
             self.origin(member)
                 .is_some_and(|origin| owners.contains_key(origin))
         };
@@ -143,23 +154,23 @@ impl Reach {
         }
     }
 
-    fn origin(&self, member: &Member) -> Option<&ObjectRef> {
+    fn origin(&self, member: &PodMember) -> Option<&ObjectRef> {
         self.loaded.manifests.origins.get(&member.pod.key)
     }
 
-    fn is_template(&self, member: &Member) -> bool {
+    fn is_template(&self, member: &PodMember) -> bool {
         self.origin(member)
             .is_some_and(|origin| origin.kind.as_ref() != "Pod")
     }
 
-    fn group(&self, member: &Member) -> Group {
+    fn group(&self, member: &PodMember) -> UnitGroup {
         let pod = &member.pod;
         let Some(origin) = self.origin(member) else {
-            return Group::Pod(pod.key.clone());
+            return UnitGroup::Pod(pod.key.clone());
         };
         let root = self.root(origin);
         if root.kind.as_ref() != "Pod" {
-            return Group::Owner(deployment_of(root, &pod.labels));
+            return UnitGroup::Owner(deployment_of(root, &pod.labels));
         }
         let labels: Vec<(String, String)> = pod
             .labels
@@ -168,9 +179,9 @@ impl Reach {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
         if labels.is_empty() {
-            return Group::Pod(pod.key.clone());
+            return UnitGroup::Pod(pod.key.clone());
         }
-        Group::Labels(pod.key.namespace().into(), labels)
+        UnitGroup::Labels(pod.key.namespace().into(), labels)
     }
 
     /// The last owner of a line that ends where nobody owns, or where it meets itself.
@@ -184,17 +195,17 @@ impl Reach {
         root
     }
 
-    fn alike<'a>(&self, members: Vec<&'a Member>) -> BTreeMap<Likeness, Vec<&'a Member>> {
-        let mut alike: BTreeMap<Likeness, Vec<&Member>> = BTreeMap::new();
+    fn by_class<'a>(&self, members: Vec<&'a PodMember>) -> BTreeMap<UnitClass, Vec<&'a PodMember>> {
+        let mut alike: BTreeMap<UnitClass, Vec<&PodMember>> = BTreeMap::new();
         for member in members {
-            if let Some(likeness) = self.likeness(member) {
+            if let Some(likeness) = self.class_of(member) {
                 alike.entry(likeness).or_default().push(member);
             }
         }
         alike
     }
 
-    fn likeness(&self, member: &Member) -> Option<Likeness> {
+    fn class_of(&self, member: &PodMember) -> Option<UnitClass> {
         let egress = self.rules_of(&member.pod.key, Direction::Egress)?;
         let ingress = self.rules_of(&member.pod.key, Direction::Ingress)?;
         let mut facts = BTreeMap::new();
@@ -207,9 +218,10 @@ impl Reach {
         } else {
             facts.keys().copied().collect()
         };
-        let said = |(address, facts): OwnNode| (address, format!("{:?}", self.judge(egress, facts).slices));
+        let said =
+            |(address, facts): OwnNodeFacts| (address, format!("{:?}", self.judge(egress, facts).slices));
         let own = self.own(member, egress, &facts).into_iter().map(said).collect();
-        Some(Likeness {
+        Some(UnitClass {
             egress,
             ingress,
             facts,
@@ -220,7 +232,12 @@ impl Reach {
 
     /// The addresses of the own node. Where all are judged alike, which they are is left out: other pods of
     /// the workload run on other nodes.
-    fn own(&self, member: &Member, egress: RulesId, facts: &BTreeMap<Family, FactsId>) -> Vec<OwnNode> {
+    fn own(
+        &self,
+        member: &PodMember,
+        egress: RulesId,
+        facts: &BTreeMap<Family, FactsId>,
+    ) -> Vec<OwnNodeFacts> {
         let cluster = &self.loaded.cluster;
         let dnsd = &cluster.dns().addresses;
         let own: Vec<(IpAddr, FactsId)> = self
@@ -247,10 +264,10 @@ impl Reach {
         }
     }
 
-    fn unit(&self, group: &Group, likeness: Likeness, members: &[&Member], is_split: bool) -> Unit {
+    fn unit(&self, group: &UnitGroup, likeness: UnitClass, members: &[&PodMember], is_split: bool) -> Unit {
         let pods: BTreeSet<PodKey> = members.iter().map(|member| member.pod.key.clone()).collect();
         let is_template = members.iter().any(|member| self.is_template(member));
-        let own = |member: &&Member| self.own(member, likeness.egress, &likeness.facts);
+        let own = |member: &&PodMember| self.own(member, likeness.egress, &likeness.facts);
         let own = members.first().map(own).unwrap_or_default();
         Unit {
             is_several: pods.len() > 1 || is_template,
@@ -280,12 +297,12 @@ fn deployment_of(root: &ObjectRef, labels: &Labels) -> ObjectRef {
     }
 }
 
-fn workload(group: &Group, pods: BTreeSet<PodKey>, is_split: bool) -> Workload {
+fn workload(group: &UnitGroup, pods: BTreeSet<PodKey>, is_split: bool) -> Workload {
     let first = pods.first().expect("a unit has a pod");
     let namespace = first.namespace().into();
     let (kind, name): (Arc<str>, Arc<str>) = match group {
-        Group::Owner(owner) if !is_split => (Arc::clone(&owner.kind), Arc::clone(&owner.name)),
-        Group::Owner(_) | Group::Labels(..) | Group::Pod(_) => {
+        UnitGroup::Owner(owner) if !is_split => (Arc::clone(&owner.kind), Arc::clone(&owner.name)),
+        UnitGroup::Owner(_) | UnitGroup::Labels(..) | UnitGroup::Pod(_) => {
             ("Pod".into(), name_of(&pods, is_split).into())
         }
     };

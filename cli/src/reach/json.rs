@@ -4,14 +4,14 @@ use egret_shared::net::Family;
 use serde::Serialize;
 
 use super::addresses::Addresses;
+use super::connection_end::End;
 use super::merge::Row;
-use super::place::Place;
 
 /// An end: exactly one of `workload`, `ownNode`, `node` and `name`, or none of them: then it is what
 /// `networks` says.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EndJson {
+pub struct JsonEnd {
     /// `namespace/name` of pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<String>,
@@ -37,55 +37,55 @@ pub struct EndJson {
 
 /// Both ends.
 #[derive(Clone, Debug, Serialize)]
-pub struct EndsJson {
+pub struct JsonEnds {
     /// Who connects.
-    pub from: EndJson,
+    pub from: JsonEnd,
     /// To whom.
-    pub to: EndJson,
+    pub to: JsonEnd,
     /// The family, where others go otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<Family>,
 }
 
-impl EndsJson {
+impl JsonEnds {
     /// The ends of a row.
     #[must_use]
     pub fn of<V>(row: &Row<V>) -> Self {
         Self {
-            from: end(row, &row.way.from),
-            to: end(row, &row.way.to),
+            from: end(row, &row.ends.from),
+            to: end(row, &row.ends.to),
             family: row.part.family(),
         }
     }
 }
 
-fn end<V>(row: &Row<V>, place: &Place) -> EndJson {
+fn end<V>(row: &Row<V>, place: &End) -> JsonEnd {
     let some = || Some(row.part.addresses.clone()).filter(|_| !row.part.is_all);
     match place {
-        Place::Pods(workload) => EndJson {
+        End::Pods(workload) => JsonEnd {
             workload: Some(workload.to_string()),
             kind: Some(workload.kind.to_string()),
             pods: Some(workload.pods.iter().map(ToString::to_string).collect()),
-            ..EndJson::default()
+            ..JsonEnd::default()
         },
-        Place::OwnNode => EndJson {
+        End::OwnNode => JsonEnd {
             own_node: Some(true),
             networks: some(),
-            ..EndJson::default()
+            ..JsonEnd::default()
         },
-        Place::Node(name) => EndJson {
+        End::Node(name) => JsonEnd {
             node: Some(name.to_string()),
             networks: some(),
-            ..EndJson::default()
+            ..JsonEnd::default()
         },
-        Place::Outside => EndJson {
+        End::Outside => JsonEnd {
             networks: Some(row.part.addresses.clone()),
-            ..EndJson::default()
+            ..JsonEnd::default()
         },
-        Place::Name(pattern) => EndJson {
+        End::Name(pattern) => JsonEnd {
             name: Some(pattern.to_string()),
             networks: some(),
-            ..EndJson::default()
+            ..JsonEnd::default()
         },
     }
 }

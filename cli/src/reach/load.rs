@@ -1,60 +1,54 @@
 //! From manifests to rules, for all pods at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use egret_policies::api::Reading;
-use egret_policies::compiler::{Compiler, DnsStandIn, Event, NodeScope, Settings};
+use egret_policies::compiler::DnsStandIn;
 use egret_policies::diagnostic::ObjectRef;
-use egret_policies::memory::Memory;
-use egret_policies::model::cluster::Entity;
 use egret_policies::model::{Enforcement, Policy};
+use egret_policies::simulator::Simulator;
 use egret_shared::pod::PodKey;
-use egret_shared::time::Timestamp;
 
-use super::input::From;
-use crate::verdict::cluster::{Cluster, Member, Used, make_up};
-use crate::verdict::manifests::Manifests;
-use crate::verdict::selection;
-use crate::verdict::texts::{Texts, read_stdin_once};
-use crate::verdict::unreadable::UnreadableManifests;
-
-/// No record lives at any moment: one is as good as another.
-const NOW: Timestamp = Timestamp::from_millis(0);
+use crate::cluster::{Cluster, make_up_addresses, selection};
+use crate::manifests::Manifests;
+use crate::manifests::cluster::NOW;
+use crate::manifests::text::{ManifestTexts, read_stdin_once};
+use crate::manifests::unreadable::UnreadableManifests;
+use crate::options::ManifestOptions;
 
 /// Manifests, the cluster that they describe, and its rules.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedCluster {
     /// What was read.
     pub manifests: Manifests,
     /// Who has which address.
     pub cluster: Cluster,
     /// The rules of all pods.
-    pub memory: Memory,
+    pub simulator: Simulator,
     /// The policies and Namespaces that say of themselves to be in audit.
     pub audited: Vec<ObjectRef>,
 }
 
-impl Loaded {
+impl LoadedCluster {
     /// Reads and compiles manifests.
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn read(from: &From) -> Result<Self, UnreadableManifests> {
-        Self::of_texts(&Texts::read(&from.manifests)?, from)
+    pub fn read(from: &ManifestOptions) -> Result<Self, UnreadableManifests> {
+        Self::of_texts(&ManifestTexts::read(&from.manifests)?, from)
     }
 
     /// Compiles manifests that are at hand.
     ///
     /// # Errors
     /// Something in them is no object.
-    pub fn of_texts(texts: &Texts, from: &From) -> Result<Self, UnreadableManifests> {
-        let manifests = Manifests::of(texts, reading(from.as_stored))?;
+    pub fn of_texts(texts: &ManifestTexts, from: &ManifestOptions) -> Result<Self, UnreadableManifests> {
+        let manifests = Manifests::of(texts, from.unknown_fields())?;
         let dns = from.dns.stand_in();
-        let made_up = make_up(&without_address(&manifests), &used(&manifests, &dns));
+        let made_up = make_up_addresses(&manifests.pods_without_address(), &manifests.used_addresses(&dns));
         let loaded = Self::of(manifests, &made_up, dns);
         Ok(match from.as_enforced {
             true => loaded.as_enforced(),
@@ -66,17 +60,17 @@ impl Loaded {
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn read_both(before: &[PathBuf], after: &From) -> Result<[Self; 2], UnreadableManifests> {
-        let (reading, dns) = (reading(after.as_stored), after.dns.stand_in());
+    pub fn read_both(before: &[PathBuf], after: &ManifestOptions) -> Result<[Self; 2], UnreadableManifests> {
+        let (reading, dns) = (after.unknown_fields(), after.dns.stand_in());
         read_stdin_once(before.iter().chain(&after.manifests).map(PathBuf::as_path))?;
         let before = Manifests::read(before, reading)?;
         let loaded = Manifests::read(&after.manifests, reading)?;
-        let (mut in_use, used_after) = (used(&before, &dns), used(&loaded, &dns));
+        let (mut in_use, used_after) = (before.used_addresses(&dns), loaded.used_addresses(&dns));
         in_use.addresses.extend(used_after.addresses);
         in_use.networks.extend(used_after.networks);
-        let mut without = without_address(&before);
-        without.extend(without_address(&loaded));
-        let made_up = make_up(&without, &in_use);
+        let mut without = before.pods_without_address();
+        without.extend(loaded.pods_without_address());
+        let made_up = make_up_addresses(&without, &in_use);
         let [before, loaded] = [before, loaded].map(|manifests| Self::of(manifests, &made_up, dns.clone()));
         Ok(match after.as_enforced {
             true => [before, loaded.as_enforced()],
@@ -84,22 +78,15 @@ impl Loaded {
         })
     }
 
-    fn of(mut manifests: Manifests, made_up: &BTreeMap<PodKey, IpAddr>, dns: DnsStandIn) -> Self {
-        give_addresses(&mut manifests, made_up);
-        let cluster = Cluster::new(
-            manifests.members.values().cloned().collect(),
-            manifests.nodes.clone(),
-            manifests.services.clone(),
-            manifests.slices.clone(),
-        )
-        .with_reports(manifests.reports())
-        .with_dns(dns);
-        let memory = compile(&manifests, cluster.dns());
+    pub(crate) fn of(mut manifests: Manifests, made_up: &BTreeMap<PodKey, IpAddr>, dns: DnsStandIn) -> Self {
+        manifests.give_addresses(made_up);
+        let simulator = compile(&manifests, &dns);
+        let cluster = manifests.cluster(dns);
         Self {
             audited: audited(&manifests),
             manifests,
             cluster,
-            memory,
+            simulator,
         }
     }
 
@@ -115,7 +102,7 @@ impl Loaded {
         for namespace in &mut self.manifests.namespaces {
             namespace.enforcement = Enforcement::Enforced;
         }
-        self.memory = compile(&self.manifests, self.cluster.dns());
+        self.simulator = compile(&self.manifests, self.cluster.dns());
         self
     }
 
@@ -184,83 +171,6 @@ fn audited(manifests: &Manifests) -> Vec<ObjectRef> {
         .collect()
 }
 
-const fn reading(as_stored: bool) -> Reading {
-    if as_stored {
-        Reading::AsStored
-    } else {
-        Reading::AsWritten
-    }
-}
-
-fn without_address(manifests: &Manifests) -> BTreeSet<PodKey> {
-    manifests
-        .members
-        .values()
-        .filter(|member| is_without_address(member))
-        .map(|member| member.pod.key.clone())
-        .collect()
-}
-
-fn is_without_address(member: &Member) -> bool {
-    member.is_policed() && member.pod.addresses.is_empty()
-}
-
-fn give_addresses(manifests: &mut Manifests, made_up: &BTreeMap<PodKey, IpAddr>) {
-    for member in manifests.members.values_mut() {
-        let address = made_up
-            .get(&member.pod.key)
-            .filter(|_| is_without_address(member));
-        if let Some(address) = address {
-            member.pod.addresses = vec![*address];
-            member.is_made_up = true;
-        }
-    }
-}
-
-fn used(manifests: &Manifests, dns: &DnsStandIn) -> Used {
-    let pods = manifests
-        .members
-        .values()
-        .flat_map(|member| &member.pod.addresses);
-    let nodes = manifests.nodes.iter().flat_map(|node| &node.addresses);
-    let services = manifests.services.iter().flat_map(|service| &service.addresses);
-    let slices = manifests.slices.iter().flat_map(|slice| &slice.addresses);
-    let of_nodes = manifests.nodes.iter().flat_map(|node| node.pod_networks.clone());
-    let of_policies = manifests.policies.iter().flat_map(selection::networks);
-    Used {
-        addresses: pods
-            .chain(nodes)
-            .chain(services)
-            .chain(slices)
-            .chain(&dns.addresses)
-            .copied()
-            .collect(),
-        networks: of_nodes.chain(of_policies).collect(),
-    }
-}
-
-fn compile(manifests: &Manifests, dns: &DnsStandIn) -> Memory {
-    let mut compiler = Compiler::new(Settings {
-        dns: dns.clone(),
-        ..Settings::for_scope(NodeScope::All)
-    });
-    let namespaces = manifests.namespaces.iter().cloned().map(Entity::Namespace);
-    let nodes = manifests.nodes.iter().cloned().map(Entity::Node);
-    let policies = manifests.policies.iter().cloned().map(Entity::Policy);
-    let members = manifests.members.values();
-    let pods = members.map(|member| Entity::Pod(member.pod.clone()));
-    let services = manifests.services.iter().cloned().map(Entity::Service);
-    let slices = manifests.slices.iter().cloned().map(Entity::EndpointSlice);
-    let places = services.chain(slices).chain(manifests.places.iter().cloned());
-    for entity in namespaces.chain(nodes).chain(places).chain(policies).chain(pods) {
-        compiler.handle(Event::Apply(entity), NOW);
-    }
-    let mut compiler = compiler.in_sync();
-    let mut memory = Memory::new();
-    while let Some(batch) = compiler.poll_batch(NOW) {
-        memory
-            .apply(&batch, NOW)
-            .expect("every batch of the compiler can be applied");
-    }
-    memory
+fn compile(manifests: &Manifests, dns: &DnsStandIn) -> Simulator {
+    Simulator::of(&mut manifests.compiler(dns).in_sync(), NOW)
 }

@@ -6,23 +6,23 @@ use std::net::IpAddr;
 use egret_shared::net::Family;
 
 use super::addresses::{Addresses, number_of};
-use super::place::{Place, Way};
-use super::points::Extent;
+use super::connection_end::{End, EndPair};
+use super::points::PartExtent;
 
 /// Something to be said of a way, or of a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row<V> {
     /// From whom to whom.
-    pub way: Way,
+    pub ends: EndPair,
     /// Which part.
-    pub part: Part,
+    pub part: EndPairPart,
     /// What is said.
     pub value: V,
 }
 
 /// A part of a way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Part {
+pub struct EndPairPart {
     /// Whether it is all.
     pub is_all: bool,
     /// The families in which pods meet.
@@ -31,7 +31,7 @@ pub struct Part {
     pub addresses: Addresses,
 }
 
-impl Part {
+impl EndPairPart {
     /// The only family, where there is more than one.
     #[must_use]
     pub fn family(&self) -> Option<Family> {
@@ -40,25 +40,23 @@ impl Part {
 
     /// A place in words, as far as this part reaches.
     #[must_use]
-    pub fn name(&self, place: &Place) -> String {
+    pub fn name(&self, place: &End) -> String {
         match place {
-            Place::Pods(_) => place.to_string(),
-            Place::OwnNode | Place::Node(_) | Place::Outside | Place::Name(_) if self.is_all => {
-                place.to_string()
-            }
-            Place::OwnNode | Place::Node(_) | Place::Name(_) => format!("{place} at {}", self.addresses),
-            Place::Outside => self.addresses.to_string(),
+            End::Pods(_) => place.to_string(),
+            End::OwnNode | End::Node(_) | End::Outside | End::Name(_) if self.is_all => place.to_string(),
+            End::OwnNode | End::Node(_) | End::Name(_) => format!("{place} at {}", self.addresses),
+            End::Outside => self.addresses.to_string(),
         }
     }
 
-    fn add(&mut self, extent: Extent) {
+    fn add(&mut self, extent: PartExtent) {
         match extent {
-            Extent::Whole => {}
-            Extent::Family(family) => {
+            PartExtent::Whole => {}
+            PartExtent::Family(family) => {
                 self.families.insert(family);
             }
-            Extent::Address(address) => self.add_addresses(&single(address)),
-            Extent::Range(family, range) => self.add_addresses(&Addresses::range(family, range)),
+            PartExtent::Address(address) => self.add_addresses(&single(address)),
+            PartExtent::Range(family, range) => self.add_addresses(&Addresses::range(family, range)),
         }
     }
 
@@ -73,8 +71,8 @@ fn single(address: IpAddr) -> Addresses {
 }
 
 /// Merges what is said of parts; where nothing is said there is no row, but such a part belongs to the whole.
-pub fn merge<V: Ord>(points: impl IntoIterator<Item = (Way, Extent, Option<V>)>) -> Vec<Row<V>> {
-    let mut ways: BTreeMap<Way, Vec<(Extent, Option<V>)>> = BTreeMap::new();
+pub fn merge<V: Ord>(points: impl IntoIterator<Item = (EndPair, PartExtent, Option<V>)>) -> Vec<Row<V>> {
+    let mut ways: BTreeMap<EndPair, Vec<(PartExtent, Option<V>)>> = BTreeMap::new();
     for (way, extent, value) in points {
         ways.entry(way).or_default().push((extent, value));
     }
@@ -87,20 +85,20 @@ pub fn merge<V: Ord>(points: impl IntoIterator<Item = (Way, Extent, Option<V>)>)
 
 /// As [`merge`], of one way.
 pub fn merge_way<V: Ord>(
-    way: &Way,
-    points: impl IntoIterator<Item = (Extent, Option<V>)>,
+    way: &EndPair,
+    points: impl IntoIterator<Item = (PartExtent, Option<V>)>,
     rows: &mut Vec<Row<V>>,
 ) {
-    let mut whole = Part::default();
+    let mut whole = EndPairPart::default();
     // There are few: most ways have one.
-    let mut parts: Vec<(V, Part)> = Vec::new();
+    let mut parts: Vec<(V, EndPairPart)> = Vec::new();
     for (extent, value) in points {
         whole.add(extent);
         let Some(value) = value else { continue };
         match parts.iter_mut().find(|(known, _)| *known == value) {
             Some((_, part)) => part.add(extent),
             None => {
-                let mut part = Part::default();
+                let mut part = EndPairPart::default();
                 part.add(extent);
                 parts.push((value, part));
             }
@@ -108,8 +106,8 @@ pub fn merge_way<V: Ord>(
     }
     let first = rows.len();
     rows.extend(parts.into_iter().map(|(value, part)| Row {
-        way: way.clone(),
-        part: Part {
+        ends: way.clone(),
+        part: EndPairPart {
             is_all: part == whole,
             ..part
         },

@@ -9,41 +9,41 @@ use egret_policies::model::Direction;
 use egret_shared::net::{Family, IpNet};
 
 use super::addresses::{address_of, partition};
+use super::connection_end::{End, EndPair};
 use super::fold::Unit;
-use super::place::{Place, Way};
 use super::ports::PortSet;
 use super::rules::allow_everything;
-use super::{Judged, Reach, RulesId};
+use super::{PortVerdicts, Reach};
 
 /// One connection, for all ports.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub struct EndPairVerdicts {
     /// From whom to whom.
-    pub way: Way,
+    pub ends: EndPair,
     /// The part of the way that this is about.
-    pub extent: Extent,
+    pub extent: PartExtent,
     /// What both ends say.
-    pub said: Said,
+    pub verdicts: EndVerdicts,
     /// What would be allowed if the address had not been told; only for names.
-    pub untold: Option<PortSet>,
+    pub without_record: Option<PortSet>,
 }
 
-impl Point {
+impl EndPairVerdicts {
     /// Whether both ends allow the same ports as those of another.
     #[must_use]
-    pub fn says_as(&self, other: &Self) -> bool {
-        let allowed = |judged: &Option<Rc<Judged>>, other: &Option<Rc<Judged>>| {
+    pub fn has_same_verdicts(&self, other: &Self) -> bool {
+        let allowed = |judged: &Option<Rc<PortVerdicts>>, other: &Option<Rc<PortVerdicts>>| {
             judged.as_ref().map(|judged| &judged.allowed) == other.as_ref().map(|other| &other.allowed)
         };
-        allowed(&self.said.egress, &other.said.egress)
-            && allowed(&self.said.ingress, &other.said.ingress)
-            && self.untold == other.untold
+        allowed(&self.verdicts.egress, &other.verdicts.egress)
+            && allowed(&self.verdicts.ingress, &other.verdicts.ingress)
+            && self.without_record == other.without_record
     }
 }
 
 /// The part of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Extent {
+pub enum PartExtent {
     /// All there is of it.
     Whole,
     /// Pods in one family.
@@ -56,17 +56,17 @@ pub enum Extent {
 
 /// What the ends say; an end that is no pod with rules says nothing.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct EndVerdicts {
     /// What the rules of the source say.
-    pub egress: Option<Rc<Judged>>,
+    pub egress: Option<Rc<PortVerdicts>>,
     /// What the rules of the destination say.
-    pub ingress: Option<Rc<Judged>>,
+    pub ingress: Option<Rc<PortVerdicts>>,
 }
 
-impl Said {
+impl EndVerdicts {
     /// What one end says.
     #[must_use]
-    pub const fn of(&self, direction: Direction) -> Option<&Rc<Judged>> {
+    pub const fn of(&self, direction: Direction) -> Option<&Rc<PortVerdicts>> {
         match direction {
             Direction::Egress => self.egress.as_ref(),
             Direction::Ingress => self.ingress.as_ref(),
@@ -83,14 +83,14 @@ impl Said {
         }
     }
 
-    const fn egress(judged: Rc<Judged>) -> Self {
+    const fn egress(judged: Rc<PortVerdicts>) -> Self {
         Self {
             egress: Some(judged),
             ingress: None,
         }
     }
 
-    const fn ingress(judged: Rc<Judged>) -> Self {
+    const fn ingress(judged: Rc<PortVerdicts>) -> Self {
         Self {
             egress: None,
             ingress: Some(judged),
@@ -98,9 +98,9 @@ impl Said {
     }
 }
 
-/// What rules know of the outside besides their own networks and names, so that two clusters can be compared.
+/// Networks and names at which rules divide the outside. Those of two clusters together make both comparable.
 #[derive(Debug, Default)]
-pub struct Cuts {
+pub struct Boundaries {
     /// Networks of a unit's rules.
     pub networks: BTreeSet<IpNet>,
     /// Names of its rules.
@@ -110,9 +110,9 @@ pub struct Cuts {
 impl Reach {
     /// Where the rules of a unit cut the outside.
     #[must_use]
-    pub fn cuts(&self, unit: &Unit, direction: Direction) -> Cuts {
-        let rules = rules(unit, direction);
-        Cuts {
+    pub fn boundaries(&self, unit: &Unit, direction: Direction) -> Boundaries {
+        let rules = unit.rules(direction);
+        Boundaries {
             networks: self.networks(rules),
             names: self.names(rules),
         }
@@ -134,25 +134,25 @@ impl Reach {
 
     /// Connections between pods, as points.
     #[must_use]
-    pub fn between_pods(&self, from: &Unit, to: &Unit) -> Vec<Point> {
+    pub fn between_pods(&self, from: &Unit, to: &Unit) -> Vec<EndPairVerdicts> {
         if is_itself(from, to) {
             return Vec::new();
         }
         let way = way_between(from, to);
         let in_family = |(family, source): (&Family, &super::FactsId)| {
             let destination = to.facts.get(family)?;
-            let said = Said {
+            let said = EndVerdicts {
                 egress: Some(self.judge(from.egress, *destination)),
                 ingress: Some(self.judge(to.ingress, *source)),
             };
-            Some(point(way.clone(), Extent::Family(*family), said))
+            Some(point(way.clone(), PartExtent::Family(*family), said))
         };
         from.facts.iter().filter_map(in_family).collect()
     }
 
     /// Connections of pods with nodes.
     #[must_use]
-    pub fn with_nodes(&self, unit: &Unit) -> Vec<Point> {
+    pub fn with_nodes(&self, unit: &Unit) -> Vec<EndPairVerdicts> {
         let mut points = self.with_own_node(unit);
         for (name, addresses) in &self.nodes {
             let of_family = |address: &&IpAddr| unit.facts.contains_key(&Family::of(**address));
@@ -161,13 +161,17 @@ impl Reach {
                     continue;
                 }
                 let facts = self.facts_of(*address, false);
-                let (node, extent) = (Place::Node(Arc::clone(name)), Extent::Address(*address));
+                let (node, extent) = (End::Node(Arc::clone(name)), PartExtent::Address(*address));
                 let (to, from) = both_ways(unit, node);
-                points.push(point(to, extent, Said::egress(self.judge(unit.egress, facts))));
+                points.push(point(
+                    to,
+                    extent,
+                    EndVerdicts::egress(self.judge(unit.egress, facts)),
+                ));
                 points.push(point(
                     from,
                     extent,
-                    Said::ingress(self.judge(unit.ingress, facts)),
+                    EndVerdicts::ingress(self.judge(unit.ingress, facts)),
                 ));
             }
         }
@@ -175,20 +179,20 @@ impl Reach {
     }
 
     /// What the own node opens is never judged.
-    fn with_own_node(&self, unit: &Unit) -> Vec<Point> {
+    fn with_own_node(&self, unit: &Unit) -> Vec<EndPairVerdicts> {
         let mut points = Vec::new();
-        let (to, from) = both_ways(unit, Place::OwnNode);
+        let (to, from) = both_ways(unit, End::OwnNode);
         for (address, facts) in &unit.own {
-            let extent = address.map_or(Extent::Whole, Extent::Address);
+            let extent = address.map_or(PartExtent::Whole, PartExtent::Address);
             points.push(point(
                 to.clone(),
                 extent,
-                Said::egress(self.judge(unit.egress, *facts)),
+                EndVerdicts::egress(self.judge(unit.egress, *facts)),
             ));
         }
         if !unit.own.is_empty() {
-            let exempt = Rc::new(Judged::from(allow_everything("exempt")));
-            points.push(point(from, Extent::Whole, Said::ingress(exempt)));
+            let exempt = Rc::new(PortVerdicts::from(allow_everything("exempt")));
+            points.push(point(from, PartExtent::Whole, EndVerdicts::ingress(exempt)));
         }
         points
     }
@@ -205,42 +209,42 @@ impl Reach {
 
     /// Connections of pods with addresses that are neither pods' nor nodes'.
     #[must_use]
-    pub fn with_outside(&self, unit: &Unit, direction: Direction, cuts: &Cuts) -> Vec<Point> {
-        let (to, from) = both_ways(unit, Place::Outside);
+    pub fn with_outside(&self, unit: &Unit, direction: Direction, cuts: &Boundaries) -> Vec<EndPairVerdicts> {
+        let (to, from) = both_ways(unit, End::Outside);
         let way = match direction {
             Direction::Egress => to,
             Direction::Ingress => from,
         };
         let at = |(family, range): (Family, (u128, u128))| {
             let facts = self.facts_outside(address_of(family, range.0), None);
-            let judged = self.judge(rules(unit, direction), facts);
+            let judged = self.judge(unit.rules(direction), facts);
             let said = match direction {
-                Direction::Egress => Said::egress(judged),
-                Direction::Ingress => Said::ingress(judged),
+                Direction::Egress => EndVerdicts::egress(judged),
+                Direction::Ingress => EndVerdicts::ingress(judged),
             };
-            point(way.clone(), Extent::Range(family, range), said)
+            point(way.clone(), PartExtent::Range(family, range), said)
         };
         ranges(unit, cuts).map(at).collect()
     }
 
     /// Connections of pods with addresses that they were told for a name.
     #[must_use]
-    pub fn with_names(&self, unit: &Unit, cuts: &Cuts) -> Vec<Point> {
+    pub fn with_names(&self, unit: &Unit, cuts: &Boundaries) -> Vec<EndPairVerdicts> {
         let mut points = Vec::new();
         if cuts.names.is_empty() {
             return points;
         }
         let ranges: Vec<(Family, (u128, u128))> = ranges(unit, cuts).collect();
         for name in &cuts.names {
-            let (way, _) = both_ways(unit, Place::Name(Arc::clone(name)));
+            let (way, _) = both_ways(unit, End::Name(Arc::clone(name)));
             for (family, range) in ranges.iter().copied() {
                 let address = address_of(family, range.0);
                 let told = self.facts_outside(address, Some(name));
                 let untold = self.facts_outside(address, None);
-                let said = Said::egress(self.judge(unit.egress, told));
-                points.push(Point {
-                    untold: Some(self.judge(unit.egress, untold).allowed.clone()),
-                    ..point(way.clone(), Extent::Range(family, range), said)
+                let said = EndVerdicts::egress(self.judge(unit.egress, told));
+                points.push(EndPairVerdicts {
+                    without_record: Some(self.judge(unit.egress, untold).allowed.clone()),
+                    ..point(way.clone(), PartExtent::Range(family, range), said)
                 });
             }
         }
@@ -255,35 +259,28 @@ fn is_itself(from: &Unit, to: &Unit) -> bool {
 
 /// From pods to pods.
 #[must_use]
-pub fn way_between(from: &Unit, to: &Unit) -> Way {
-    Way {
-        from: Place::Pods(Arc::clone(&from.workload)),
-        to: Place::Pods(Arc::clone(&to.workload)),
-    }
-}
-
-const fn rules(unit: &Unit, direction: Direction) -> RulesId {
-    match direction {
-        Direction::Egress => unit.egress,
-        Direction::Ingress => unit.ingress,
+pub fn way_between(from: &Unit, to: &Unit) -> EndPair {
+    EndPair {
+        from: End::Pods(Arc::clone(&from.workload)),
+        to: End::Pods(Arc::clone(&to.workload)),
     }
 }
 
 /// To and from a place.
-fn both_ways(unit: &Unit, place: Place) -> (Way, Way) {
-    let pods = Place::Pods(Arc::clone(&unit.workload));
-    let to = Way {
+fn both_ways(unit: &Unit, place: End) -> (EndPair, EndPair) {
+    let pods = End::Pods(Arc::clone(&unit.workload));
+    let to = EndPair {
         from: pods.clone(),
         to: place.clone(),
     };
-    let from = Way {
+    let from = EndPair {
         from: place,
         to: pods,
     };
     (to, from)
 }
 
-fn ranges(unit: &Unit, cuts: &Cuts) -> impl Iterator<Item = (Family, (u128, u128))> {
+fn ranges(unit: &Unit, cuts: &Boundaries) -> impl Iterator<Item = (Family, (u128, u128))> {
     unit.families.iter().flat_map(|family| {
         partition(*family, &cuts.networks)
             .into_iter()
@@ -291,11 +288,11 @@ fn ranges(unit: &Unit, cuts: &Cuts) -> impl Iterator<Item = (Family, (u128, u128
     })
 }
 
-const fn point(way: Way, extent: Extent, said: Said) -> Point {
-    Point {
-        way,
+const fn point(way: EndPair, extent: PartExtent, said: EndVerdicts) -> EndPairVerdicts {
+    EndPairVerdicts {
+        ends: way,
         extent,
-        said,
-        untold: None,
+        verdicts: said,
+        without_record: None,
     }
 }

@@ -4,27 +4,27 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use egret_policies::memory::{Decision, Verdict};
-use egret_policies::rules::{Action, DirectionRules, Origin, Otherwise, PeerMatch, SetId, Tier};
+use egret_policies::rules::{Action, DefaultAction, DirectionRules, Origin, PeerMatch, SetId, Tier};
+use egret_policies::simulator::{Decision, Verdict};
 use egret_shared::pod::PodKey;
 
 use super::ports::PortSet;
 
 /// The rules of a direction. Pods whose rules differ in nothing but whom a name was told have equal ones.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Rules(Vec<TierRules>);
+pub struct RuleSet(Vec<TierRules>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct TierRules {
     tier: Tier,
-    rules: Vec<Rule>,
-    otherwise: Otherwise,
+    rules: Vec<ReachRule>,
+    otherwise: DefaultAction,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Rule {
+struct ReachRule {
     action: Action,
-    peer: Peer,
+    peer: PeerSet,
     /// Where the other end is in this set, the rule does not count.
     except: Option<SetId>,
     ports: PortSet,
@@ -32,15 +32,15 @@ struct Rule {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Peer {
+enum PeerSet {
     Any,
     OwnNode,
     In(SetId),
-    Names(Names),
+    Names(NamePatterns),
 }
 
 /// The patterns of a rule, as written.
-type Names = Arc<[Arc<str>]>;
+type NamePatterns = Arc<[Arc<str>]>;
 
 /// What rules ask about the other end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -64,7 +64,7 @@ impl Facts {
         }
     }
 
-    fn is_told_for(&self, patterns: &Names) -> bool {
+    fn is_told_for(&self, patterns: &NamePatterns) -> bool {
         let covers = |name: &str| patterns.iter().any(|pattern| covers(pattern, name));
         self.name.as_deref().is_some_and(covers)
     }
@@ -81,7 +81,7 @@ fn covers(pattern: &str, other: &str) -> bool {
 
 /// Ports for which one thing was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slice {
+pub struct DecidedPorts {
     /// The ports.
     pub ports: PortSet,
     /// What was decided.
@@ -90,7 +90,7 @@ pub struct Slice {
 
 /// What is allowed of all slices.
 #[must_use]
-pub fn allowed(slices: &[Slice]) -> PortSet {
+pub fn allowed(slices: &[DecidedPorts]) -> PortSet {
     slices
         .iter()
         .filter(|slice| slice.decision.verdict == Verdict::Allow)
@@ -99,29 +99,29 @@ pub fn allowed(slices: &[Slice]) -> PortSet {
 
 /// One decision for all ports, without a rule.
 #[must_use]
-pub fn allow_everything(tier: &'static str) -> Vec<Slice> {
-    vec![Slice {
+pub fn allow_everything(tier: &'static str) -> Vec<DecidedPorts> {
+    vec![DecidedPorts {
         ports: PortSet::everything(),
         decision: decision(Verdict::Allow, tier, None),
     }]
 }
 
-impl Rules {
+impl RuleSet {
     /// The rules of a pod's direction, given what sets of records stand for.
     #[must_use]
     pub fn new(pod: &PodKey, rules: &DirectionRules, records: &BTreeMap<SetId, Arc<str>>) -> Self {
         let peer = |peer: &PeerMatch| match peer {
-            PeerMatch::Any => Some(Peer::Any),
-            PeerMatch::OwnNode => Some(Peer::OwnNode),
+            PeerMatch::Any => Some(PeerSet::Any),
+            PeerMatch::OwnNode => Some(PeerSet::OwnNode),
             PeerMatch::In(set) => {
                 let names = records.get(set).map(|description| names(description, pod));
-                Some(names.map_or(Peer::In(*set), Peer::Names))
+                Some(names.map_or(PeerSet::In(*set), PeerSet::Names))
             }
             // Nothing is said here of a pod with itself.
             PeerMatch::Itself => None,
         };
         let rule = |rule: &egret_policies::rules::Rule| {
-            Some(Rule {
+            Some(ReachRule {
                 action: rule.action,
                 peer: peer(&rule.peer)?,
                 except: rule.except,
@@ -132,7 +132,7 @@ impl Rules {
         let tier = |tier: &egret_policies::rules::TierRules| TierRules {
             tier: tier.tier,
             rules: tier.rules.iter().filter_map(rule).collect(),
-            otherwise: tier.otherwise,
+            otherwise: tier.default_action,
         };
         Self(rules.tiers.iter().map(tier).collect())
     }
@@ -141,8 +141,8 @@ impl Rules {
     pub fn sets(&self) -> impl Iterator<Item = SetId> {
         self.rules().flat_map(|rule| {
             let peer = match &rule.peer {
-                Peer::In(set) => Some(*set),
-                Peer::Any | Peer::OwnNode | Peer::Names(_) => None,
+                PeerSet::In(set) => Some(*set),
+                PeerSet::Any | PeerSet::OwnNode | PeerSet::Names(_) => None,
             };
             peer.into_iter().chain(rule.except)
         })
@@ -152,19 +152,19 @@ impl Rules {
     #[must_use]
     pub fn names(&self) -> BTreeSet<Arc<str>> {
         let names = self.rules().filter_map(|rule| match &rule.peer {
-            Peer::Names(names) => Some(names),
-            Peer::Any | Peer::OwnNode | Peer::In(_) => None,
+            PeerSet::Names(names) => Some(names),
+            PeerSet::Any | PeerSet::OwnNode | PeerSet::In(_) => None,
         });
         names.flat_map(|names| names.iter().cloned()).collect()
     }
 
-    fn rules(&self) -> impl Iterator<Item = &Rule> {
+    fn rules(&self) -> impl Iterator<Item = &ReachRule> {
         self.0.iter().flat_map(|tier| &tier.rules)
     }
 
     /// What becomes of every port: the slices have no port in common, and together all of them.
     #[must_use]
-    pub fn judge(&self, facts: &Facts) -> Vec<Slice> {
+    pub fn judge(&self, facts: &Facts) -> Vec<DecidedPorts> {
         let mut slices = Vec::new();
         let mut asked = PortSet::everything();
         for tier in &self.0 {
@@ -177,7 +177,7 @@ impl Rules {
 
 impl TierRules {
     /// Returns what is left for the next tier.
-    fn judge(&self, facts: &Facts, mut asked: PortSet, slices: &mut Vec<Slice>) -> PortSet {
+    fn judge(&self, facts: &Facts, mut asked: PortSet, slices: &mut Vec<DecidedPorts>) -> PortSet {
         let mut passed = PortSet::none();
         let word = self.tier.word();
         // Most rules are about somebody else: that is cheaper to see than which ports are left for them.
@@ -195,8 +195,8 @@ impl TierRules {
             }
         }
         match self.otherwise {
-            Otherwise::NextTier => passed.union(&asked),
-            Otherwise::Deny => {
+            DefaultAction::NextTier => passed.union(&asked),
+            DefaultAction::Deny => {
                 push(slices, asked, decision(Verdict::Deny, word, None));
                 passed
             }
@@ -204,14 +204,14 @@ impl TierRules {
     }
 }
 
-impl Rule {
+impl ReachRule {
     /// Whether the other end is one of those that it is about, whatever the port.
     fn is_about(&self, facts: &Facts) -> bool {
         let is_there = match &self.peer {
-            Peer::Any => true,
-            Peer::OwnNode => facts.is_own_node,
-            Peer::Names(names) => facts.is_told_for(names),
-            Peer::In(set) => facts.sets.contains_key(set),
+            PeerSet::Any => true,
+            PeerSet::OwnNode => facts.is_own_node,
+            PeerSet::Names(names) => facts.is_told_for(names),
+            PeerSet::In(set) => facts.sets.contains_key(set),
         };
         is_there && !self.except.is_some_and(|set| facts.sets.contains_key(&set))
     }
@@ -220,8 +220,8 @@ impl Rule {
     fn matching(&self, facts: &Facts, asked: &PortSet) -> PortSet {
         let ports = asked.intersection(&self.ports);
         match &self.peer {
-            Peer::Any | Peer::OwnNode | Peer::Names(_) => ports,
-            Peer::In(set) => facts
+            PeerSet::Any | PeerSet::OwnNode | PeerSet::Names(_) => ports,
+            PeerSet::In(set) => facts
                 .sets
                 .get(set)
                 .map_or_else(PortSet::none, |served| served.intersection(&ports)),
@@ -229,9 +229,9 @@ impl Rule {
     }
 }
 
-fn push(slices: &mut Vec<Slice>, ports: PortSet, decision: Decision) {
+fn push(slices: &mut Vec<DecidedPorts>, ports: PortSet, decision: Decision) {
     if !ports.is_empty() {
-        slices.push(Slice { ports, decision });
+        slices.push(DecidedPorts { ports, decision });
     }
 }
 
@@ -244,7 +244,7 @@ const fn decision(verdict: Verdict, tier: &'static str, origin: Option<Origin>) 
 }
 
 /// The description of a set of records is `names *.example.com y.test of namespace/pod`.
-fn names(description: &str, pod: &PodKey) -> Names {
+fn names(description: &str, pod: &PodKey) -> NamePatterns {
     let patterns = description.strip_prefix("names ").unwrap_or(description);
     let patterns = patterns.strip_suffix(&format!(" of {pod}")).unwrap_or(patterns);
     patterns.split(' ').map(Arc::from).collect()

@@ -4,23 +4,23 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use egret_policies::diagnostic::{ObjectRef, Severity};
-use egret_policies::memory::{ConnectionDecision, Decision};
 use egret_policies::model::Direction;
+use egret_policies::simulator::{ConnectionDecision, Decision};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::ask::Asked;
-use super::cluster::{Cluster, Member};
-use super::input::{Destination, Probe, Protocol, Source};
-use super::judge::{Judge, is_entering, protocol_of};
-use super::note::Note;
-use super::route::{Connection, Reached, Route, Router, Unjudgeable};
-use super::row::{End, Part, Row, Word};
-use super::selection::Selection;
+use super::input::{Destination, Probe, ProbeProtocol, Source};
+use super::judge::{Judge, is_forwarded_from_outside, protocol_of};
+use super::questions::LoadedQuestions;
+use super::route::{NameTarget, ProbeConnection, Route, Router, Unjudgeable};
+use super::row::{ConnectionVerdict, EndVerdict, Row, VerdictWord};
+use crate::cluster::selection::Selection;
+use crate::cluster::{Cluster, PodMember};
+use crate::manifests::note::Note;
 
 /// Answers probes, and remembers which notes a row has carried.
 #[derive(Debug)]
-pub struct Answerer<'a> {
+pub struct ProbeAnswerer<'a> {
     cluster: &'a Cluster,
     judge: &'a Judge,
     selection: Selection,
@@ -31,10 +31,10 @@ pub struct Answerer<'a> {
     carried: BTreeSet<ObjectRef>,
 }
 
-impl<'a> Answerer<'a> {
+impl<'a> ProbeAnswerer<'a> {
     /// Answers from what was read.
     #[must_use]
-    pub fn new(asked: &'a Asked) -> Self {
+    pub fn new(asked: &'a LoadedQuestions) -> Self {
         let manifests = &asked.manifests;
         Self {
             cluster: &asked.cluster,
@@ -51,7 +51,7 @@ impl<'a> Answerer<'a> {
     pub fn answer(&mut self, probe: &Probe) -> Row {
         let router = Router {
             cluster: self.cluster,
-            told: self.judge.told(),
+            told: self.judge.records(),
         };
         let mut row = match router.route(probe) {
             Ok(Route::Direct(connection)) => self.answer_one(probe, &connection),
@@ -59,7 +59,7 @@ impl<'a> Answerer<'a> {
             Ok(Route::Addresses(addresses)) => self.answer_addresses(probe, addresses),
             Err(unjudgeable) => self.no_answer(probe, &unjudgeable),
         };
-        if let Protocol::Icmp {
+        if let ProbeProtocol::Icmp {
             written_port: Some(port),
         } = probe.protocol
         {
@@ -76,7 +76,7 @@ impl<'a> Answerer<'a> {
         &self.carried
     }
 
-    fn answer_one(&mut self, probe: &Probe, connection: &Connection) -> Row {
+    fn answer_one(&mut self, probe: &Probe, connection: &ProbeConnection) -> Row {
         let mut notes = self.notes_of_ends(probe);
         let decision = self.decide(connection, probe.moment(), &mut notes);
         let (egress, ingress) = self.ends(&decision, connection, probe.moment());
@@ -89,7 +89,7 @@ impl<'a> Answerer<'a> {
         }
     }
 
-    fn answer_endpoints(&mut self, probe: &Probe, connections: Vec<Connection>) -> Row {
+    fn answer_endpoints(&mut self, probe: &Probe, connections: Vec<ProbeConnection>) -> Row {
         let mut notes = self.notes_of_ends(probe);
         if let Destination::Address(address) = &probe.to {
             let message = format!("{address} is the address of a Service: its endpoints are judged");
@@ -99,10 +99,10 @@ impl<'a> Answerer<'a> {
             let none = Some("no endpoints".to_owned());
             return Row {
                 endpoints: Some(Vec::new()),
-                ..row(probe, Word::Deny, none, notes)
+                ..row(probe, VerdictWord::Deny, none, notes)
             };
         }
-        let parts: Vec<Part> = connections
+        let parts: Vec<ConnectionVerdict> = connections
             .iter()
             .map(|connection| self.part(connection, probe.moment(), &mut notes))
             .collect();
@@ -112,17 +112,19 @@ impl<'a> Answerer<'a> {
         }
     }
 
-    fn answer_addresses(&mut self, probe: &Probe, reached: Vec<Reached>) -> Row {
+    fn answer_addresses(&mut self, probe: &Probe, reached: Vec<NameTarget>) -> Row {
         let mut notes = self.notes_of_ends(probe);
         let mut parts = Vec::with_capacity(reached.len());
-        for Reached { told, connection } in reached {
+        for NameTarget { told, connection } in reached {
             parts.push(match connection {
-                Ok(connection) => Part {
+                Ok(connection) => ConnectionVerdict {
                     address: told,
                     ..self.part(&connection, probe.moment(), &mut notes)
                 },
-                Err(Unjudgeable::NoEndpoints) => unjudged_part(told, Word::Deny, &Unjudgeable::NoEndpoints),
-                Err(unjudgeable) => unjudged_part(told, Word::Error, &unjudgeable),
+                Err(Unjudgeable::NoEndpoints) => {
+                    unjudged_part(told, VerdictWord::Deny, &Unjudgeable::NoEndpoints)
+                }
+                Err(unjudgeable) => unjudged_part(told, VerdictWord::Error, &unjudgeable),
             });
         }
         Row {
@@ -133,13 +135,18 @@ impl<'a> Answerer<'a> {
 
     fn no_answer(&mut self, probe: &Probe, unjudgeable: &Unjudgeable) -> Row {
         let notes = self.notes_of_ends(probe);
-        row(probe, Word::Error, Some(unjudgeable.to_string()), notes)
+        row(probe, VerdictWord::Error, Some(unjudgeable.to_string()), notes)
     }
 
-    fn part(&mut self, connection: &Connection, now: Timestamp, notes: &mut Notes) -> Part {
+    fn part(
+        &mut self,
+        connection: &ProbeConnection,
+        now: Timestamp,
+        notes: &mut RowNotes,
+    ) -> ConnectionVerdict {
         let decision = self.decide(connection, now, notes);
         let (egress, ingress) = self.ends(&decision, connection, now);
-        Part {
+        ConnectionVerdict {
             address: connection.destination,
             port: connection.port.map(|(_, port)| port.get()),
             pod: self
@@ -157,12 +164,12 @@ impl<'a> Answerer<'a> {
     fn ends(
         &self,
         decision: &ConnectionDecision,
-        connection: &Connection,
+        connection: &ProbeConnection,
         now: Timestamp,
-    ) -> (Option<End>, Option<End>) {
+    ) -> (Option<EndVerdict>, Option<EndVerdict>) {
         let end = |direction, decision: &Decision| {
             let would = self.judge.would_deny(self.cluster, connection, direction, now);
-            Some(End::from(decision).with_audit(would.as_ref()))
+            Some(EndVerdict::from(decision).with_audit(would.as_ref()))
         };
         (
             end(Direction::Egress, &decision.egress),
@@ -170,14 +177,19 @@ impl<'a> Answerer<'a> {
         )
     }
 
-    fn decide(&mut self, connection: &Connection, now: Timestamp, notes: &mut Notes) -> ConnectionDecision {
+    fn decide(
+        &mut self,
+        connection: &ProbeConnection,
+        now: Timestamp,
+        notes: &mut RowNotes,
+    ) -> ConnectionDecision {
         let decision = self.judge.decide(self.cluster, connection, now);
         let source = self.cluster.pod_at(connection.source);
         let destination = self.cluster.pod_at(connection.destination);
         for member in [source, destination].into_iter().flatten() {
             self.note_member(member, notes);
         }
-        if is_entering(self.cluster, connection) {
+        if is_forwarded_from_outside(self.cluster, connection) {
             self.note_exposure(notes);
         }
         self.note_made_up(
@@ -200,8 +212,8 @@ impl<'a> Answerer<'a> {
     }
 
     /// What should be known of the pods that the probe names, whatever comes of it.
-    fn notes_of_ends(&mut self, probe: &Probe) -> Notes {
-        let mut notes = Notes::default();
+    fn notes_of_ends(&mut self, probe: &Probe) -> RowNotes {
+        let mut notes = RowNotes::default();
         for member in named_ends(probe)
             .into_iter()
             .filter_map(|key| self.cluster.member(key))
@@ -211,7 +223,7 @@ impl<'a> Answerer<'a> {
         notes
     }
 
-    fn note_member(&mut self, member: &Member, notes: &mut Notes) {
+    fn note_member(&mut self, member: &PodMember, notes: &mut RowNotes) {
         if !notes.members.insert(member.pod.key.clone()) {
             return;
         }
@@ -225,7 +237,7 @@ impl<'a> Answerer<'a> {
     }
 
     /// What should be known of the policies that are asked about clients outside.
-    fn note_exposure(&mut self, notes: &mut Notes) {
+    fn note_exposure(&mut self, notes: &mut RowNotes) {
         for policy in self.selection.rejecting() {
             let object = ObjectRef::from(&policy.id);
             for note in self.object_notes.get(&object).into_iter().flatten() {
@@ -235,7 +247,7 @@ impl<'a> Answerer<'a> {
         }
     }
 
-    fn find_notes(&mut self, member: &Member) -> Vec<Note> {
+    fn find_notes(&mut self, member: &PodMember) -> Vec<Note> {
         let mut found = self.pod_notes.get(&member.pod.key).cloned().unwrap_or_default();
         if !member.is_policed() {
             return found;
@@ -253,11 +265,11 @@ impl<'a> Answerer<'a> {
     fn note_made_up(
         &mut self,
         direction: Direction,
-        subject: Option<&Member>,
-        peer: Option<&Member>,
-        connection: &Connection,
+        subject: Option<&PodMember>,
+        peer: Option<&PodMember>,
+        connection: &ProbeConnection,
         decision: &Decision,
-        notes: &mut Notes,
+        notes: &mut RowNotes,
     ) {
         let (Some(subject), Some(peer)) = (subject, peer.filter(|peer| peer.is_made_up)) else {
             return;
@@ -276,7 +288,7 @@ impl<'a> Answerer<'a> {
     }
 }
 
-fn made_up_note(peer: &Member, address: IpAddr, direction: Direction, subject: &Member) -> Note {
+fn made_up_note(peer: &PodMember, address: IpAddr, direction: Direction, subject: &PodMember) -> Note {
     let message = format!(
         "{} has no address in the manifests: {address} was made up, and compared with the networks of a rule for the {} of {}",
         peer.pod.key,
@@ -300,7 +312,7 @@ fn named_ends(probe: &Probe) -> Vec<&PodKey> {
     from.into_iter().chain(to).collect()
 }
 
-fn row(probe: &Probe, verdict: Word, reason: Option<String>, notes: Notes) -> Row {
+fn row(probe: &Probe, verdict: VerdictWord, reason: Option<String>, notes: RowNotes) -> Row {
     Row {
         id: probe.id.clone(),
         verdict,
@@ -314,11 +326,11 @@ fn row(probe: &Probe, verdict: Word, reason: Option<String>, notes: Notes) -> Ro
 }
 
 /// Of several connections the first that is denied speaks for all, else the first.
-fn row_of_parts(probe: &Probe, parts: &[Part], notes: Notes) -> Row {
-    let verdict = Word::of_all(parts.iter().map(|part| part.verdict)).unwrap_or(Word::Error);
+fn row_of_parts(probe: &Probe, parts: &[ConnectionVerdict], notes: RowNotes) -> Row {
+    let verdict = VerdictWord::of_all(parts.iter().map(|part| part.verdict)).unwrap_or(VerdictWord::Error);
     let Some(speaker) = parts.iter().find(|part| part.verdict == verdict) else {
         let reason = Some("no record of the family".to_owned());
-        return row(probe, Word::Error, reason, notes);
+        return row(probe, VerdictWord::Error, reason, notes);
     };
     Row {
         egress: speaker.egress.clone(),
@@ -327,8 +339,8 @@ fn row_of_parts(probe: &Probe, parts: &[Part], notes: Notes) -> Row {
     }
 }
 
-fn unjudged_part(address: IpAddr, verdict: Word, unjudgeable: &Unjudgeable) -> Part {
-    Part {
+fn unjudged_part(address: IpAddr, verdict: VerdictWord, unjudgeable: &Unjudgeable) -> ConnectionVerdict {
+    ConnectionVerdict {
         address,
         port: None,
         pod: None,
@@ -341,12 +353,12 @@ fn unjudged_part(address: IpAddr, verdict: Word, unjudgeable: &Unjudgeable) -> P
 
 /// The notes of a row, each once.
 #[derive(Debug, Default)]
-struct Notes {
+struct RowNotes {
     list: Vec<Note>,
     members: BTreeSet<PodKey>,
 }
 
-impl Notes {
+impl RowNotes {
     fn push(&mut self, note: Note) {
         if !self.list.contains(&note) {
             self.list.push(note);

@@ -6,6 +6,6 @@ mod question;
 mod record;
 
 pub use lines::{Fields, LineProblem, ReadError, parse_lines, read_lines};
-pub use probe::{Destination, Probe, Protocol, Source};
-pub use question::{BadQuestion, Question};
+pub use probe::{Destination, Probe, ProbeProtocol, Source};
+pub use question::{InvalidQuestion, QuestionOptions};
 pub use record::Record;

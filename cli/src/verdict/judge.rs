@@ -1,39 +1,38 @@
-//! Judges probes by the compiler and the memory that the tests of a node's kernel are held to.
+//! Judges probes by the compiler and the simulator that the tests of a node's kernel are held to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_policies::compiler::{Compiler, Event, NodeScope, Settings};
-use egret_policies::memory::{
-    Connection as Question, ConnectionDecision, Decision, End, Entering, Memory, Protocol, Verdict, Who,
-};
+use egret_policies::compiler::Event;
 use egret_policies::model::Direction;
-use egret_policies::model::cluster::Entity;
+use egret_policies::records::RecordSettings;
 use egret_policies::rules::ITSELF;
+use egret_policies::simulator::{
+    Connection as Question, ConnectionDecision, ConnectionEnd, Decision, EndKind, ForwardedConnection,
+    Protocol, Simulator, Verdict,
+};
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::cluster::{Cluster, Member};
 use super::input::Record;
-use super::manifests::Manifests;
-use super::route::{Connection, Told};
-
-/// The moment at which records are learned.
-const NOW: Timestamp = Timestamp::from_millis(0);
+use super::route::{ObservedRecords, ProbeConnection};
+use crate::cluster::{Cluster, PodMember};
+use crate::manifests::Manifests;
+use crate::manifests::cluster::NOW;
 
 /// A node that has every pod.
 #[derive(Debug)]
 pub struct Judge {
-    memory: Memory,
-    told: Told,
+    simulator: Simulator,
+    records: ObservedRecords,
     /// Addresses that pods were told, and that no name opens for them.
     protected: BTreeSet<(PodKey, IpAddr)>,
 }
 
 /// What became of the records.
 #[derive(Debug, Default)]
-pub struct Unused {
+pub struct UnusedRecords {
     /// Pods of records that are not in the manifests, have ended, or are on a node's network.
     pub pods: BTreeSet<PodKey>,
     /// Records over the limits that a node has, too.
@@ -42,7 +41,7 @@ pub struct Unused {
     pub protected: BTreeSet<IpAddr>,
 }
 
-impl Unused {
+impl UnusedRecords {
     /// What to say about them.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
@@ -73,16 +72,9 @@ impl Judge {
     /// # Panics
     /// When the compiler makes a batch that no kernel could apply; its tests see to it that it never does.
     #[must_use]
-    pub fn new(manifests: &Manifests, cluster: &Cluster, records: &[Record]) -> (Self, Unused) {
-        let settings = Settings {
-            dns: cluster.dns().clone(),
-            ..Settings::for_scope(NodeScope::All)
-        };
-        let mut compiler = Compiler::new(settings.clone());
-        for entity in entities(manifests) {
-            compiler.handle(Event::Apply(entity), NOW);
-        }
-        let mut unused = Unused::default();
+    pub fn new(manifests: &Manifests, cluster: &Cluster, records: &[Record]) -> (Self, UnusedRecords) {
+        let mut compiler = manifests.compiler(cluster.dns());
+        let mut unused = UnusedRecords::default();
         for record in records {
             match client(cluster, &record.pod) {
                 Some(client) => {
@@ -94,15 +86,10 @@ impl Judge {
             }
         }
         let mut compiler = compiler.in_sync();
-        let mut memory = Memory::new();
-        while let Some(batch) = compiler.poll_batch(NOW) {
-            memory
-                .apply(&batch, NOW)
-                .expect("every batch of the compiler can be applied");
-        }
+        let simulator = Simulator::of(&mut compiler, NOW);
         let stats = compiler.record_stats();
         unused.evicted = stats.evicted_names_per_pod + stats.evicted_addresses_per_name + stats.evicted_total;
-        let mut told: Told = BTreeMap::new();
+        let mut told: ObservedRecords = BTreeMap::new();
         for record in compiler.records() {
             told.entry((record.pod.clone(), record.name.clone()))
                 .or_default()
@@ -110,7 +97,7 @@ impl Judge {
         }
         let is_protected = |record: &&Record| compiler.is_protected(&record.pod, record.address);
         let has_client = |record: &&Record| client(cluster, &record.pod).is_some();
-        let grace = settings.records.grace;
+        let grace = RecordSettings::default().grace;
         let mut protected = BTreeSet::new();
         // They open nothing, and yet the pod was told them and may use them.
         for record in records.iter().filter(is_protected).filter(has_client) {
@@ -122,8 +109,8 @@ impl Judge {
                 .insert(address, expires(record).after(grace));
         }
         let judge = Self {
-            memory,
-            told,
+            simulator,
+            records: told,
             protected,
         };
         (judge, unused)
@@ -131,14 +118,14 @@ impl Judge {
 
     /// The rules of every pod.
     #[must_use]
-    pub const fn memory(&self) -> &Memory {
-        &self.memory
+    pub const fn simulator(&self) -> &Simulator {
+        &self.simulator
     }
 
     /// What pods were told.
     #[must_use]
-    pub const fn told(&self) -> &Told {
-        &self.told
+    pub const fn records(&self) -> &ObservedRecords {
+        &self.records
     }
 
     /// Whether no name opens an address that this pod was told.
@@ -149,24 +136,29 @@ impl Judge {
 
     /// What both ends say of a connection at a moment.
     #[must_use]
-    pub fn decide(&self, cluster: &Cluster, connection: &Connection, now: Timestamp) -> ConnectionDecision {
+    pub fn decide(
+        &self,
+        cluster: &Cluster,
+        connection: &ProbeConnection,
+        now: Timestamp,
+    ) -> ConnectionDecision {
         let source = cluster.pod_at(connection.source);
         let destination = cluster.pod_at(connection.destination);
         let protocol = protocol_of(connection);
-        if let Some(pod) = meets_itself(source, destination).filter(|_| connection.is_forwarded) {
+        if let Some(pod) = same_pod(source, destination).filter(|_| connection.is_forwarded) {
             return self.decide_hairpin(pod, connection, protocol, now);
         }
-        let from = End {
+        let from = ConnectionEnd {
             address: connection.source,
-            who: who(cluster, source, connection.source, destination),
+            kind: end_kind(cluster, source, connection.source, destination),
         };
-        let to = End {
+        let to = ConnectionEnd {
             address: connection.destination,
-            who: who(cluster, destination, connection.destination, source),
+            kind: end_kind(cluster, destination, connection.destination, source),
         };
-        let decision = self.memory.decide_connection(&from, &to, protocol, now);
-        if is_entering(cluster, connection) {
-            let egress = self.decide_entering(connection, protocol, now);
+        let decision = self.simulator.decide_connection(&from, &to, protocol, now);
+        if is_forwarded_from_outside(cluster, connection) {
+            let egress = self.decide_forwarded(connection, protocol, now);
             return ConnectionDecision { egress, ..decision };
         }
         decision
@@ -177,7 +169,7 @@ impl Judge {
     pub fn would_deny(
         &self,
         cluster: &Cluster,
-        connection: &Connection,
+        connection: &ProbeConnection,
         direction: Direction,
         now: Timestamp,
     ) -> Option<Decision> {
@@ -187,7 +179,7 @@ impl Judge {
             Direction::Egress => (source?, destination, connection.destination),
             Direction::Ingress => (destination?, source, connection.source),
         };
-        if meets_itself(source, destination).is_some() && !connection.is_forwarded {
+        if same_pod(source, destination).is_some() && !connection.is_forwarded {
             return None;
         }
         let question = Question {
@@ -197,18 +189,18 @@ impl Judge {
             peer_is_own_node: other.is_none() && cluster.is_own_node(&pod.pod, peer),
             protocol: protocol_of(connection),
         };
-        self.memory.would_deny(&question, now)
+        self.simulator.would_deny(&question, now)
     }
 
     /// A client outside is judged by the node that takes its connection, whichever that is: what is local to it and
     /// nobody reports is not known here.
-    fn decide_entering(&self, connection: &Connection, protocol: Protocol, now: Timestamp) -> Decision {
-        let entering = Entering {
+    fn decide_forwarded(&self, connection: &ProbeConnection, protocol: Protocol, now: Timestamp) -> Decision {
+        let entering = ForwardedConnection {
             destination: connection.destination,
             destination_is_own_node: false,
             protocol,
         };
-        self.memory.decide_entering(entering, now)
+        self.simulator.decide_entering(entering, now)
     }
 
     /// A pod that a Service leads back to itself: cluster-wide policies judge it (network-policy-api, the
@@ -216,8 +208,8 @@ impl Judge {
     /// (concepts/services-networking/network-policies).
     fn decide_hairpin(
         &self,
-        pod: &Member,
-        connection: &Connection,
+        pod: &PodMember,
+        connection: &ProbeConnection,
         protocol: Protocol,
         now: Timestamp,
     ) -> ConnectionDecision {
@@ -230,7 +222,7 @@ impl Judge {
                 peer_is_own_node: false,
                 protocol,
             };
-            let decision = self.memory.decide(&question, now);
+            let decision = self.simulator.decide(&question, now);
             if decision.policy().is_some_and(|policy| policy.as_ref() == ITSELF) {
                 return Decision {
                     verdict: Verdict::Allow,
@@ -249,31 +241,17 @@ impl Judge {
 
 /// Whether a client outside connects by a Service. A node that does so is not outside, and neither is a pod that has
 /// the node's address.
-pub(crate) fn is_entering(cluster: &Cluster, connection: &Connection) -> bool {
+pub(crate) fn is_forwarded_from_outside(cluster: &Cluster, connection: &ProbeConnection) -> bool {
     let source = connection.source;
     connection.is_forwarded && cluster.pod_at(source).is_none() && cluster.nodes_at(source).is_none()
 }
 
-/// The protocol of a connection in the words of the memory.
-pub(crate) fn protocol_of(connection: &Connection) -> Protocol {
+/// The protocol of a connection in the words of the simulator.
+pub(crate) fn protocol_of(connection: &ProbeConnection) -> Protocol {
     match connection.port {
         Some((transport, port)) => Protocol::Port(transport, port.get()),
         None => Protocol::Icmp,
     }
-}
-
-fn entities(manifests: &Manifests) -> impl Iterator<Item = Entity> {
-    let namespaces = manifests.namespaces.iter().cloned().map(Entity::Namespace);
-    let nodes = manifests.nodes.iter().cloned().map(Entity::Node);
-    let policies = manifests.policies.iter().cloned().map(Entity::Policy);
-    let pods = manifests
-        .members
-        .values()
-        .map(|member| Entity::Pod(member.pod.clone()));
-    let services = manifests.services.iter().cloned().map(Entity::Service);
-    let slices = manifests.slices.iter().cloned().map(Entity::EndpointSlice);
-    let places = services.chain(slices).chain(manifests.places.iter().cloned());
-    namespaces.chain(nodes).chain(places).chain(policies).chain(pods)
 }
 
 /// The address from which a pod's queries come, if it is one that is told anything.
@@ -299,14 +277,19 @@ fn expires(record: &Record) -> Timestamp {
     NOW.after(record.ttl.as_duration())
 }
 
-fn meets_itself<'a>(source: Option<&'a Member>, destination: Option<&Member>) -> Option<&'a Member> {
+fn same_pod<'a>(source: Option<&'a PodMember>, destination: Option<&PodMember>) -> Option<&'a PodMember> {
     source.filter(|source| destination.is_some_and(|destination| destination.pod.key == source.pod.key))
 }
 
-fn who(cluster: &Cluster, pod: Option<&Member>, address: IpAddr, other: Option<&Member>) -> Who {
+fn end_kind(
+    cluster: &Cluster,
+    pod: Option<&PodMember>,
+    address: IpAddr,
+    other: Option<&PodMember>,
+) -> EndKind {
     match (pod, other) {
-        (Some(pod), _) => Who::Pod(pod.pod.key.clone()),
-        (None, Some(other)) if cluster.is_own_node(&other.pod, address) => Who::OwnNodeOfOther,
-        (None, Some(_) | None) => Who::Other,
+        (Some(pod), _) => EndKind::Pod(pod.pod.key.clone()),
+        (None, Some(other)) if cluster.is_own_node(&other.pod, address) => EndKind::OwnNode,
+        (None, Some(_) | None) => EndKind::Other,
     }
 }

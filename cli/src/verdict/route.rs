@@ -11,19 +11,19 @@ use egret_shared::net::{Family, Transport};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::cluster::{Cluster, Forward, Member};
-use super::input::{Destination, Probe, Protocol, Source};
+use super::input::{Destination, Probe, ProbeProtocol, Source};
+use crate::cluster::{Cluster, PodMember, ServiceRoute};
 
 mod origin;
 mod unjudgeable;
 
 pub use unjudgeable::Unjudgeable;
 
-use origin::Origin;
+use origin::ProbeSource;
 
 /// One connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct ProbeConnection {
     /// Its source.
     pub source: IpAddr,
     /// Its destination, behind any Service.
@@ -38,25 +38,25 @@ pub struct Connection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// One connection.
-    Direct(Connection),
+    Direct(ProbeConnection),
     /// One for each endpoint of a Service; there may be none.
-    Endpoints(Vec<Connection>),
+    Endpoints(Vec<ProbeConnection>),
     /// What comes of each address that the source was told.
-    Addresses(Vec<Reached>),
+    Addresses(Vec<NameTarget>),
 }
 
 /// What comes of an address that the source was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reached {
+pub struct NameTarget {
     /// The address.
     pub told: IpAddr,
     /// The connection, or what keeps the source from using the address. There are several for the address of
     /// a Service with several endpoints.
-    pub connection: Result<Connection, Unjudgeable>,
+    pub connection: Result<ProbeConnection, Unjudgeable>,
 }
 
 /// What each pod was told for each name, and until when it counts.
-pub type Told = BTreeMap<(PodKey, DnsName), BTreeMap<IpAddr, Timestamp>>;
+pub type ObservedRecords = BTreeMap<(PodKey, DnsName), BTreeMap<IpAddr, Timestamp>>;
 
 /// Finds the connections of probes.
 #[derive(Clone, Copy, Debug)]
@@ -64,10 +64,10 @@ pub struct Router<'a> {
     /// Who there is.
     pub cluster: &'a Cluster,
     /// What pods were told.
-    pub told: &'a Told,
+    pub told: &'a ObservedRecords,
 }
 
-type PortThere = Option<(Transport, NonZeroU16)>;
+type EndpointPort = Option<(Transport, NonZeroU16)>;
 
 impl Router<'_> {
     /// The connections of a probe.
@@ -77,8 +77,8 @@ impl Router<'_> {
     pub fn route(&self, probe: &Probe) -> Result<Route, Unjudgeable> {
         let origin = self.origin(probe)?;
         let port = match probe.protocol {
-            Protocol::Transport(transport, port) => Some((transport, port)),
-            Protocol::Icmp { .. } => None,
+            ProbeProtocol::Transport(transport, port) => Some((transport, port)),
+            ProbeProtocol::Icmp { .. } => None,
         };
         match &probe.to {
             Destination::Pod(key) => {
@@ -99,7 +99,7 @@ impl Router<'_> {
         }
     }
 
-    fn origin(&self, probe: &Probe) -> Result<Origin, Unjudgeable> {
+    fn origin(&self, probe: &Probe) -> Result<ProbeSource, Unjudgeable> {
         let (pod, mut addresses) = match &probe.from {
             Source::Pod(key) => (Some(key.clone()), self.addresses_of_pod(key)?),
             Source::Address(address) => {
@@ -109,7 +109,7 @@ impl Router<'_> {
             Source::Node(name) => (None, self.addresses_of_node(name)?),
         };
         addresses.retain(|address| probe.family.is_none_or(|family| family == Family::of(*address)));
-        Ok(Origin {
+        Ok(ProbeSource {
             written: probe.from.to_string(),
             pod,
             addresses,
@@ -145,9 +145,9 @@ impl Router<'_> {
     /// An address that a Service has is rewritten on the way, and policies see what it became.
     fn route_to_address(
         &self,
-        origin: &Origin,
+        origin: &ProbeSource,
         address: IpAddr,
-        port: PortThere,
+        port: EndpointPort,
     ) -> Result<Route, Unjudgeable> {
         let forward = port
             .filter(|_| !self.cluster.is_asked_for_names(address, port))
@@ -167,11 +167,11 @@ impl Router<'_> {
     /// as it is.
     fn forward_at_node(
         &self,
-        origin: &Origin,
+        origin: &ProbeSource,
         address: IpAddr,
         transport: Transport,
         port: NonZeroU16,
-    ) -> Option<Forward<'_>> {
+    ) -> Option<ServiceRoute<'_>> {
         let source = origin.pod.as_ref().and_then(|key| self.cluster.member(key));
         let is_rewritten = match source.filter(|member| member.is_policed()) {
             Some(member) => self.cluster.is_own_node(&member.pod, address),
@@ -182,21 +182,30 @@ impl Router<'_> {
             .flatten()
     }
 
-    fn route_to_service(&self, origin: &Origin, key: &PodKey, port: PortThere) -> Result<Route, Unjudgeable> {
+    fn route_to_service(
+        &self,
+        origin: &ProbeSource,
+        key: &PodKey,
+        port: EndpointPort,
+    ) -> Result<Route, Unjudgeable> {
         let service = self
             .cluster
             .service(key)
             .ok_or_else(|| Unjudgeable::UnknownService(key.clone()))?;
         let (transport, number) = port.ok_or(Unjudgeable::IcmpToService)?;
-        self.route_to_endpoints(origin, &Forward::new(service, transport, number)?)
+        self.route_to_endpoints(origin, &ServiceRoute::new(service, transport, number)?)
     }
 
     /// The first family of the source in which there are endpoints.
-    fn route_to_endpoints(&self, origin: &Origin, forward: &Forward<'_>) -> Result<Route, Unjudgeable> {
+    fn route_to_endpoints(
+        &self,
+        origin: &ProbeSource,
+        forward: &ServiceRoute<'_>,
+    ) -> Result<Route, Unjudgeable> {
         for source in &origin.addresses {
             let endpoints = self.cluster.endpoints(forward, Family::of(*source));
             if !endpoints.is_empty() {
-                let connect = |endpoint: super::cluster::Endpoint| Connection {
+                let connect = |endpoint: crate::cluster::Endpoint| ProbeConnection {
                     source: *source,
                     destination: endpoint.address,
                     port: Some((forward.transport(), endpoint.port)),
@@ -215,10 +224,10 @@ impl Router<'_> {
 
     fn route_to_name(
         &self,
-        origin: &Origin,
+        origin: &ProbeSource,
         probe: &Probe,
         name: &DnsName,
-        port: PortThere,
+        port: EndpointPort,
     ) -> Result<Route, Unjudgeable> {
         let pod = match (&origin.pod, &probe.from) {
             (Some(pod), _) | (None, Source::Pod(pod)) => pod.clone(),
@@ -247,7 +256,7 @@ impl Router<'_> {
         ))
     }
 
-    fn reach(&self, origin: &Origin, told: IpAddr, port: PortThere) -> Vec<Reached> {
+    fn reach(&self, origin: &ProbeSource, told: IpAddr, port: EndpointPort) -> Vec<NameTarget> {
         let connections = match self.route_to_address(origin, told, port) {
             Ok(Route::Direct(connection)) => vec![Ok(connection)],
             Ok(Route::Endpoints(connections)) if connections.is_empty() => {
@@ -259,12 +268,12 @@ impl Router<'_> {
         };
         connections
             .into_iter()
-            .map(|connection| Reached { told, connection })
+            .map(|connection| NameTarget { told, connection })
             .collect()
     }
 }
 
-fn without_address(member: &Member) -> Unjudgeable {
+fn without_address(member: &PodMember) -> Unjudgeable {
     let key = member.pod.key.clone();
     if member.pod.host_network {
         Unjudgeable::NoAddress(key)

@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
-use egret_policies::memory::{Decision, Verdict};
+use egret_policies::rules::OWN_NODE;
+use egret_policies::simulator::{Decision, Verdict};
 use egret_shared::pod::PodKey;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::note::Note;
+use crate::manifests::note::Note;
 
 /// The answer to a probe.
 #[derive(Clone, Debug, Serialize)]
@@ -15,27 +16,27 @@ pub struct Row {
     /// The probe's id.
     pub id: Value,
     /// The answer.
-    pub verdict: Word,
+    pub verdict: VerdictWord,
     /// Why there is no verdict, or one that no rule gave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What the source's side says; of several connections, that of the first that is denied, else of the first.
-    pub egress: Option<End>,
+    pub egress: Option<EndVerdict>,
     /// What the destination's side says; likewise.
-    pub ingress: Option<End>,
+    pub ingress: Option<EndVerdict>,
     /// Each endpoint, if the probe asked for a Service.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub endpoints: Option<Vec<Part>>,
+    pub endpoints: Option<Vec<ConnectionVerdict>>,
     /// Each address that the source was told, if the probe asked for a name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub addresses: Option<Vec<Part>>,
+    pub addresses: Option<Vec<ConnectionVerdict>>,
     /// What should be known about the policies that select an end, and about how this was answered.
     pub diagnostics: Vec<Note>,
 }
 
 /// One of several connections.
 #[derive(Clone, Debug, Serialize)]
-pub struct Part {
+pub struct ConnectionVerdict {
     /// The destination.
     pub address: IpAddr,
     /// The port there.
@@ -45,14 +46,14 @@ pub struct Part {
     #[serde(serialize_with = "as_text")]
     pub pod: Option<PodKey>,
     /// The answer.
-    pub verdict: Word,
+    pub verdict: VerdictWord,
     /// Why there is no verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What the source's side says.
-    pub egress: Option<End>,
+    pub egress: Option<EndVerdict>,
     /// What the destination's side says.
-    pub ingress: Option<End>,
+    pub ingress: Option<EndVerdict>,
 }
 
 fn as_text<S: Serializer>(pod: &Option<PodKey>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -65,7 +66,7 @@ fn as_text<S: Serializer>(pod: &Option<PodKey>, serializer: S) -> Result<S::Ok, 
 /// An answer in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Word {
+pub enum VerdictWord {
     /// The connection goes through.
     Allow,
     /// It is dropped.
@@ -74,7 +75,7 @@ pub enum Word {
     Error,
 }
 
-impl Word {
+impl VerdictWord {
     /// As it is written.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -94,7 +95,7 @@ impl Word {
     }
 }
 
-impl From<Verdict> for Word {
+impl From<Verdict> for VerdictWord {
     fn from(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Allow => Self::Allow,
@@ -106,9 +107,9 @@ impl From<Verdict> for Word {
 /// What one side says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct End {
+pub struct EndVerdict {
     /// Whether it lets the connection through.
-    pub verdict: Word,
+    pub verdict: VerdictWord,
     /// `cef`, `admin`, `np`, `baseline`, `default`, `exempt`, or `none` where that end is no policed pod.
     pub tier: &'static str,
     /// `Kind/namespace/name` or `Kind/name`; null where no rule matched.
@@ -157,7 +158,7 @@ pub struct WouldDeny {
     pub rule_name: Option<String>,
 }
 
-impl End {
+impl EndVerdict {
     /// With what policies in audit would do.
     #[must_use]
     pub fn with_audit(self, would: Option<&Decision>) -> Self {
@@ -171,10 +172,7 @@ impl End {
     }
 }
 
-/// The name that stands for a policy where the pod's own node is exempt.
-const OWN_NODE: &str = "own-node";
-
-impl From<&Decision> for End {
+impl From<&Decision> for EndVerdict {
     fn from(decision: &Decision) -> Self {
         let policy = decision.policy().map(ToString::to_string);
         let is_rule = policy.as_deref() != Some(OWN_NODE);
@@ -195,7 +193,7 @@ mod tests {
 
     #[test]
     fn nothing_goes_through_unless_all_do() {
-        use Word::{Allow, Deny, Error};
+        use VerdictWord::{Allow, Deny, Error};
         for (words, all) in [
             (vec![Allow, Allow], Some(Allow)),
             (vec![Allow, Deny], Some(Deny)),
@@ -204,7 +202,7 @@ mod tests {
             (vec![Error, Error], None),
             (vec![], None),
         ] {
-            assert_eq!(Word::of_all(words.clone()), all, "{words:?}");
+            assert_eq!(VerdictWord::of_all(words.clone()), all, "{words:?}");
         }
     }
 }

@@ -2,25 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{
-    Attribute, Cell, Color, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width,
-    presets,
-};
+use comfy_table::{Cell, Color, ColumnConstraint, Width, presets};
 use serde_json::Value;
 
-use crate::output;
+use crate::output::{PLAIN, count, empty_table, first_of, header};
 
 use super::input::Probe;
-use super::row::{End, Part, Row, Word};
+use super::row::{ConnectionVerdict, EndVerdict, Row, VerdictWord};
 
-pub(crate) const WIDTH: u16 = 100;
 /// Longer ids and connections are broken into lines: what decided needs the room.
 const ID_WIDTH: u16 = 20;
 const CONNECTION_WIDTH: u16 = 30;
-
-/// A line under the header and nothing else.
-pub(crate) const PLAIN: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+/// The probes that a note names.
+const SHOWN_IDS: usize = 6;
 
 /// The answers as a table, with what was asked.
 #[must_use]
@@ -46,19 +40,6 @@ pub fn render(answers: &[(&Probe, Row)]) -> String {
     text
 }
 
-pub(crate) fn empty_table(style: TableStyle) -> Table {
-    let mut table = output::table();
-    table
-        .load_style(style)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(WIDTH);
-    table
-}
-
-pub(crate) fn header(text: &str) -> Cell {
-    Cell::new(text).add_attribute(Attribute::Bold)
-}
-
 fn cells(probe: &Probe, row: &Row) -> [Cell; 4] {
     let several = match (&row.endpoints, &row.addresses) {
         (Some(parts), _) => format!(", {}", count(parts.len(), "endpoint", "endpoints")),
@@ -81,17 +62,17 @@ fn cells(probe: &Probe, row: &Row) -> [Cell; 4] {
 }
 
 /// The parts, where they are not all alike.
-fn parts_to_show(row: &Row) -> &[Part] {
+fn parts_to_show(row: &Row) -> &[ConnectionVerdict] {
     let parts = row
         .endpoints
         .as_deref()
         .or(row.addresses.as_deref())
         .unwrap_or(&[]);
-    let alike = |part: &Part| part.egress == row.egress && part.ingress == row.ingress;
+    let alike = |part: &ConnectionVerdict| part.egress == row.egress && part.ingress == row.ingress;
     if parts.iter().all(alike) { &[] } else { parts }
 }
 
-fn part_cells(part: &Part) -> [Cell; 4] {
+fn part_cells(part: &ConnectionVerdict) -> [Cell; 4] {
     let port = part.port.map(|port| format!(" port {port}")).unwrap_or_default();
     let pod = part
         .pod
@@ -110,18 +91,18 @@ fn part_cells(part: &Part) -> [Cell; 4] {
     ]
 }
 
-fn word_cell(word: Word) -> Cell {
+fn word_cell(word: VerdictWord) -> Cell {
     let color = match word {
-        Word::Allow => Color::Green,
-        Word::Deny => Color::Red,
-        Word::Error => Color::Yellow,
+        VerdictWord::Allow => Color::Green,
+        VerdictWord::Deny => Color::Red,
+        VerdictWord::Error => Color::Yellow,
     };
     Cell::new(word.as_str()).fg(color)
 }
 
 /// An end that is no policed pod has no say, and no line.
-fn because(reason: Option<&str>, egress: Option<&End>, ingress: Option<&End>) -> String {
-    let has_say = |end: &&End| end.tier != "none";
+fn because(reason: Option<&str>, egress: Option<&EndVerdict>, ingress: Option<&EndVerdict>) -> String {
+    let has_say = |end: &&EndVerdict| end.tier != "none";
     let sides = [
         ("egress", egress.filter(has_say)),
         ("ingress", ingress.filter(has_say)),
@@ -138,7 +119,7 @@ fn because(reason: Option<&str>, egress: Option<&End>, ingress: Option<&End>) ->
     lines.join("\n")
 }
 
-fn say(end: &End) -> String {
+fn say(end: &EndVerdict) -> String {
     let verdict = end.verdict.as_str();
     match (&end.policy, end.tier) {
         (Some(policy), tier) => {
@@ -158,7 +139,7 @@ fn say(end: &End) -> String {
 }
 
 /// What policies in audit would do about it.
-fn tried(end: &End) -> String {
+fn tried(end: &EndVerdict) -> String {
     let Some(would) = &end.would_deny else {
         return String::new();
     };
@@ -182,18 +163,9 @@ fn render_notes(answers: &[(&Probe, Row)]) -> Option<String> {
     let mut table = empty_table(presets::NOTHING);
     table.set_header(["PROBES", "NOTE"].map(header));
     for text in &order {
-        table.add_row([shorten(&probes[text]), text.clone()]);
+        table.add_row([first_of(&probes[text], SHOWN_IDS), text.clone()]);
     }
     (!order.is_empty()).then(|| table.trim_fmt())
-}
-
-fn shorten(ids: &[String]) -> String {
-    const SHOWN: usize = 6;
-    let mut text = ids.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    if ids.len() > SHOWN {
-        text.push_str(&format!(" and {} more", ids.len() - SHOWN));
-    }
-    text
 }
 
 fn summary(answers: &[(&Probe, Row)]) -> String {
@@ -201,14 +173,10 @@ fn summary(answers: &[(&Probe, Row)]) -> String {
     let probes = count(answers.len(), "probe", "probes");
     format!(
         "{probes}: {} allow, {} deny, {} error",
-        of(Word::Allow),
-        of(Word::Deny),
-        of(Word::Error)
+        of(VerdictWord::Allow),
+        of(VerdictWord::Deny),
+        of(VerdictWord::Error)
     )
-}
-
-pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 pub(crate) fn plain(id: &Value) -> String {

@@ -1,29 +1,28 @@
-//! The entries of a cache side by side in one piece of memory, found by small numbers. Who keeps a hundred thousand names
-//! has no room for a pointer, and an allocation, for each place where an entry is known.
+//! A slab of cache entries, found by 32-bit indexes: a hundred thousand entries need no allocation and no 64-bit pointers each.
 
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-use super::slot::Entry;
+use crate::cache::entry::Entry;
 
-/// The number of an entry, for as long as it is there.
+/// The index of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Id(NonZeroU32);
+pub(super) struct EntryId(NonZeroU32);
 
-/// The entries, and the places between them that are free.
+/// The slab.
 #[derive(Debug)]
 pub(super) struct Entries<V> {
-    places: Vec<Option<Entry<V>>>,
-    free: Vec<Id>,
+    entries: Vec<Option<Entry<V>>>,
+    free: Vec<EntryId>,
 }
 
-impl Id {
-    fn of(place: usize) -> Self {
-        let number = u32::try_from(place + 1).ok().and_then(NonZeroU32::new);
-        Self(number.expect("4 billion entries have no room in memory"))
+impl EntryId {
+    fn of(index: usize) -> Self {
+        let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
+        Self(number.expect("memory has no room for 4 billion entries"))
     }
 
-    const fn place(self) -> usize {
+    const fn index(self) -> usize {
         self.0.get() as usize - 1
     }
 }
@@ -31,43 +30,43 @@ impl Id {
 impl<V> Entries<V> {
     pub(super) const fn new() -> Self {
         Self {
-            places: Vec::new(),
+            entries: Vec::new(),
             free: Vec::new(),
         }
     }
 
-    /// Takes an entry in.
-    pub(super) fn add(&mut self, entry: Entry<V>) -> Id {
+    /// Adds an entry.
+    pub(super) fn add(&mut self, entry: Entry<V>) -> EntryId {
         if let Some(id) = self.free.pop() {
-            self.places[id.place()] = Some(entry);
+            self.entries[id.index()] = Some(entry);
             return id;
         }
-        if self.places.len() == self.places.capacity() {
-            // By an eighth: twice as many would be as much memory for nothing.
-            self.places.reserve_exact(self.places.len() / 8 + 16);
+        if self.entries.len() == self.entries.capacity() {
+            // Grows by an eighth: doubling would waste as much memory as it uses.
+            self.entries.reserve_exact(self.entries.len() / 8 + 16);
         }
-        self.places.push(Some(entry));
-        Id::of(self.places.len() - 1)
+        self.entries.push(Some(entry));
+        EntryId::of(self.entries.len() - 1)
     }
 
-    pub(super) fn remove(&mut self, id: Id) {
-        self.places[id.place()] = None;
+    pub(super) fn remove(&mut self, id: EntryId) {
+        self.entries[id.index()] = None;
         self.free.push(id);
     }
 }
 
-const PRESENT: &str = "a number is given back when its entry goes";
+const PRESENT: &str = "an index is reused after its entry is removed";
 
-impl<V> Index<Id> for Entries<V> {
+impl<V> Index<EntryId> for Entries<V> {
     type Output = Entry<V>;
 
-    fn index(&self, id: Id) -> &Entry<V> {
-        self.places[id.place()].as_ref().expect(PRESENT)
+    fn index(&self, id: EntryId) -> &Entry<V> {
+        self.entries[id.index()].as_ref().expect(PRESENT)
     }
 }
 
-impl<V> IndexMut<Id> for Entries<V> {
-    fn index_mut(&mut self, id: Id) -> &mut Entry<V> {
-        self.places[id.place()].as_mut().expect(PRESENT)
+impl<V> IndexMut<EntryId> for Entries<V> {
+    fn index_mut(&mut self, id: EntryId) -> &mut Entry<V> {
+        self.entries[id.index()].as_mut().expect(PRESENT)
     }
 }

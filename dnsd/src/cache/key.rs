@@ -1,27 +1,27 @@
-//! What an answer depends on.
+//! The key of a question: what its answer depends on.
 //!
-//! | said by the client | kept apart? | because |
+//! | of the query | part of the key? | because |
 //! |---|---|---|
 //! | name, type, class | yes | it is the question; letter case is not (RFC 4343) |
-//! | DO | yes | what was asked with it has signatures, which others must not be given (RFC 4035 §3.2.1) |
-//! | CD | yes | what was asked with it may be bogus (RFC 4035 §3.2.2) |
-//! | OPT | no | it speaks of one hop (RFC 6891 §6.1.1): it is taken off or added when the reply is written |
-//! | AD | no | upstreams are always asked with it, and the bit is taken off for who did not ask (RFC 6840 §5.7, §5.8) |
-//! | RD | half | without it an upstream may say less: such an answer is not kept, but others' answers may be given |
-//! | options | none is shared | their answer may be for one client alone (RFC 7871) |
+//! | DO | yes | answers with it have signatures, which others must not be given (RFC 4035 §3.2.1) |
+//! | CD | yes | answers with it may be bogus (RFC 4035 §3.2.2) |
+//! | OPT | no | it is hop-by-hop (RFC 6891 §6.1.1): it is removed or added when the reply is written |
+//! | AD | no | upstreams are always queried with it; the bit is cleared for clients that did not set it (RFC 6840 §5.7, §5.8) |
+//! | RD | half | without it an upstream may answer less: such an answer is not stored, but others' answers are served |
+//! | options | never cached | their answer may be for one client alone (RFC 7871) |
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use super::verdict::Kind;
-use crate::message::{Query, Question, WireName, flag};
+use crate::cache::cacheability::Kind;
+use crate::dns::message::{Query, Question, WireName, flag};
 
-/// Flags, type and class go before the name.
+/// Octets before the name: flags, type and class.
 pub(crate) const FIXED: usize = 5;
 /// A name takes 255 octets at most (RFC 1035 §3.1).
 const MAX: usize = FIXED + 255;
 
-/// The key of a question, for who keeps it: no allocation.
+/// An owned key, without allocation.
 #[derive(Clone, Copy)]
 pub struct Key {
     octets: [u8; MAX],
@@ -29,7 +29,7 @@ pub struct Key {
     recursion: bool,
 }
 
-/// What entries are found by: a key without RD, looked at where its parts stand, as every query does.
+/// A borrowed key without RD, for look-ups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyView<'a> {
     head: [u8; FIXED],
@@ -37,7 +37,7 @@ pub struct KeyView<'a> {
 }
 
 impl<'a> KeyView<'a> {
-    /// The key of a query; nothing where the answer is for this client alone.
+    /// The key of a query; `None` where the answer is for this client alone.
     #[must_use]
     pub fn of(query: &'a Query<'_>) -> Option<Self> {
         let edns = query.edns.as_ref();
@@ -55,18 +55,18 @@ impl<'a> KeyView<'a> {
         })
     }
 
-    /// Of the octets of a key in two parts: all that goes before the name, and the name.
+    /// From the octets before the name, and the name.
     pub(crate) const fn of_parts(head: [u8; FIXED], name: &'a [u8]) -> Self {
         Self { head, name }
     }
 
-    /// The key of what is true of the name whatever type is asked for; type 0 is nobody's (RFC 6895 §3.1).
+    /// The key of the name for all types: type 0 is reserved (RFC 6895 §3.1).
     pub(super) const fn of_name(mut self) -> Self {
         (self.head[1], self.head[2]) = (0, 0);
         self
     }
 
-    /// The same for who keeps it, and for recursion as its query desires it.
+    /// The owned key, with the query's RD.
     #[must_use]
     pub fn to_key(self, query: &Query<'_>) -> Key {
         let (mut octets, length) = ([0; MAX], FIXED + self.name.len());
@@ -103,13 +103,13 @@ impl<'a> From<&'a Key> for KeyView<'a> {
 }
 
 impl Key {
-    /// The key of a query; nothing where the answer is for this client alone.
+    /// The key of a query; `None` where the answer is for this client alone.
     #[must_use]
     pub fn of(query: &Query<'_>) -> Option<Self> {
         KeyView::of(query).map(|view| view.to_key(query))
     }
 
-    /// What entries are found by: all but RD.
+    /// The key without RD.
     ///
     /// # Panics
     /// Never: a key has a head.
@@ -119,7 +119,7 @@ impl Key {
         KeyView::of_parts(*head, name)
     }
 
-    /// The key of an entry that another dnsd had: its octets, and that recursion was desired.
+    /// The key of an entry of another process, from its octets, with RD.
     #[must_use]
     pub fn of_entry(entry: &[u8]) -> Option<Self> {
         let (head, name) = entry.split_at_checked(FIXED)?;
@@ -136,7 +136,7 @@ impl Key {
         })
     }
 
-    /// Whether it is the one of an answer's question, or of its name whatever the type.
+    /// Whether it is the key of a question, or of its name for all types.
     pub(crate) fn is_of(&self, question: &Question, whatever_type: bool) -> bool {
         let kind = if whatever_type { 0 } else { question.kind };
         self.octets[1..3] == kind.to_be_bytes()
@@ -144,7 +144,7 @@ impl Key {
             && self.octets[FIXED..self.length] == *question.name.as_octets()
     }
 
-    /// The key of what is true of the name whatever type is asked for; type 0 is nobody's (RFC 6895 §3.1).
+    /// The key of the name for all types: type 0 is reserved (RFC 6895 §3.1).
     pub(super) fn of_name(self) -> Self {
         self.of_kind(0)
     }
@@ -156,8 +156,8 @@ impl Key {
         self
     }
 
-    /// Where an answer to its question is kept: that a name is not there holds for all types.
-    pub(super) fn place(&self, kind: Kind) -> Self {
+    /// The key under which an answer is stored: an NXDOMAIN holds for all types.
+    pub(super) fn storage_key(&self, kind: Kind) -> Self {
         if kind == Kind::NameError {
             self.of_name()
         } else {
@@ -165,13 +165,13 @@ impl Key {
         }
     }
 
-    /// DO and CD, by which answers are kept apart.
+    /// DO and CD.
     #[must_use]
     pub const fn class(&self) -> u8 {
         self.octets[0]
     }
 
-    /// The same in one piece.
+    /// The octets.
     #[must_use]
     pub fn as_octets(&self) -> &[u8] {
         &self.octets[..self.length]

@@ -7,36 +7,35 @@ use std::time::Duration;
 use egret_kernel::iptables::InterfaceName;
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, Span, span, within};
-use crate::node_cache::keeper::Setup;
-use crate::node_cache::rules::{Fallback, Situation};
-use crate::plan::{BindTo, Plan};
+use super::{Invalid, MillisDuration, span, within};
+use crate::config::host_setup::{Fallback, HostSetup, RuleSettings};
+use crate::config::model::{BindTo, Plan};
 
 /// The fields under `host`.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Host {
+pub struct HostOptions {
     /// An interface that is made to hold the addresses which are listened on [default: none is made]
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
     /// Rules that keep DNS to these addresses out of conntrack, and let it in behind policy [default: false]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub rules: Option<bool>,
     /// The port of probes, which the rules keep out of conntrack as well: 1 to 65535 [default: 8080]
     #[arg(long, value_name = "PORT")]
     pub health_port: Option<u16>,
     /// How often interface and rules are looked at: 1s to 24h [default: 60s]
     #[arg(long, value_name = "SPAN")]
-    pub sync_interval: Option<Span>,
+    pub sync_interval: Option<MillisDuration>,
     /// Interface and rules stay at the end [default: false]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub skip_teardown: Option<bool>,
     /// What pods get while no dnsd is alive; with rules only [default: clusterDNS]
     #[arg(long, value_name = "WHAT")]
     pub fallback: Option<FallbackKind>,
     /// Whom the fallback asks for addresses that are no Service's: pods of the cluster DNS, not the Service [default: those that the
     /// enforcer knows]
-    #[arg(long = "fallback-server", value_name = "ADDR:PORT", num_args = 1..)]
+    #[arg(long = "fallback-server", value_name = "ADDR:PORT", num_args = 1 ..)]
     pub fallback_servers: Option<Vec<SocketAddr>>,
     /// Where a successor asks for the sockets [default: none is answered]
     #[arg(long, value_name = "PATH")]
@@ -56,7 +55,7 @@ pub enum FallbackKind {
     None,
 }
 
-impl Host {
+impl HostOptions {
     /// These fields, and `below` where nothing was written.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
@@ -76,17 +75,17 @@ impl Host {
     ///
     /// # Errors
     /// With the field.
-    pub fn setup(&self, plan: &Plan) -> Result<Option<Setup>, Invalid> {
+    pub fn setup(&self, plan: &Plan) -> Result<Option<HostSetup>, Invalid> {
         let rules = self.rules.unwrap_or(false);
         let interface = self.interface.as_deref().map(interface).transpose()?;
         if interface.is_none() && !rules {
             return self.is_without_rules().map(|()| None);
         }
         let (local_ips, dns_port) = local(plan)?;
-        Ok(Some(Setup {
+        Ok(Some(HostSetup {
             interface,
             rules,
-            situation: Situation {
+            settings: RuleSettings {
                 local_ips,
                 dns_port,
                 health_port: within("host.healthPort", self.health_port, 8080, 1, u16::MAX)?,

@@ -10,22 +10,21 @@ use egret_kernel::{Family, Mark};
 use egret_shared::net::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::value::InvalidValue;
 use super::{Invalid, within};
-use crate::environment;
-use crate::intercept::{Interception, PORT};
-use crate::node_cache::keeper::Setup;
+use crate::config::environment;
+use crate::config::host_setup::{HostSetup, INTERCEPT_PORT, Interception};
+use crate::config::values::InvalidValue;
 
 /// The fields under `intercept`.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Intercept {
+pub struct InterceptOptions {
     /// Answer what pods ask of other resolvers at port 53; needs --rules [default: false]
     #[arg(long = "intercept", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub enabled: Option<bool>,
     /// Whom dnsd asks what it caught [default: ours]
     #[arg(long = "intercept-upstream", value_name = "WHOM")]
-    pub upstream: Option<Whom>,
+    pub upstream: Option<InterceptUpstream>,
     /// Resolvers whose answers open names as ours do, where the original one is asked [default: none]
     #[arg(long = "trusted-resolver", value_name = "ADDRESS", num_args = 1..)]
     pub trusted_resolvers: Option<Vec<IpAddr>>,
@@ -46,7 +45,7 @@ pub struct Intercept {
 /// Whom dnsd asks what it caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Whom {
+pub enum InterceptUpstream {
     /// Nobody else than for other questions: its own upstreams, cache and names.
     Ours,
     /// Whom the pod asked.
@@ -84,7 +83,7 @@ fn services() -> impl Iterator<Item = IpNet> {
     environment::services().into_iter().map(IpNet::from)
 }
 
-impl Intercept {
+impl InterceptOptions {
     /// These fields, and `below` where nothing was written.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
@@ -103,22 +102,22 @@ impl Intercept {
     ///
     /// # Errors
     /// With the field, or what is missing beside it.
-    pub fn add_to(self, setup: Option<Setup>) -> Result<Option<Setup>, Invalid> {
+    pub fn apply(self, setup: Option<HostSetup>) -> Result<Option<HostSetup>, Invalid> {
         if !self.enabled.unwrap_or(false) {
             return self.is_unsaid().map(|()| setup);
         }
         let needs_rules = Invalid::Contradiction("intercept needs host.rules: true");
         let mut setup = setup.filter(|setup| setup.rules).ok_or(needs_rules)?;
-        if setup.situation.dns_port != PORT {
+        if setup.settings.dns_port != INTERCEPT_PORT {
             return Err(Invalid::Contradiction(
                 "intercept answers from port 53: dnsd must listen on it",
             ));
         }
-        setup.situation.intercept = Some(self.meant(&setup.situation.local_ips)?);
+        setup.settings.intercept = Some(self.interception(&setup.settings.local_ips)?);
         Ok(Some(setup))
     }
 
-    fn meant(self, local: &[IpAddr]) -> Result<Interception, Invalid> {
+    fn interception(self, local: &[IpAddr]) -> Result<Interception, Invalid> {
         const DEFAULT_MARK: NonZeroU32 = NonZeroU32::new(0x20).expect("it is not zero");
         let bits = self.mark.map_or(DEFAULT_MARK, |mark| mark.0);
         let first = |family| {
@@ -128,7 +127,7 @@ impl Intercept {
                 .find(|address| Family::of(*address) == family)
         };
         Ok(Interception {
-            to: Family::BOTH.into_iter().filter_map(first).collect(),
+            to: Family::ALL.into_iter().filter_map(first).collect(),
             mark: Mark::new(bits.get(), bits),
             table: within("intercept.table", self.table, 20_053, 256, u32::MAX - 1)?,
             priority: within("intercept.priority", self.priority, 53, 1, 32_765)?,
@@ -142,10 +141,10 @@ impl Intercept {
     /// When somebody is trusted who is not asked.
     pub fn trusted(&self) -> Result<Option<BTreeSet<IpAddr>>, Invalid> {
         let trusted = self.trusted_resolvers.iter().flatten().copied().collect();
-        match self.upstream.unwrap_or(Whom::Ours) {
-            Whom::Original => Ok(Some(trusted)),
-            Whom::Ours if trusted.is_empty() => Ok(None),
-            Whom::Ours => Err(Invalid::Contradiction(
+        match self.upstream.unwrap_or(InterceptUpstream::Ours) {
+            InterceptUpstream::Original => Ok(Some(trusted)),
+            InterceptUpstream::Ours if trusted.is_empty() => Ok(None),
+            InterceptUpstream::Ours => Err(Invalid::Contradiction(
                 "intercept.trustedResolvers are asked with intercept.upstream original only",
             )),
         }
@@ -173,14 +172,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::node_cache::rules::{Fallback, Situation};
+    use crate::config::host_setup::{Fallback, RuleSettings};
 
-    fn setup(rules: bool, dns_port: u16) -> Option<Setup> {
+    fn setup(rules: bool, dns_port: u16) -> Option<HostSetup> {
         let local_ips = ["169.254.20.10", "10.96.0.10", "fd00::a"].map(|text| text.parse().unwrap());
-        Some(Setup {
+        Some(HostSetup {
             interface: None,
             rules,
-            situation: Situation {
+            settings: RuleSettings {
                 local_ips: local_ips.to_vec(),
                 dns_port,
                 health_port: 8080,
@@ -192,15 +191,15 @@ mod tests {
         })
     }
 
-    fn read(text: &str) -> Intercept {
+    fn read(text: &str) -> InterceptOptions {
         serde_saphyr::from_str(text).unwrap()
     }
 
     #[test]
     fn what_is_caught_is_handed_to_the_first_address_of_each_family() {
         let written = read("{enabled: true, mark: \"0x30\", except: [192.0.2.0/24]}");
-        let setup = written.add_to(setup(true, 53)).unwrap().unwrap();
-        let found = setup.situation.intercept.unwrap();
+        let setup = written.apply(setup(true, 53)).unwrap().unwrap();
+        let found = setup.settings.intercept.unwrap();
         let to: Vec<String> = found.to.iter().map(ToString::to_string).collect();
         assert_eq!(to, ["169.254.20.10", "fd00::a"]);
         assert_eq!((found.mark.value(), found.mark.mask().get()), (0x30, 0x30));
@@ -220,11 +219,11 @@ mod tests {
             ("{mark: \"0x20\"}", setup(true, 53), "intercept.enabled"),
             ("{upstream: original}", setup(true, 53), "intercept.enabled"),
         ] {
-            let refused = read(text).add_to(setup).unwrap_err().to_string();
+            let refused = read(text).apply(setup).unwrap_err().to_string();
             assert!(refused.contains(reason), "{text}: {refused}");
         }
-        assert_eq!(read("{}").add_to(setup(true, 53)).unwrap(), setup(true, 53));
-        assert!(serde_saphyr::from_str::<Intercept>("{mark: \"0x0\"}").is_err());
+        assert_eq!(read("{}").apply(setup(true, 53)).unwrap(), setup(true, 53));
+        assert!(serde_saphyr::from_str::<InterceptOptions>("{mark: \"0x0\"}").is_err());
         assert!(
             read("{trustedResolvers: [192.0.2.1]}").trusted().is_err(),
             "nobody asks them"

@@ -5,14 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{Config, Invalid, Upstream};
-use crate::message::rcode;
-use crate::plan::{
+use crate::config::model::{
     Bind, BindTo, Block, CacheRules, Capacity, Forward, Plan, Policy, Protocol, Timeouts, UpstreamHost, Zone,
 };
+use crate::dns::message::rcode;
 
 /// What the simple form says about asking.
 #[derive(Clone, Debug)]
-pub(super) struct Simple {
+pub(super) struct SimpleForm {
     pub(super) listen: Vec<SocketAddr>,
     pub(super) upstreams: Vec<Upstream>,
     pub(super) force_tcp: bool,
@@ -21,7 +21,7 @@ pub(super) struct Simple {
 }
 
 /// A block for each port: there is one, but where somebody listens on several.
-pub(super) fn plan(simple: &Simple, config: &Config) -> Result<Plan, Invalid> {
+pub(super) fn plan(simple: &SimpleForm, config: &Config) -> Result<Plan, Invalid> {
     if simple.try_timeout > config.total_timeout {
         return Err(Invalid::Contradiction("tryTimeout is above totalTimeout"));
     }
@@ -40,7 +40,7 @@ pub(super) fn plan(simple: &Simple, config: &Config) -> Result<Plan, Invalid> {
     })
 }
 
-fn block(simple: &Simple, config: &Config, port: u16, addresses: Vec<IpAddr>) -> Block {
+fn block(simple: &SimpleForm, config: &Config, port: u16, addresses: Vec<IpAddr>) -> Block {
     let to = addresses.into_iter().map(BindTo::Address).collect();
     Block {
         origin: "upstreams".to_owned(),
@@ -63,7 +63,7 @@ fn block(simple: &Simple, config: &Config, port: u16, addresses: Vec<IpAddr>) ->
 }
 
 /// Bounded in octets alone, with the TTLs of the configuration.
-fn cache(simple: &Simple, config: &Config) -> CacheRules {
+fn cache(simple: &SimpleForm, config: &Config) -> CacheRules {
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     let (min_ttl, max_ttl) = (seconds(config.ttl.at_least), seconds(config.ttl.at_most));
     CacheRules {
@@ -85,10 +85,10 @@ fn cache(simple: &Simple, config: &Config) -> CacheRules {
 /// How a resolver is asked that pods chose and the operator trusts.
 #[must_use]
 pub(super) fn to_trusted(server: IpAddr, config: &Config) -> Forward {
-    forward(&Simple {
+    forward(&SimpleForm {
         listen: Vec::new(),
         upstreams: vec![Upstream {
-            address: SocketAddr::new(server, crate::intercept::PORT),
+            address: SocketAddr::new(server, crate::config::host_setup::INTERCEPT_PORT),
             tcp_only: false,
         }],
         force_tcp: false,
@@ -97,8 +97,8 @@ pub(super) fn to_trusted(server: IpAddr, config: &Config) -> Forward {
     })
 }
 
-fn forward(simple: &Simple) -> Forward {
-    let upstream = |upstream: &Upstream| crate::plan::Upstream {
+fn forward(simple: &SimpleForm) -> Forward {
+    let upstream = |upstream: &Upstream| crate::config::model::Upstream {
         host: UpstreamHost::Address(upstream.address),
         protocol: if upstream.tcp_only {
             Protocol::Tcp

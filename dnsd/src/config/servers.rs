@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use crate::local::template::check;
-use crate::plan::{
+use crate::config::model::{
     Block, Dns64, Fallthrough, Forward, Health, Hosts, NameMatch, Plan, Reload, Rewrite, RewriteRule,
     Template,
 };
+use crate::plugins::template::check;
 
 use super::Invalid;
 

@@ -1,9 +1,9 @@
 //! What is given to whom: as long as it holds, and to those who may share it.
 
-use egret_dnsd::answer::Ttls;
-use egret_dnsd::cache::{Ask, Cache, Class, Found, Key, Kind};
-use egret_dnsd::message::{Query, WireName};
-use egret_dnsd::plan::{CacheRules, Prefetch, Refresh, ServeStale};
+use egret_dnsd::cache::{Cache, Class, Found, Key, Kind, StaleRefresh};
+use egret_dnsd::config::model::{CacheRules, Prefetch, Refresh, ServeStale};
+use egret_dnsd::dns::answer::Ttls;
+use egret_dnsd::dns::message::{Query, WireName};
 use hickory_proto::op::Message;
 use hickory_proto::rr::RecordType;
 
@@ -105,16 +105,27 @@ fn stale_answers_are_given_as_configured() {
         (None, None),
         (
             Some(stale(Refresh::Immediate)),
-            Some((Ask::Behind, Ask::NotNow, Ttls::All(0))),
+            Some((StaleRefresh::Background, StaleRefresh::None, Ttls::All(0))),
         ),
-        (Some(ttl(30)), Some((Ask::Behind, Ask::NotNow, Ttls::All(30)))),
+        (
+            Some(ttl(30)),
+            Some((StaleRefresh::Background, StaleRefresh::None, Ttls::All(30))),
+        ),
         (
             Some(stale(verify(None))),
-            Some((Ask::First(None), Ask::First(None), Ttls::All(0))),
+            Some((
+                StaleRefresh::Foreground(None),
+                StaleRefresh::Foreground(None),
+                Ttls::All(0),
+            )),
         ),
         (
             Some(recheck(verify(Some(secs(1))))),
-            Some((Ask::First(Some(secs(1))), Ask::NotNow, Ttls::All(0))),
+            Some((
+                StaleRefresh::Foreground(Some(secs(1))),
+                StaleRefresh::None,
+                Ttls::All(0),
+            )),
         ),
     ];
     for (serve_stale, expected) in rows {
@@ -153,9 +164,15 @@ fn after_a_refresh_that_failed_the_pause_is_kept() {
             );
             let asked = key("a.test", RecordType::A);
             cache.insert(&asked, numbered(1), kept(Kind::Answer, 5), NOW);
-            assert!(matches!(cache.get(&asked, at(10)), Found::Stale(_, Ask::Behind)));
+            assert!(matches!(
+                cache.get(&asked, at(10)),
+                Found::Stale(_, StaleRefresh::Background)
+            ));
             cache.refresh_failed(&asked, at(10));
-            let found = matches!(cache.get(&asked, at(at_second)), Found::Stale(_, Ask::Behind));
+            let found = matches!(
+                cache.get(&asked, at(at_second)),
+                Found::Stale(_, StaleRefresh::Background)
+            );
             assert_eq!(found, asks, "pause {pause}, at {at_second}");
         }
     }

@@ -12,9 +12,9 @@ mod model;
 
 use std::time::Duration;
 
-use egret_dnsd::cache::{Found, Hit, Kept, Key, KeyView, Kind, Value};
-use egret_dnsd::message::{Query, WireName};
-use egret_dnsd::plan::{CacheRules, Capacity, Disabled, Refresh, ServeStale, Zone};
+use egret_dnsd::cache::{Cacheable, Found, Hit, Key, KeyView, Kind, Value};
+use egret_dnsd::config::model::{CacheRules, Capacity, Disabled, Refresh, ServeStale, Zone};
+use egret_dnsd::dns::message::{Query, WireName};
 use egret_shared::time::Timestamp;
 use hickory_proto::rr::RecordType;
 use support::{NOW, query};
@@ -79,8 +79,8 @@ fn key(text: &str, kind: RecordType) -> Key {
     Key::of(&Query::read(&query(text, kind, None)).unwrap()).unwrap()
 }
 
-const fn kept(kind: Kind, seconds: u64) -> Kept {
-    Kept {
+const fn kept(kind: Kind, seconds: u64) -> Cacheable {
+    Cacheable {
         kind,
         lifetime: secs(seconds),
     }

@@ -1,7 +1,7 @@
 //! The cache against a slow and obvious model under random histories, and within its bounds.
 
-use egret_dnsd::cache::{Cache, Class, Found, Kept, Key, Kind};
-use egret_dnsd::plan::{CacheRules, Capacity, Refresh, ServeStale};
+use egret_dnsd::cache::{Cache, Cacheable, Class, Found, Key, Kind};
+use egret_dnsd::config::model::{CacheRules, Capacity, Refresh, ServeStale};
 use hickory_proto::rr::RecordType;
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ use crate::{LARGE, Numbered, at, kept, key, number, numbered, rules, secs, stale
 struct Heard {
     name: usize,
     kind_asked: usize,
-    kept: Kept,
+    kept: Cacheable,
     at: u64,
 }
 

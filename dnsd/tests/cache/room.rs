@@ -1,7 +1,7 @@
 //! How much is kept, and what gives way.
 
 use egret_dnsd::cache::{Cache, Class, Found, Key, KeyView, Kind, Value};
-use egret_dnsd::plan::{CacheRules, Capacity};
+use egret_dnsd::config::model::{CacheRules, Capacity};
 use hickory_proto::rr::RecordType;
 
 use crate::support::NOW;

@@ -1,7 +1,7 @@
 //! What an answer is to the cache.
 
-use egret_dnsd::cache::{Kind, Maker, Verdict};
-use egret_dnsd::plan::{CacheRules, Disabled, Refresh, ServeStale};
+use egret_dnsd::cache::{Cacheability, Kind, Provenance};
+use egret_dnsd::config::model::{CacheRules, Disabled, Refresh, ServeStale};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::NS;
 use hickory_proto::rr::{RData, Record, RecordType};
@@ -9,9 +9,9 @@ use hickory_proto::rr::{RData, Record, RecordType};
 use crate::support::{address, alias, authority, matched, name, response, with_code};
 use crate::{kept, rules, secs, stale, zone};
 
-fn verdict(rules: &CacheRules, maker: Maker, write: impl FnOnce(&[u8]) -> Message) -> Verdict {
+fn verdict(rules: &CacheRules, provenance: Provenance, write: impl FnOnce(&[u8]) -> Message) -> Cacheability {
     let answer = matched("api.example.test", RecordType::A, write);
-    Verdict::of(rules, &answer.get().message(), maker)
+    Cacheability::of(rules, &answer.get().message(), provenance)
 }
 
 fn a(ttl: u32) -> Record {
@@ -173,14 +173,14 @@ fn answers_are_kept_as_the_rfcs_say() {
         ("a referral", referral, Some((Other, 5))),
     ];
     for (what, write, expected) in rows {
-        let found = verdict(&rules(), Maker::Upstream, write).kept();
+        let found = verdict(&rules(), Provenance::Upstream, write).kept();
         assert_eq!(found, expected.map(|(kind, ttl)| kept(kind, ttl)), "{what}");
     }
 }
 
 #[test]
 fn what_dnsd_denies_itself_is_denied_for_one_type() {
-    let found = verdict(&rules(), Maker::Own, |q| {
+    let found = verdict(&rules(), Provenance::Local, |q| {
         nx(with_soa(response(q, vec![]), 20, 40))
     });
     assert_eq!(found.kept(), Some(kept(Kind::Denial, 20)));
@@ -209,7 +209,8 @@ fn a_zone_in_which_nothing_is_to_be_kept_is_left_out() {
         (denials(&["xample.test"]), [true, true]),
     ] {
         let rules = CacheRules { disabled, ..rules() };
-        let is_kept = [answer, denial].map(|write| verdict(&rules, Maker::Upstream, write).kept().is_some());
+        let is_kept =
+            [answer, denial].map(|write| verdict(&rules, Provenance::Upstream, write).kept().is_some());
         assert_eq!(is_kept, keeps, "{:?}", rules.disabled);
     }
 }
@@ -222,7 +223,7 @@ fn failures_are_kept_as_long_as_configured() {
             servfail: secs(seconds),
             ..rules()
         };
-        let found = verdict(&rules, Maker::Upstream, failure).kept();
+        let found = verdict(&rules, Provenance::Upstream, failure).kept();
         assert_eq!(found, expected.map(|ttl| kept(Kind::Failure, ttl)));
     }
 }
@@ -231,7 +232,7 @@ fn failures_are_kept_as_long_as_configured() {
 fn clients_are_told_ttls_within_the_bounds_of_the_class() {
     let rules = rules();
     let ttls = |write: fn(&[u8]) -> Message| {
-        let ttls = verdict(&rules, Maker::Upstream, write).ttls;
+        let ttls = verdict(&rules, Provenance::Upstream, write).ttls;
         (ttls.at_least, ttls.at_most)
     };
     assert_eq!(ttls(|q| response(q, vec![a(60)])), (5, 3600));
@@ -273,7 +274,7 @@ fn a_stale_answer_gives_way_to_what_says_something() {
                 serve_stale,
                 ..rules()
             };
-            verdict(&rules, Maker::Upstream, write).refreshes(&rules)
+            verdict(&rules, Provenance::Upstream, write).refreshes(&rules)
         });
         assert_eq!(refreshes, expected);
     }

@@ -21,7 +21,7 @@ mod world;
 use std::path::Path;
 use std::sync::Arc;
 
-use egret_dnsd::corefile;
+use egret_dnsd::config::corefile;
 use egret_integration::Peer;
 use tokio::sync::Semaphore;
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use egret_dnsd::forward::{Failure, Forwarder, Unusable, look_up};
-use egret_dnsd::metrics::Metrics;
-use egret_dnsd::plan::{self, Forward, HealthCheck, Policy, Protocol, UpstreamHost, Zone};
+use egret_dnsd::config::model::{self, Forward, HealthCheck, Policy, Protocol, UpstreamHost, Zone};
+use egret_dnsd::upstream::Metrics;
+use egret_dnsd::upstream::{Failure, Forwarder, InvalidForward, look_up};
 use hickory_proto::op::ResponseCode;
 use tokio::time::Instant;
 
@@ -415,11 +415,11 @@ async fn questions_and_checks_come_from_the_source_address() {
         },
         Arc::new(Metrics::register()),
     );
-    assert!(matches!(unusable, Err(Unusable::Source { .. })));
+    assert!(matches!(unusable, Err(InvalidForward::Source { .. })));
 }
 
-fn written(host: UpstreamHost) -> Vec<plan::Upstream> {
-    vec![plan::Upstream {
+fn written(host: UpstreamHost) -> Vec<model::Upstream> {
+    vec![model::Upstream {
         host,
         protocol: Protocol::Dns,
         server_name: None,
@@ -434,11 +434,14 @@ async fn upstreams_come_from_a_file_like_resolv_conf() {
         ..plan(&[])
     };
     let make = |plan: &Forward| Forwarder::new(plan, Arc::new(Metrics::register()));
-    assert!(matches!(make(&plan), Err(Unusable::File { .. })));
+    assert!(matches!(make(&plan), Err(InvalidForward::File { .. })));
     fs::write(&path, "search a.test\n").unwrap();
-    assert!(matches!(make(&plan), Err(Unusable::Nobody { .. })));
+    assert!(matches!(make(&plan), Err(InvalidForward::Nobody { .. })));
     fs::write(&path, "nameserver 192.0.2.1\n".repeat(16)).unwrap();
-    assert!(matches!(make(&plan), Err(Unusable::TooMany { count: 16, .. })));
+    assert!(matches!(
+        make(&plan),
+        Err(InvalidForward::TooMany { count: 16, .. })
+    ));
     fs::write(&path, "nameserver 192.0.2.1\nnameserver 2001:db8::1\n").unwrap();
     assert!(make(&plan).is_ok());
     fs::remove_file(&path).unwrap();
@@ -469,7 +472,7 @@ async fn upstreams_that_are_written_as_names_are_looked_up() {
     };
     assert!(matches!(
         Forwarder::new(&with("here.test"), Arc::clone(&metrics)),
-        Err(Unusable::Name { .. })
+        Err(InvalidForward::Name { .. })
     ));
     let found = look_up(&with("here.test"), &metrics).await.unwrap();
     assert_eq!(
@@ -477,7 +480,7 @@ async fn upstreams_that_are_written_as_names_are_looked_up() {
         "a.test."
     );
     let nowhere = look_up(&with("nowhere.test"), &metrics).await;
-    assert!(matches!(nowhere, Err(Unusable::Name { .. })));
+    assert!(matches!(nowhere, Err(InvalidForward::Name { .. })));
     let untouched = plan(&[upstream.address]);
     assert_eq!(look_up(&untouched, &metrics).await.unwrap(), untouched);
 }

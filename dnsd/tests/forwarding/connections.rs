@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use egret_dnsd::forward::{Failure, Forwarder};
-use egret_dnsd::plan::Forward;
+use egret_dnsd::config::model::Forward;
+use egret_dnsd::upstream::{Failure, Forwarder};
 use hickory_proto::rr::rdata::TXT;
 use hickory_proto::rr::{RData, Record};
 use tokio::time::timeout;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::forward::Failure;
-use egret_dnsd::metrics::Transport;
-use egret_dnsd::plan::Policy;
+use egret_dnsd::config::model::Policy;
+use egret_dnsd::net::Transport;
+use egret_dnsd::upstream::Failure;
 use hickory_proto::rr::RecordType;
 
 use super::world::{
@@ -18,7 +18,9 @@ use super::world::{
 
 const EVIL: &str = "192.0.2.66";
 
-fn addresses(answer: &egret_dnsd::exchange::Matched<egret_dnsd::answer::Answer>) -> Vec<String> {
+fn addresses(
+    answer: &egret_dnsd::upstream::pending_query::ValidatedResponse<egret_dnsd::dns::answer::Answer>,
+) -> Vec<String> {
     let records = read(answer).answers;
     records.iter().map(|record| record.data.to_string()).collect()
 }

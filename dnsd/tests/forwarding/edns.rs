@@ -1,7 +1,7 @@
 //! EDNS towards upstreams: what they are told, and those that do not understand it.
 
-use egret_dnsd::message::Query;
-use egret_dnsd::metrics::Transport;
+use egret_dnsd::dns::message::Query;
+use egret_dnsd::net::Transport;
 use hickory_proto::op::{Edns, Message, ResponseCode};
 use hickory_proto::rr::RecordType;
 use hickory_proto::rr::rdata::opt::EdnsOption;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use egret_dnsd::forward::Failure;
-use egret_dnsd::plan::{Forward, Policy};
+use egret_dnsd::config::model::{Forward, Policy};
+use egret_dnsd::upstream::Failure;
 use tokio::time::Instant;
 
 use super::world::{Deed, PATIENCE, Upstream, ask, ask_for, forwarder, join_all, nobody, owner, plan};

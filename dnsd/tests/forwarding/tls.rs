@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::forward::{Failure, Forwarder, Unusable};
-use egret_dnsd::metrics::Metrics;
-use egret_dnsd::plan::{self, Forward, Protocol, Tls, UpstreamHost};
+use egret_dnsd::config::model::{self, Forward, Protocol, Tls, UpstreamHost};
+use egret_dnsd::upstream::Metrics;
+use egret_dnsd::upstream::{Failure, Forwarder, InvalidForward};
 use egret_shared::rt::task;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::io::AsyncWriteExt;
@@ -134,7 +134,7 @@ impl Protected {
 
     fn plan(&self, server_name: Option<&str>, tls: Tls) -> Forward {
         Forward {
-            to: vec![plan::Upstream {
+            to: vec![model::Upstream {
                 host: UpstreamHost::Address(self.address),
                 protocol: Protocol::Tls,
                 server_name: server_name.map(str::to_owned),
@@ -312,7 +312,7 @@ async fn files_that_are_not_what_they_should_be_are_named() {
             ..plan(&["127.0.0.1:1".parse().unwrap()])
         };
         let made = Forwarder::new(&plan, Arc::new(Metrics::register()));
-        let Err(error @ Unusable::Tls { .. }) = made else {
+        let Err(error @ InvalidForward::Tls { .. }) = made else {
             panic!("{named} is taken");
         };
         assert!(error.to_string().contains(named), "{error}");

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::answer::{Answer, TtlLimits};
-use egret_dnsd::exchange::Matched;
-use egret_dnsd::forward::{Failure, Forwarder, Limits};
-use egret_dnsd::message::{Query, WireName};
-use egret_dnsd::metrics::{Metrics, Transport};
-use egret_dnsd::plan::{self, Forward, Policy, Protocol, UpstreamHost};
+use egret_dnsd::config::model::{self, Forward, Policy, Protocol, UpstreamHost};
+use egret_dnsd::dns::answer::{Answer, TtlLimits};
+use egret_dnsd::dns::message::{Query, WireName};
+use egret_dnsd::net::Transport;
+use egret_dnsd::upstream::Metrics;
+use egret_dnsd::upstream::pending_query::ValidatedResponse;
+use egret_dnsd::upstream::{Failure, Forwarder, Limits};
 use egret_shared::rt::task;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Record, RecordType};
@@ -211,10 +212,7 @@ impl Upstream {
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
         let (end, mut ended) = tokio::sync::mpsc::channel::<()>(1);
         loop {
-            let octets = tokio::select! {
-                octets = read_framed(&mut reader) => octets,
-                _hung_up = ended.recv() => return,
-            };
+            let octets = tokio::select! { octets = read_framed(& mut reader) => octets, _hung_up = ended.recv() => return, };
             let Some(octets) = octets else { return };
             let deeds = behaviour(&self.hear(&octets, Over::Tcp, from));
             drop(task::spawn_brief(act(deeds, Arc::clone(&writer), end.clone())));
@@ -263,7 +261,7 @@ pub(crate) fn wire_name(text: &str) -> WireName {
 
 /// What CoreDNS does where nothing is written, but in the order of the upstreams.
 pub(crate) fn plan(upstreams: &[SocketAddr]) -> Forward {
-    let to = upstreams.iter().map(|address| plan::Upstream {
+    let to = upstreams.iter().map(|address| model::Upstream {
         host: UpstreamHost::Address(*address),
         protocol: Protocol::Dns,
         server_name: None,
@@ -294,12 +292,12 @@ pub(crate) fn limits(patience: Duration) -> Limits {
             at_least: 0,
             at_most: u32::MAX,
         },
-        payer: LOOPBACK.into(),
+        quota_key: LOOPBACK.into(),
     }
 }
 
 /// Asks as a client does that came over UDP.
-pub(crate) async fn ask(forwarder: &Forwarder, name: &str) -> Result<Matched<Answer>, Failure> {
+pub(crate) async fn ask(forwarder: &Forwarder, name: &str) -> Result<ValidatedResponse<Answer>, Failure> {
     ask_over(forwarder, name, Transport::Udp).await
 }
 
@@ -308,7 +306,7 @@ pub(crate) async fn ask_for(
     forwarder: &Forwarder,
     name: &str,
     patience: Duration,
-) -> Result<Matched<Answer>, Failure> {
+) -> Result<ValidatedResponse<Answer>, Failure> {
     forwarder
         .ask(&question(name), Transport::Udp, &limits(patience))
         .await
@@ -318,17 +316,17 @@ pub(crate) async fn ask_over(
     forwarder: &Forwarder,
     name: &str,
     client: Transport,
-) -> Result<Matched<Answer>, Failure> {
+) -> Result<ValidatedResponse<Answer>, Failure> {
     forwarder.ask(&question(name), client, &limits(PATIENCE)).await
 }
 
 /// What an answer says, as the second opinion reads it.
-pub(crate) fn read(answer: &Matched<Answer>) -> Message {
+pub(crate) fn read(answer: &ValidatedResponse<Answer>) -> Message {
     Message::from_vec(answer.get().message().octets()).unwrap()
 }
 
 /// The owner of the first record.
-pub(crate) fn owner(answer: &Matched<Answer>) -> String {
+pub(crate) fn owner(answer: &ValidatedResponse<Answer>) -> String {
     read(answer).answers[0].name.to_ascii()
 }
 

@@ -1,14 +1,14 @@
 //! `dns64`: tables of RFC 6147 and RFC 6052.
 
-use egret_dnsd::local::Asker;
-use egret_dnsd::local::dns64::Translator;
-use egret_dnsd::message::{Message, Query};
-use egret_dnsd::plan::Dns64;
+use egret_dnsd::config::model::Dns64;
+use egret_dnsd::dns::message::{Message, Query};
+use egret_dnsd::plugins::QueryEndpoints;
+use egret_dnsd::plugins::dns64::Translator;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{Record, RecordType};
 
 use crate::support::{address, alias, authority, query, response, with_code};
-use crate::{SIZE, asked, asker, read, texts};
+use crate::{SIZE, asked, endpoints, read, texts};
 
 fn plan(prefix: &str) -> Dns64 {
     Dns64 {
@@ -110,20 +110,20 @@ fn what_is_asked_again_for_ipv4() {
 
 #[test]
 fn whose_questions_are_translated() {
-    let six = Asker {
+    let six = QueryEndpoints {
         client: "[2001:db8::7]:4000".parse().unwrap(),
-        ..asker()
+        ..endpoints()
     };
-    let applies = |allow_ipv4, query: &Query, asker: &Asker| {
+    let applies = |allow_ipv4, query: &Query, endpoints: &QueryEndpoints| {
         Translator::new(&Dns64 {
             allow_ipv4,
             ..plan("64:ff9b::/96")
         })
-        .applies(query, asker)
+        .applies(query, endpoints)
     };
     let aaaa = asked("a.test", RecordType::AAAA);
     assert_eq!(
-        [false, true].map(|allow| applies(allow, &aaaa, &asker())),
+        [false, true].map(|allow| applies(allow, &aaaa, &endpoints())),
         [false, true]
     );
     assert!(applies(false, &aaaa, &six));

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use egret_dnsd::local::hosts::Table;
-use egret_dnsd::message::WireName;
-use egret_dnsd::plan::{Fallthrough, Hosts};
+use egret_dnsd::config::model::{Fallthrough, Hosts};
+use egret_dnsd::dns::message::WireName;
+use egret_dnsd::plugins::hosts::Table;
 use hickory_proto::rr::RecordType;
 use proptest::prelude::*;
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use egret_dnsd::local::loadbalance::{Balancer, Weights};
-use egret_dnsd::plan::{LoadBalance, WeightFile};
+use egret_dnsd::config::model::{LoadBalance, WeightFile};
+use egret_dnsd::plugins::loadbalance::{Balancer, Weights};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::MX;
 use hickory_proto::rr::{RData, Record, RecordType};

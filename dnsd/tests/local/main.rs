@@ -14,9 +14,9 @@ mod dns64;
 mod loadbalance;
 mod whoami;
 
-use egret_dnsd::local::{Asker, Outcome};
-use egret_dnsd::message::{Query, WireName};
-use egret_dnsd::plan::{Expression, Zone};
+use egret_dnsd::config::model::{Expression, Zone};
+use egret_dnsd::dns::message::{Query, WireName};
+use egret_dnsd::plugins::{Outcome, QueryEndpoints};
 use hickory_proto::op::Message;
 use hickory_proto::rr::{Record, RecordType};
 
@@ -27,8 +27,8 @@ fn asked(name: &str, kind: RecordType) -> Query<'static> {
     Query::read(&support::query(name, kind, None)).unwrap().owned()
 }
 
-fn asker() -> Asker {
-    Asker {
+fn endpoints() -> QueryEndpoints {
+    QueryEndpoints {
         client: "10.0.0.7:40000".parse().unwrap(),
         server: "169.254.20.10:53".parse().unwrap(),
         over_tcp: false,
@@ -49,7 +49,7 @@ fn expression(text: &str) -> Expression {
 
 /// As hickory reads it; it must be ours to read as well.
 fn read(octets: &[u8]) -> Message {
-    let ours = egret_dnsd::message::Message::read(octets).unwrap();
+    let ours = egret_dnsd::dns::message::Message::read(octets).unwrap();
     assert!(ours.is_response());
     assert!(ours.records().all(|record| record.is_ok()));
     Message::from_vec(octets).unwrap()

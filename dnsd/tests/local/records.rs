@@ -1,6 +1,6 @@
 //! Records as people write them, and responses written and taken apart.
 
-use egret_dnsd::message::{
+use egret_dnsd::dns::message::{
     Data, InvalidRecord, Message, Query, ResourceRecord, Response, Sections, WireName, kind, parse_record,
 };
 use hickory_proto::rr::RecordType;

@@ -1,15 +1,15 @@
 //! `rewrite`: names, types, classes, TTLs, codes and aliases.
 
-use egret_dnsd::local::rewrite::Rules;
-use egret_dnsd::message::Query;
-use egret_dnsd::plan::{AnswerRewrite, NameMatch, NameRewrite, Rewrite, RewriteRule, TtlRange};
+use egret_dnsd::config::model::{AnswerRewrite, NameMatch, NameRewrite, Rewrite, RewriteRule, TtlRange};
+use egret_dnsd::dns::message::Query;
+use egret_dnsd::plugins::rewrite::Rules;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::{MX, SRV};
 use hickory_proto::rr::{RData, Record, RecordType};
 use proptest::prelude::*;
 
 use crate::support::{address, alias, authority, name, query, response, with_code};
-use crate::{SIZE, asked, asker, expression, read, texts};
+use crate::{SIZE, asked, endpoints, expression, read, texts};
 
 pub(crate) fn rule(goes_on: bool, rule: RewriteRule) -> Rewrite {
     Rewrite { goes_on, rule }
@@ -28,14 +28,14 @@ fn exact(text: &str) -> NameMatch {
 }
 
 fn asked_instead(rules: &[Rewrite], name: &str) -> Result<Query<'static>, String> {
-    let applied = Rules::new(rules).apply(asked(name, RecordType::A), &asker());
+    let applied = Rules::new(rules).apply(asked(name, RecordType::A), &endpoints());
     applied.map(|(query, _)| query).map_err(|error| error.to_string())
 }
 
 /// The answer that the client gets, where the upstream answers what it is asked.
 fn answered(rules: &[Rewrite], name: &str, answer: impl FnOnce(&str) -> Message) -> Message {
     let (asked, revert) = Rules::new(rules)
-        .apply(asked(name, RecordType::A), &asker())
+        .apply(asked(name, RecordType::A), &endpoints())
         .unwrap();
     let octets = answer(&asked.question.name.to_string()).to_vec().unwrap();
     let reply = read(&revert.apply(octets, None, SIZE).unwrap());
@@ -306,7 +306,7 @@ fn an_alias_leads_elsewhere_and_what_is_there_is_looked_up() {
         (exact("a.test."), "new.test.", None),
     ] {
         let (_, revert) = Rules::new(&cname(of, to))
-            .apply(asked("a.test", RecordType::A), &asker())
+            .apply(asked("a.test", RecordType::A), &endpoints())
             .unwrap();
         let target = revert.target(&upstream()).map(|name| name.to_string());
         assert_eq!(target.as_deref(), expected);
@@ -336,7 +336,7 @@ fn what_stood_behind_an_alias_that_leads_elsewhere_is_gone() {
         },
     );
     let (_, revert) = Rules::new(&[rule])
-        .apply(asked("a.test", RecordType::A), &asker())
+        .apply(asked("a.test", RecordType::A), &endpoints())
         .unwrap();
     let chain = vec![
         alias("a.test", 60, "b.test"),
@@ -356,7 +356,7 @@ fn what_stood_behind_an_alias_that_leads_elsewhere_is_gone() {
 fn an_answer_that_no_rule_touches_is_the_same_octets() {
     let rules = [rule(false, renamed(exact("other.test."), "b.test.", Vec::new()))];
     let (_, revert) = Rules::new(&rules)
-        .apply(asked("a.test", RecordType::A), &asker())
+        .apply(asked("a.test", RecordType::A), &endpoints())
         .unwrap();
     let octets = from_upstream("a.test", vec![address("a.test", 60, "192.0.2.1")])
         .to_vec()
@@ -400,7 +400,7 @@ proptest! {
             rule(true, RewriteRule::Cname { of: NameMatch::Regex(expression(".*")), to: "x.{0}".to_owned() }),
             rule(true, renamed(NameMatch::Regex(expression("(.*)")), "x.{1}", vec![AnswerRewrite::Auto])),
         ];
-        let (_, revert) = Rules::new(&rules).apply(asked("a.test", RecordType::A), &asker()).unwrap();
+        let (_, revert) = Rules::new(&rules).apply(asked("a.test", RecordType::A), &endpoints()).unwrap();
         let whole = [&[0, 7, 0x80, 0, 0, 1, 0, 9, 0, 9, 0, 9, 1, b'a', 0, 0, 1, 0, 1], octets.as_slice()].concat();
         for octets in [octets.clone(), whole] {
             let _target = revert.target(&octets);

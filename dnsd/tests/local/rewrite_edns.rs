@@ -1,14 +1,14 @@
 //! `rewrite edns0`: options of the question, and of the answer.
 
-use egret_dnsd::local::Asker;
-use egret_dnsd::local::rewrite::{Revert, Rules, is_variable};
-use egret_dnsd::message::Query;
-use egret_dnsd::plan::{EdnsAction, EdnsField, RewriteRule};
+use egret_dnsd::config::model::{EdnsAction, EdnsField, RewriteRule};
+use egret_dnsd::dns::message::Query;
+use egret_dnsd::plugins::QueryEndpoints;
+use egret_dnsd::plugins::rewrite::{Revert, Rules, is_variable};
 use hickory_proto::rr::RecordType;
 
 use crate::rewrite::rule;
 use crate::support::query;
-use crate::{SIZE, asker};
+use crate::{SIZE, endpoints};
 
 const OLD: &[u8] = b"\xff\xf0\x00\x03old";
 const OTHER: &[u8] = b"\xff\xf1\x00\x01x";
@@ -28,7 +28,7 @@ fn applied(
     field: EdnsField,
     action: EdnsAction,
     options: Option<&[u8]>,
-    asker: &Asker,
+    endpoints: &QueryEndpoints,
 ) -> (Option<Vec<u8>>, Revert) {
     let rules = [rule(
         false,
@@ -38,7 +38,9 @@ fn applied(
             revert: true,
         },
     )];
-    let (asked, revert) = Rules::new(&rules).apply(with_options(options), asker).unwrap();
+    let (asked, revert) = Rules::new(&rules)
+        .apply(with_options(options), endpoints)
+        .unwrap();
     (asked.edns.map(|edns| edns.options), revert)
 }
 
@@ -68,31 +70,31 @@ fn each_action_does_what_it_says() {
         (Unset, Some(&both), Some(OTHER)),
     ];
     for (action, before, after) in rows {
-        let (found, _) = applied(local("new"), action, before, &asker());
+        let (found, _) = applied(local("new"), action, before, &endpoints());
         assert_eq!(found.as_deref(), after, "{action:?} {before:?}");
     }
 }
 
 #[test]
 fn values_are_texts_octets_or_variables() {
-    let six = Asker {
+    let six = QueryEndpoints {
         client: "[2001:db8::7]:4000".parse().unwrap(),
         over_tcp: true,
-        ..asker()
+        ..endpoints()
     };
-    let rows: [(&str, &Asker, &[u8]); 9] = [
-        ("text", &asker(), b"text"),
-        ("0x00fF", &asker(), b"\x00\xff"),
-        ("{qname}", &asker(), b"a.test."),
-        ("{qtype}", &asker(), b"\x00\x01"),
-        ("{client_ip}", &asker(), &[10, 0, 0, 7]),
-        ("{client_port}", &asker(), &40_000_u16.to_be_bytes()),
+    let rows: [(&str, &QueryEndpoints, &[u8]); 9] = [
+        ("text", &endpoints(), b"text"),
+        ("0x00fF", &endpoints(), b"\x00\xff"),
+        ("{qname}", &endpoints(), b"a.test."),
+        ("{qtype}", &endpoints(), b"\x00\x01"),
+        ("{client_ip}", &endpoints(), &[10, 0, 0, 7]),
+        ("{client_port}", &endpoints(), &40_000_u16.to_be_bytes()),
         ("{protocol}", &six, b"tcp"),
-        ("{server_ip}", &asker(), &[169, 254, 20, 10]),
-        ("{server_port}", &asker(), &[0, 53]),
+        ("{server_ip}", &endpoints(), &[169, 254, 20, 10]),
+        ("{server_port}", &endpoints(), &[0, 53]),
     ];
-    for (value, asker, expected) in rows {
-        let (found, _) = applied(local(value), EdnsAction::Set, None, asker);
+    for (value, endpoints, expected) in rows {
+        let (found, _) = applied(local(value), EdnsAction::Set, None, endpoints);
         assert_eq!(found.unwrap()[4..], *expected, "{value}");
         assert_eq!(is_variable(value), value.starts_with('{'));
     }
@@ -103,15 +105,15 @@ fn values_are_texts_octets_or_variables() {
 
 #[test]
 fn the_clients_network_is_cut_to_its_length() {
-    let six = Asker {
+    let six = QueryEndpoints {
         client: "[2001:db8:ff:ffff::7]:4000".parse().unwrap(),
-        ..asker()
+        ..endpoints()
     };
-    let four = Asker {
+    let four = QueryEndpoints {
         client: "10.1.255.255:1".parse().unwrap(),
-        ..asker()
+        ..endpoints()
     };
-    let rows: [(&Asker, EdnsField, &[u8]); 5] = [
+    let rows: [(&QueryEndpoints, EdnsField, &[u8]); 5] = [
         (&four, EdnsField::Subnet(24, 56), &[0, 1, 24, 0, 10, 1, 255]),
         (&four, EdnsField::Subnet(20, 56), &[0, 1, 20, 0, 10, 1, 240]),
         (&four, EdnsField::Subnet(0, 56), &[0, 1, 0, 0]),
@@ -122,8 +124,8 @@ fn the_clients_network_is_cut_to_its_length() {
             &[0, 2, 41, 0, 0x20, 1, 0xd, 0xb8, 0, 0x80],
         ),
     ];
-    for (asker, field, expected) in rows {
-        let (found, revert) = applied(field, EdnsAction::Set, None, asker);
+    for (endpoints, field, expected) in rows {
+        let (found, revert) = applied(field, EdnsAction::Set, None, endpoints);
         assert_eq!(found.unwrap()[4..], *expected);
         assert!(
             !revert.is_shareable(),
@@ -150,10 +152,10 @@ fn options_of_the_answer_are_taken_back_where_that_is_said() {
             },
         )];
         let client = with_options(Some(before));
-        let (_, revert) = Rules::new(&rules).apply(client.clone(), &asker()).unwrap();
-        let mut octets = egret_dnsd::message::Response {
+        let (_, revert) = Rules::new(&rules).apply(client.clone(), &endpoints()).unwrap();
+        let mut octets = egret_dnsd::dns::message::Response {
             options: b"\xff\xf0\x00\x03new".to_vec(),
-            ..egret_dnsd::message::Response::own(Vec::new())
+            ..egret_dnsd::dns::message::Response::own(Vec::new())
         }
         .write(&client, SIZE)
         .unwrap();

@@ -1,15 +1,15 @@
 //! `template`: every option with two settings, and every place that can be filled in.
 
-use egret_dnsd::local::template::Templates;
-use egret_dnsd::local::{Asker, Outcome, append};
-use egret_dnsd::message::Query;
-use egret_dnsd::plan::{Fallthrough, Template, TemplateText};
+use egret_dnsd::config::model::{Fallthrough, Template, TemplateText};
+use egret_dnsd::dns::message::Query;
+use egret_dnsd::plugins::template::Templates;
+use egret_dnsd::plugins::{Outcome, QueryEndpoints, append};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use proptest::prelude::*;
 
 use crate::support::{address, query, response};
-use crate::{SIZE, answers, asked, asker, expression, read, texts, zones};
+use crate::{SIZE, answers, asked, endpoints, expression, read, texts, zones};
 
 pub(crate) fn plan() -> Template {
     Template {
@@ -36,7 +36,7 @@ pub(crate) fn lines(texts: &[&str]) -> Vec<TemplateText> {
 
 fn outcome(plans: &[Template], name: &str, kind: RecordType) -> Outcome {
     let templates = Templates::new(plans, &zones(&["example", "in-addr.arpa"])).unwrap();
-    templates.answer(&asked(name, kind), &asker(), SIZE).outcome
+    templates.answer(&asked(name, kind), &endpoints(), SIZE).outcome
 }
 
 fn answered(plan: Template, name: &str, kind: RecordType) -> Result<Vec<String>, &'static str> {
@@ -302,7 +302,7 @@ fn sections_code_and_extended_error_are_as_written() {
     let query = Query::read(&query("a.example", RecordType::A, Some(1232)))
         .unwrap()
         .owned();
-    let Outcome::Answer(octets) = templates(plan.clone()).answer(&query, &asker(), SIZE).outcome else {
+    let Outcome::Answer(octets) = templates(plan.clone()).answer(&query, &endpoints(), SIZE).outcome else {
         panic!()
     };
     let message = read(&octets);
@@ -315,7 +315,7 @@ fn sections_code_and_extended_error_are_as_written() {
     assert!(message.metadata.authoritative && message.answers.is_empty());
     assert!(octets.ends_with(b"\x00\x0f\x00\x09\x00\x15blocked"));
     let failure = Template { rcode: 2, ..plan };
-    let Outcome::Answer(octets) = templates(failure).answer(&query, &asker(), SIZE).outcome else {
+    let Outcome::Answer(octets) = templates(failure).answer(&query, &endpoints(), SIZE).outcome else {
         panic!()
     };
     let message = read(&octets);
@@ -369,9 +369,9 @@ fn an_answer_that_tells_who_asked_is_for_one_client() {
 
 #[test]
 fn the_client_is_told_apart_by_family() {
-    let asker = Asker {
+    let endpoints = QueryEndpoints {
         client: "[2001:db8::7]:4000".parse().unwrap(),
-        ..asker()
+        ..endpoints()
     };
     let plan = Template {
         kind: 28,
@@ -380,7 +380,7 @@ fn the_client_is_told_apart_by_family() {
     };
     let templates = Templates::new(&[plan], &zones(&["example"])).unwrap();
     let found = templates
-        .answer(&asked("a.example", RecordType::AAAA), &asker, SIZE)
+        .answer(&asked("a.example", RecordType::AAAA), &endpoints, SIZE)
         .outcome;
     assert_eq!(answers(&found).unwrap(), ["a.example. 60 IN AAAA 2001:db8::7"]);
 }
@@ -390,7 +390,7 @@ proptest! {
     fn no_template_brings_it_down(text in "([{}. |()\"`a-zA-Z0-9*/-]|\\{\\{|\\}\\}|\\.Name|index|\\.Match|\\PC){0,40}") {
         let plan = Template { matches: vec![expression("(.)(?P<b>.*)")], answer: lines(&[&text]), ..plan() };
         if let Ok(templates) = Templates::new(&[plan], &zones(&["."])) {
-            let _outcome = templates.answer(&asked("a.test", RecordType::A), &asker(), SIZE);
+            let _outcome = templates.answer(&asked("a.test", RecordType::A), &endpoints(), SIZE);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What of a template is refused when the file is read, and at which column.
 
-use egret_dnsd::local::template::check;
-use egret_dnsd::plan::TemplateText;
+use egret_dnsd::config::model::TemplateText;
+use egret_dnsd::plugins::template::check;
 
 use crate::expression;
 

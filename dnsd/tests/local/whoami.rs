@@ -1,20 +1,20 @@
 //! `whoami`.
 
-use egret_dnsd::local::{Asker, whoami};
+use egret_dnsd::plugins::{QueryEndpoints, whoami};
 use hickory_proto::rr::RecordType;
 
-use crate::{SIZE, asked, asker, read, texts};
+use crate::{SIZE, asked, endpoints, read, texts};
 
 #[test]
 fn a_client_is_told_its_address_port_and_transport() {
-    let over_tcp = Asker {
+    let over_tcp = QueryEndpoints {
         client: "[2001:db8::7]:50000".parse().unwrap(),
         over_tcp: true,
-        ..asker()
+        ..endpoints()
     };
-    for (asker, name, expected) in [
+    for (endpoints, name, expected) in [
         (
-            asker(),
+            endpoints(),
             "a.test",
             ["a.test. 0 IN A 10.0.0.7", "_udp.a.test. 0 IN SRV 0 0 40000 ."],
         ),
@@ -26,9 +26,13 @@ fn a_client_is_told_its_address_port_and_transport() {
                 "_tcp.a.test. 0 IN SRV 0 0 50000 .",
             ],
         ),
-        (asker(), ".", [". 0 IN A 10.0.0.7", "_udp. 0 IN SRV 0 0 40000 ."]),
+        (
+            endpoints(),
+            ".",
+            [". 0 IN A 10.0.0.7", "_udp. 0 IN SRV 0 0 40000 ."],
+        ),
     ] {
-        let message = read(&whoami::answer(&asked(name, RecordType::A), &asker, SIZE).unwrap());
+        let message = read(&whoami::answer(&asked(name, RecordType::A), &endpoints, SIZE).unwrap());
         assert_eq!(texts(&message.additionals), expected);
         assert!(message.answers.is_empty() && message.metadata.authoritative);
     }

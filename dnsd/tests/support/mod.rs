@@ -3,9 +3,9 @@
 
 use std::net::IpAddr;
 
-use egret_dnsd::answer::{Answer, TtlLimits};
-use egret_dnsd::exchange::{Case, Exchange, Matched, Transport};
-use egret_dnsd::message::Query;
+use egret_dnsd::dns::answer::{Answer, TtlLimits};
+use egret_dnsd::dns::message::Query;
+use egret_dnsd::upstream::pending_query::{Case, PendingQuery, Transport, ValidatedResponse};
 use egret_shared::time::Timestamp;
 use hickory_proto::op::{Edns, Message, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::opt::EdnsCode;
@@ -61,11 +61,15 @@ pub(crate) fn response(query: &[u8], answers: Vec<Record>) -> Message {
 }
 
 /// An answer, as an exchange takes it.
-pub(crate) fn matched(text: &str, kind: RecordType, write: impl FnOnce(&[u8]) -> Message) -> Matched<Answer> {
+pub(crate) fn matched(
+    text: &str,
+    kind: RecordType,
+    write: impl FnOnce(&[u8]) -> Message,
+) -> ValidatedResponse<Answer> {
     let client = Query::read(&query(text, kind, None)).unwrap().owned();
-    let exchange = Exchange::new(&client, Transport::Udp, Case::Mixed, 1232);
-    let octets = write(exchange.octets()).to_vec().unwrap();
-    exchange.take(&octets, NOW, &ANY_TTL).unwrap()
+    let pending_query = PendingQuery::new(&client, Transport::Udp, Case::Mixed, 1232);
+    let octets = write(pending_query.octets()).to_vec().unwrap();
+    pending_query.validate(&octets, NOW, &ANY_TTL).unwrap()
 }
 
 pub(crate) fn address(owner: &str, ttl: u32, address: &str) -> Record {

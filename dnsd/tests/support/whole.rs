@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use egret_dnsd::client::{Attribution, Behind, Routes, Way};
-use egret_dnsd::config::{Config, Written};
-use egret_dnsd::handover::Inheritance;
-use egret_dnsd::link;
-use egret_dnsd::listen::{Listeners, Listening, Service};
-use egret_dnsd::metrics::{Metrics, Transport};
-use egret_dnsd::release::Holder;
-use egret_dnsd::resolve::{Moment, Pending, Resolver, Step};
-use egret_dnsd::server::{Arrival, Means, Outlet, Serving, host_interfaces};
-use egret_dnsd::threads::Threads;
+use egret_dnsd::config::{Config, RawConfig};
+use egret_dnsd::enforcement::client::{ClientLookup, InterfaceRole, Route, Routes};
+use egret_dnsd::enforcement::gated::ResponseGate;
+use egret_dnsd::enforcement::link;
+use egret_dnsd::listener::threads::Threads;
+use egret_dnsd::listener::{BoundListeners, Listeners, Service};
+use egret_dnsd::net::Transport;
+use egret_dnsd::pipeline::{Disposition, Metrics, Pending, ReceivedAt, Resolver};
+use egret_dnsd::takeover::InheritedSockets;
+use egret_dnsd::zones::{ActiveConfig, LogWriter, PacketInfo, Telemetry, host_interfaces};
 use egret_kernel::links::Attachment;
-use egret_shared::revision::Instance;
+use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::{clock, task};
 use hickory_proto::op::Message;
 use hickory_proto::rr::{Record, RecordType};
@@ -37,16 +37,16 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Loopback;
 
 impl Routes for Loopback {
-    fn way_to(&mut self, _address: IpAddr) -> io::Result<Way> {
-        Ok(Way::Leaves(1))
+    fn route_to(&mut self, _address: IpAddr) -> io::Result<Route> {
+        Ok(Route::Interface(1))
     }
 
     fn attachment(&mut self, interface: u32, _address: IpAddr) -> io::Result<Option<Attachment>> {
         Ok(Some(Attachment::to(&interface)))
     }
 
-    fn behind(&mut self, _interface: u32) -> io::Result<Behind> {
-        Ok(Behind::Others)
+    fn role(&mut self, _interface: u32) -> io::Result<InterfaceRole> {
+        Ok(InterfaceRole::Other)
     }
 }
 
@@ -91,8 +91,7 @@ impl Upstream {
     async fn over_udp(socket: UdpSocket, behaviour: Behaviour, asked: Arc<AtomicUsize>) {
         let mut buffer = vec![0; 4096];
         loop {
-            let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
-            // Checks of its health ask for the root: they are nobody's question.
+            let (length, from) = socket.recv_from(&mut buffer).await.unwrap(); // Checks of its health ask for the root: they are nobody's question.
             asked.fetch_add(usize::from(buffer[12] != 0), Ordering::Relaxed);
             for reply in behaviour(&buffer[..length], Over::Udp) {
                 socket.send_to(&reply, from).await.unwrap();
@@ -130,10 +129,10 @@ pub(crate) struct Dnsd {
     /// All of its addresses, in order.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) socket: PathBuf,
-    pub(crate) holder: Arc<Holder>,
+    pub(crate) gate: Arc<ResponseGate>,
     pub(crate) service: Service,
-    pub(crate) means: Means,
-    listening: Listening,
+    pub(crate) telemetry: Telemetry,
+    listening: Listeners,
     /// What it wrote about queries.
     pub(crate) lines: Lines,
 }
@@ -184,12 +183,12 @@ fn socket_of(name: &str) -> PathBuf {
 pub(crate) fn with_blocks(corefile: &str, options: &str) -> Result<Config, String> {
     let yaml =
         format!("listen: [\"127.0.0.1:0\"]\nupstreams: [\"192.0.2.1:53\"]\nlink: /nonexistent\n{options}");
-    let written: Written = serde_saphyr::from_str(&yaml).unwrap();
-    let read = egret_dnsd::corefile::read(corefile, "Corefile", &|_| None, &|_| unreachable!(), 0);
+    let written: RawConfig = serde_saphyr::from_str(&yaml).unwrap();
+    let read = egret_dnsd::config::corefile::read(corefile, "Corefile", &|_| None, &|_| unreachable!(), 0);
     let (plan, _warnings) = read.map_err(|errors| format!("{errors:?}"))?;
     Ok(Config {
         plan,
-        ..written.mean().unwrap()
+        ..written.validate().unwrap()
     })
 }
 
@@ -202,8 +201,8 @@ impl Dnsd {
             upstreams.join(", "),
             socket.display()
         );
-        let written: Written = serde_saphyr::from_str(&yaml).unwrap();
-        Self::run(written.mean().unwrap(), socket)
+        let written: RawConfig = serde_saphyr::from_str(&yaml).unwrap();
+        Self::run(written.validate().unwrap(), socket)
     }
 
     /// With the blocks of a Corefile.
@@ -214,40 +213,42 @@ impl Dnsd {
     pub(crate) fn run(config: Config, socket: PathBuf) -> Self {
         let metrics = Arc::new(Metrics::register());
         let lines = Lines::default();
-        let means = Means {
-            metrics: Arc::clone(&metrics),
+        let telemetry = Telemetry {
+            metrics: Arc::clone(&metrics.zones),
+            upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
-            outlet: Outlet::to(lines.clone()).unwrap(),
+            log_writer: LogWriter::to(lines.clone()).unwrap(),
         };
         let hold = config.hold;
         let threads = Arc::new(Threads::start(config.fixed.threads).unwrap());
-        let serving = Serving::new(config, None, &host_interfaces, &means).unwrap();
+        let serving = ActiveConfig::new(config, None, &host_interfaces, &telemetry).unwrap();
         let listeners = bind(&serving);
         let addresses = listeners.addresses().unwrap();
-        let attribution = Arc::new(Attribution::new(Box::new(Loopback)));
-        let holder = Arc::new(Holder::new(
+        let client_lookup = Arc::new(ClientLookup::new(Box::new(Loopback)));
+        let gate = Arc::new(ResponseGate::new(
             hold,
             clock::now(),
-            Arc::clone(&attribution),
-            Arc::clone(&metrics),
+            Arc::clone(&client_lookup),
+            Arc::clone(&metrics.gate),
         ));
-        let resolver = Resolver::new(serving, attribution, Arc::clone(&holder), Arc::clone(&metrics));
+        let gate_metrics = Arc::clone(&metrics.gate);
+        let resolver = Resolver::new(serving, client_lookup, Arc::clone(&gate), metrics);
         let service = Service::new(Arc::new(resolver), threads);
-        drop(task::spawn("deadlines", Arc::clone(&holder).keep_time()));
+        drop(task::spawn("deadlines", Arc::clone(&gate).keep_time()));
         let path = socket.as_path().into();
-        let instance = Instance::from_random(1);
+        let instance = DnsdInstance::from_random(1);
         drop(task::spawn(
             "link",
-            link::keep(path, instance, Arc::clone(&holder), metrics),
+            link::keep(path, instance, Arc::clone(&gate), gate_metrics),
         ));
         Self {
             address: addresses[0],
             addresses,
             socket,
-            holder,
+            gate,
             listening: listeners.serve(&service),
             service,
-            means,
+            telemetry,
             lines,
         }
     }
@@ -257,7 +258,7 @@ impl Dnsd {
         let resolver = &self.service.resolver;
         let current = resolver.serving();
         let config = with_blocks(corefile, "")?;
-        let serving = Serving::new(config, Some(&current), &host_interfaces, &self.means)
+        let serving = ActiveConfig::new(config, Some(&current), &host_interfaces, &self.telemetry)
             .map_err(|error| error.to_string())?;
         let new = self.listening.bind(&serving.tables);
         let new = new.map_err(|error| error.to_string())?;
@@ -268,7 +269,7 @@ impl Dnsd {
 
     /// A question that was read, and is not in the cache; it has not had its turn yet.
     pub(crate) fn missed(&self, question: &[u8]) -> Pending {
-        let arrival = Arrival {
+        let arrival = PacketInfo {
             source: (LOOPBACK, 5353).into(),
             asked: None,
             interface: None,
@@ -277,9 +278,9 @@ impl Dnsd {
         let resolver = &self.service.resolver;
         let serving = resolver.serving();
         let (_, table) = serving.tables.first_key_value().unwrap();
-        match resolver.take(question, arrival, table, Moment::now()) {
-            Step::Later(pending) => pending,
-            Step::Reply(_) | Step::Silence => panic!("it is in the cache"),
+        match resolver.answer(question, arrival, table, ReceivedAt::now()) {
+            Disposition::Pending(pending) => pending,
+            Disposition::Reply(_) | Disposition::NoReply => panic!("it is in the cache"),
         }
     }
 
@@ -302,7 +303,7 @@ impl Dnsd {
     /// Waits until an enforcer is connected and its interest known.
     pub(crate) async fn is_linked(&self) {
         let linked = async {
-            while !self.holder.figures().is_interest_known {
+            while !self.gate.stats().is_interest_known {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -316,9 +317,9 @@ impl Dnsd {
 }
 
 /// A port that was drawn for one transport may be in use over the other: then another is drawn.
-fn bind(serving: &Serving) -> Listeners {
+fn bind(serving: &ActiveConfig) -> BoundListeners {
     loop {
-        match Listeners::bind(&serving.tables, &mut Inheritance::none()) {
+        match BoundListeners::bind(&serving.tables, &mut InheritedSockets::none()) {
             Ok(listeners) => return listeners,
             Err(error) => assert!(error.to_string().contains("in use"), "{error}"),
         }

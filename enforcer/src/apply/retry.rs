@@ -1,4 +1,4 @@
-//! When to try again what was refused: soon at first, then ever more seldom.
+//! When a refused change is tried again: exponential backoff.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use egret_shared::time::Timestamp;
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Waiting that doubles.
+/// Backoff from 100 ms to 5 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// Nothing was refused.
     Idle,
-    /// Something was refused, and is tried again at `at`.
+    /// Something was refused and is tried again.
     Waiting {
         /// When.
         at: Timestamp,
-        /// How long it waits this time.
+        /// The current pause.
         pause: Duration,
     },
 }
 
 impl Retry {
-    /// After an attempt: whether something is still to be tried again.
+    /// The state after an attempt.
     #[must_use]
     pub fn after(self, wants_retry: bool, now: Timestamp) -> Self {
         match (self, wants_retry && !is_off(Switch::TryAgain)) {
@@ -43,7 +43,7 @@ impl Retry {
         }
     }
 
-    /// The moment to try, if there is one.
+    /// When to try again.
     #[must_use]
     pub const fn deadline(self) -> Option<Timestamp> {
         match self {

@@ -1,9 +1,9 @@
-//! The backend `ebpf`: judges in the pod itself, in connect(2) and sendmsg(2), so that what is denied fails at
-//! once with EPERM and costs no packet.
+//! The backend `ebpf`: judges connect(2) and sendmsg(2) in the pod, so that a denied call fails with EPERM and costs no
+//! packet.
 //!
-//! A pod is its cgroup. Programs are attached to it, and its rules are the storage of that attach point, so
-//! a socket is judged as the pod in which it was made, whatever process holds it. Sets, counters and rules are
-//! found by digests of their content; everything is pinned, and goes on when the enforcer does not run.
+//! A pod is its cgroup. Programs are attached to it, and its rules are in the storage of the attach point. So a socket
+//! is judged as the pod that created it, whatever process holds it. Sets, counters and rules are found by digests of
+//! their content. Everything is pinned, and stays in force when the enforcer does not run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use egret_policies::rules::{Batch, Digest, Direction, MembersChanged, PodRules, 
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::{Backend, BackendError, Pending, Standing, VerdictCount, VerdictCounters};
+use super::{Backend, BackendError, Pending, SyncStatus, VerdictCount, VerdictCounters};
 
 mod pod;
 mod render;
@@ -31,12 +31,12 @@ mod syscall;
 use counters::{Counters, Established};
 use layout::POD_SIZE;
 use pins::Pins;
-use pod::{Kernel, Pod, Which};
+use pod::{Kernel, Pod, Scope};
 use programs::Programs;
 use syscall::Map;
 use tables::Tables;
 
-/// What this backend does not do. Said at start and in its dump.
+/// What this backend does not do. Logged at start, and in its dump.
 pub const LIMITS: [&str; 5] = [
     "ingress rules are not enforced by this backend",
     "raw, packet and ping sockets, and send() on connected UDP sockets, are not judged: only connect() and sendmsg() are",
@@ -47,7 +47,7 @@ pub const LIMITS: [&str; 5] = [
 
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Where this backend looks, and where it keeps what outlives the process.
+/// Where this backend finds pods, and where it pins maps and programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The directory of a cgroup2 tree below which pods are.
@@ -65,17 +65,17 @@ pub struct Ebpf {
     counters: Arc<SharedCounters>,
     sets: BTreeMap<SetId, SetKind>,
     pods: BTreeMap<PodKey, Pod>,
-    swept: Timestamp,
+    last_sweep: Timestamp,
 }
 
-/// What has been done with the kernel.
+/// How far it has come.
 #[derive(Debug)]
 enum Stage {
-    /// Nothing.
+    /// The kernel was not read.
     Unread,
-    /// It was read; the first batch decides what of it stays.
+    /// The kernel was read; the first batch decides what stays.
     Adopted(Box<Kernel>),
-    /// It is as the batches say.
+    /// The kernel holds what the batches say.
     Running(Box<Kernel>),
 }
 
@@ -89,10 +89,10 @@ impl Stage {
 }
 
 impl Ebpf {
-    /// The backend, before it has touched anything.
+    /// A backend that has not touched the kernel.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        // A digest is of a text, and this text is another for every other object.
+        // The digest of the object file.
         let object = Digest::of(&format!("{:?}", programs::OBJECT)).to_string();
         Self {
             pins: Pins::new(&options.pin_path, object),
@@ -101,15 +101,15 @@ impl Ebpf {
             counters: Arc::default(),
             sets: BTreeMap::new(),
             pods: BTreeMap::new(),
-            swept: Timestamp::from_millis(0),
+            last_sweep: Timestamp::from_millis(0),
         }
     }
 
     fn open(&self) -> Result<Kernel, BackendError> {
         let maps = self.pins.maps();
         let given = &self.options.cgroup_root;
-        let cgroup_root =
-            cgroup::tree(given).map_err(|error| BackendError::new("find the tree of cgroups", error))?;
+        let cgroup_root = cgroup::cgroup2_root(given)
+            .map_err(|error| BackendError::new("find the tree of cgroups", error))?;
         if cgroup_root != *given {
             tracing::warn!(
                 "{} is not in a cgroup2 tree: looking for pods in {}",
@@ -135,7 +135,7 @@ impl Ebpf {
         })
     }
 
-    /// Sets and their members; then, the first time, what an earlier life left in them.
+    /// Applies sets and members. The first time it also adopts records of the previous process.
     fn apply_sets(&mut self, batch: &Batch, now: Timestamp) {
         self.sets
             .extend(batch.sets_created.iter().map(|set| (set.id, set.kind)));
@@ -144,12 +144,12 @@ impl Ebpf {
             change(&mut kernel.tables, changed);
         }
         if matches!(self.stage, Stage::Adopted(_)) {
-            self.keep_records_alone(now);
+            self.adopt_records(now);
         }
     }
 
-    /// The first batch holds everything but what pods were told: that alone is taken over from the kernel.
-    fn keep_records_alone(&mut self, now: Timestamp) {
+    /// The first batch is complete except for records: only these are adopted from the kernel.
+    fn adopt_records(&mut self, now: Timestamp) {
         let records = self.sets.iter().filter(|(_, kind)| **kind == SetKind::Records);
         let records: BTreeSet<Vec<u8>> = records.map(|(set, _)| set.digest().as_str().into()).collect();
         let Some(kernel) = self.stage.kernel() else { return };
@@ -167,33 +167,33 @@ impl Ebpf {
             );
         }
         for rules in &batch.rules_replaced {
-            say_what_is_not_enforced(rules);
+            warn_of_unenforced_rules(rules);
             let pod = self.pods.remove(&rules.pod);
             self.pods
                 .insert(rules.pod.clone(), Pod::with_rules(pod, rules.clone()));
         }
         for (pod, direction) in &batch.reevaluate {
             if let (Direction::Egress, Some(pod)) = (direction, self.pods.get_mut(pod)) {
-                pod.judge_again();
+                pod.reevaluate();
             }
         }
         for removed in &batch.pods_removed {
             self.remove(removed);
         }
-        self.program(Which::Changed);
+        self.program(Scope::Changed);
     }
 
-    /// Puts what pods should have where it should be, and counts those for which it was not there.
-    fn program(&mut self, which: Which) -> u64 {
+    /// Programs pods. Returns how many were not as they should be.
+    fn program(&mut self, scope: Scope) -> u64 {
         let Some(kernel) = self.stage.kernel() else {
             return 0;
         };
-        let which = if kernel.tables.take_faults_changed() {
-            Which::All
+        let scope = if kernel.tables.take_faults_changed() {
+            Scope::All
         } else {
-            which
+            scope
         };
-        pod::program(kernel, &mut self.pods, &self.sets, which)
+        pod::program(kernel, &mut self.pods, &self.sets, scope)
     }
 
     fn remove(&mut self, key: &PodKey) {
@@ -214,22 +214,22 @@ impl Ebpf {
     }
 
     fn sweep(&mut self, now: Timestamp) {
-        if now.since(self.swept) < SWEEP_INTERVAL {
+        if now.since(self.last_sweep) < SWEEP_INTERVAL {
             return;
         }
-        self.swept = now;
+        self.last_sweep = now;
         let Some(kernel) = self.stage.kernel() else { return };
         kernel.tables.sweep(now);
         kernel.remove_severed(self.pods.values());
     }
 
-    fn standing(&mut self) -> Standing {
+    fn status(&mut self) -> SyncStatus {
         let broken = matches!(self.stage, Stage::Unread).then(|| "the kernel was not read".to_owned());
         let pending = |(key, pod): (&PodKey, &Pod)| Some((key.clone(), Pending::Refused(pod.fault()?)));
-        Standing {
+        SyncStatus {
             pending: self.pods.iter().filter_map(pending).collect(),
             broken,
-            ..Standing::default()
+            ..SyncStatus::default()
         }
     }
 
@@ -267,7 +267,7 @@ impl Backend for Ebpf {
         }
     }
 
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         let node = if matches!(self.stage, Stage::Adopted(_)) {
             self.read_node()
         } else {
@@ -284,41 +284,41 @@ impl Backend for Ebpf {
             stage => stage,
         };
         self.sweep(now);
-        Standing {
+        SyncStatus {
             broken: node,
-            ..self.standing()
+            ..self.status()
         }
     }
 
-    fn links_changed(&mut self, _now: Timestamp) -> Standing {
+    fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
         let node = self.read_node();
-        self.program(Which::Unsettled);
-        Standing {
+        self.program(Scope::Unsettled);
+        SyncStatus {
             broken: node,
-            ..self.standing()
+            ..self.status()
         }
     }
 
-    fn reconcile(&mut self, now: Timestamp) -> Standing {
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus {
         let node = self.read_node();
         let mut repaired = BTreeMap::new();
         if let Stage::Running(kernel) = &mut self.stage {
             if let Err(error) = kernel.tables.list() {
-                return Standing {
+                return SyncStatus {
                     broken: Some(format!("cannot list the maps: {error}")),
-                    ..self.standing()
+                    ..self.status()
                 };
             }
             let (written, removed) = kernel.tables.settle();
             repaired.extend([("member missing", written), ("member surplus", removed)]);
         }
-        repaired.insert("pod", self.program(Which::All));
+        repaired.insert("pod", self.program(Scope::All));
         repaired.retain(|_, count| *count > 0);
         self.sweep(now);
-        Standing {
+        SyncStatus {
             broken: node,
             repaired,
-            ..self.standing()
+            ..self.status()
         }
     }
 
@@ -351,7 +351,7 @@ impl Backend for Ebpf {
     }
 }
 
-/// The counters as they are handed out, before and after the maps are there.
+/// The counters, before and after the maps are open.
 #[derive(Debug, Default)]
 struct SharedCounters(std::sync::OnceLock<Arc<Counters>>);
 
@@ -385,7 +385,7 @@ fn change(tables: &mut Tables, changed: &MembersChanged) {
     }
 }
 
-fn say_what_is_not_enforced(rules: &PodRules) {
+fn warn_of_unenforced_rules(rules: &PodRules) {
     if !rules.ingress.tiers.is_empty() {
         tracing::warn!(pod = %rules.pod, "policies have ingress rules for this pod, which the backend ebpf does not enforce");
     }

@@ -1,33 +1,33 @@
-//! A kernel made of maps: what tests ask for verdicts, and what runs where nobody may touch a kernel.
+//! A kernel in memory: tests ask it for verdicts, and it runs where no kernel may be changed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use egret_policies::memory::Memory;
 use egret_policies::rules::Batch;
+use egret_policies::simulator::Simulator;
 use egret_shared::time::Timestamp;
 
 use super::none::NoVerdicts;
-use super::{Backend, BackendError, Standing, VerdictCounters};
+use super::{Backend, BackendError, SyncStatus, VerdictCounters};
 
-/// The backend; clones share the maps, so that a test can look while the engine writes.
+/// The backend. Clones share the maps, so that a test reads them while the engine writes.
 #[derive(Clone, Debug, Default)]
 pub struct InMemory {
-    kernel: Arc<Mutex<Memory>>,
+    kernel: Arc<Mutex<Simulator>>,
     broken: Option<String>,
 }
 
 impl InMemory {
-    /// What it holds now.
+    /// A copy of the maps.
     #[must_use]
-    pub fn kernel(&self) -> Memory {
-        // A panic while it was written leaves maps that are whole, if not those of a batch.
+    pub fn kernel(&self) -> Simulator {
+        // A panic during a write leaves valid maps, though not those of a batch.
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn standing(&self) -> Standing {
-        Standing {
+    fn status(&self) -> SyncStatus {
+        SyncStatus {
             broken: self.broken.clone(),
-            ..Standing::default()
+            ..SyncStatus::default()
         }
     }
 }
@@ -41,21 +41,21 @@ impl Backend for InMemory {
         Ok(())
     }
 
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = kernel.apply(batch, now) {
             self.broken = Some(error.to_string());
         }
         drop(kernel);
-        self.standing()
+        self.status()
     }
 
-    fn links_changed(&mut self, _now: Timestamp) -> Standing {
-        self.standing()
+    fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
+        self.status()
     }
 
-    fn reconcile(&mut self, _now: Timestamp) -> Standing {
-        self.standing()
+    fn reconcile(&mut self, _now: Timestamp) -> SyncStatus {
+        self.status()
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {
@@ -83,7 +83,7 @@ impl Backend for InMemory {
     }
 
     fn remove_everything(&mut self) -> Result<(), BackendError> {
-        *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) = Memory::new();
+        *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) = Simulator::new();
         Ok(())
     }
 }

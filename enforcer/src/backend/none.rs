@@ -1,11 +1,11 @@
-//! No kernel: everything is computed and nothing is refused. For looking at what policies would do.
+//! No kernel: everything is computed and nothing is enforced.
 
 use std::sync::Arc;
 
 use egret_policies::rules::Batch;
 use egret_shared::time::Timestamp;
 
-use super::{Backend, BackendError, Standing, VerdictCount, VerdictCounters};
+use super::{Backend, BackendError, SyncStatus, VerdictCount, VerdictCounters};
 
 /// The backend that does nothing.
 #[derive(Debug)]
@@ -20,16 +20,16 @@ impl Backend for Unenforced {
         Ok(())
     }
 
-    fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> Standing {
-        Standing::default()
+    fn apply(&mut self, _batch: &Batch, _now: Timestamp) -> SyncStatus {
+        SyncStatus::default()
     }
 
-    fn links_changed(&mut self, _now: Timestamp) -> Standing {
-        Standing::default()
+    fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
+        SyncStatus::default()
     }
 
-    fn reconcile(&mut self, _now: Timestamp) -> Standing {
-        Standing::default()
+    fn reconcile(&mut self, _now: Timestamp) -> SyncStatus {
+        SyncStatus::default()
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {
@@ -45,7 +45,7 @@ impl Backend for Unenforced {
     }
 }
 
-/// Nothing is judged, so nothing is counted.
+/// Counters that are always empty.
 #[derive(Debug)]
 pub struct NoVerdicts;
 

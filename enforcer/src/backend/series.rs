@@ -1,32 +1,31 @@
-//! Which rules have a series of their own. Who came first keeps it; the others share one, `other`, by what they decide. No
-//! series ever falls, whatever happens to the counts that it is made of: rules come and go, counters are lost, the limit
-//! is changed.
+//! Selects the rules that have a metric series of their own. The first rules keep theirs; all others share the series
+//! `other` of their verdict. No series ever falls, though rules come and go, counters are lost and the limit changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Decider, VerdictCount, VerdictKey};
 
-/// A rule: what it decides, its object, its index there.
+/// A rule: its verdict, its object, its index in the object.
 pub type RuleKey = (VerdictKey, Arc<str>, usize);
 
-/// Rules that have series of their own.
+/// Rules with a series of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series {
     named: BTreeMap<RuleKey, Named>,
-    /// Rules may have been counted among the others that could be named now.
+    /// Whether rules without a series may have been counted in `other`.
     was_full: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Named {
-    /// What the rule had counted as one of the others; below zero where counts of it were lost.
+    /// What the rule had counted in `other`; negative if counts were lost.
     base: i64,
     last: u64,
 }
 
 impl Series {
-    /// Names a rule that had a series in an earlier life, which began when the rule had counted so much.
+    /// Restores a rule's series of the previous process, with the rule's count at its start.
     pub fn name(&mut self, rule: RuleKey, base: i64) {
         self.named.insert(rule, Named { base, last: 0 });
         self.was_full = true;
@@ -38,13 +37,12 @@ impl Series {
         self.named.contains_key(rule)
     }
 
-    /// The rules that have one, each with what it had counted when that began.
+    /// The rules with a series, and their counts at its start.
     pub fn named(&self) -> impl Iterator<Item = (&RuleKey, i64)> {
         self.named.iter().map(|(rule, named)| (rule, named.base))
     }
 
-    /// Adds counts up by series, naming rules as long as there are not more than so many named. What has no name has
-    /// no origin.
+    /// Sums up counts by series. New rules get a series until `most` have one. A count without a series has no origin.
     pub fn add_up(&mut self, counts: &[VerdictCount], most: usize) -> Vec<VerdictCount> {
         let mut by_key: BTreeMap<VerdictKey, u64> = BTreeMap::new();
         let mut by_rule: BTreeMap<RuleKey, u64> = BTreeMap::new();
@@ -88,7 +86,7 @@ impl Series {
             }
             if let Some(named) = self.named.get_mut(&rule) {
                 named.last = named.last.max(u64::try_from(count - named.base).unwrap_or(0));
-                // Counts that were lost are not counted again.
+                // Lost counts are not counted again.
                 named.base = count - i64::try_from(named.last).unwrap_or(i64::MAX);
             }
         }

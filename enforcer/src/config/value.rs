@@ -1,44 +1,50 @@
-//! Values as people write them.
+//! Types of option values.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use egret_kernel::iptables::{Flavour, InterfacePattern, NameError};
-pub use egret_shared::rt::config::Span;
+pub use egret_shared::rt::config::MillisDuration;
 use serde::{Deserialize, Serialize};
 
-/// Why a value cannot be read.
+/// Why a value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
     /// Not a source.
-    #[error("{0:?} is not a source; write dir: and the path of a folder, as in \"dir:/etc/egret/manifests\"")]
-    Source(String),
-    /// Not a place for events.
     #[error(
-        "{0:?} is no place for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\""
+        "{0:?} is not a source; write kube, or dir: and the path of a folder, as in \"dir:/etc/egret/manifests\""
     )]
-    EventsTo(String),
-    /// Not a name of interfaces.
+    Source(String),
+    /// Not an interface name.
     #[error(transparent)]
     Interfaces(#[from] NameError),
-    /// No pod is there.
+    /// No pod is behind the loopback interface.
     #[error(
         "{0:?} is also the loopback interface, where no pod is; write names that only pods have, as in \"veth+\""
     )]
     Loopback(String),
 }
 
-/// Where objects come from.
+/// The source of objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Source(PathBuf);
+pub enum Source {
+    /// A folder of manifests.
+    Dir(PathBuf),
+    /// The API server of a cluster.
+    Kube,
+}
 
 impl Source {
-    /// The folder.
+    /// What tells it from other sources where its objects are kept.
     #[must_use]
-    pub fn into_path(self) -> PathBuf {
-        self.0
+    pub fn root(&self) -> &Path {
+        match self {
+            Self::Dir(folder) => folder,
+            // A name that no folder can have.
+            Self::Kube => Path::new("\0kube"),
+        }
     }
 }
 
@@ -46,79 +52,49 @@ impl FromStr for Source {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        if text == "kube" {
+            return Ok(Self::Kube);
+        }
         let path = text.strip_prefix("dir:").filter(|path| !path.is_empty());
-        path.map(|path| Self(path.into()))
+        path.map(|path| Self::Dir(path.into()))
             .ok_or_else(|| InvalidValue::Source(text.to_owned()))
     }
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "dir:{}", self.0.display())
-    }
-}
-
-/// Where denied packets are told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum EventsTo {
-    /// Nowhere: the kernel only counts them.
-    Off,
-    /// On standard output; the log is on standard error.
-    Stdout,
-    /// At the end of a file.
-    File(PathBuf),
-}
-
-impl FromStr for EventsTo {
-    type Err = InvalidValue;
-
-    /// A path has a slash, so that a misspelt word makes no file.
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        match text {
-            "off" => Ok(Self::Off),
-            "stdout" => Ok(Self::Stdout),
-            path if path.contains('/') && !path.ends_with('/') => Ok(Self::File(path.into())),
-            other => Err(InvalidValue::EventsTo(other.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for EventsTo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Off => f.write_str("off"),
-            Self::Stdout => f.write_str("stdout"),
-            Self::File(path) => path.display().fmt(f),
+            Self::Dir(folder) => write!(f, "dir:{}", folder.display()),
+            Self::Kube => f.write_str("kube"),
         }
     }
 }
 
-/// Which kernel.
+/// The backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendKind {
     /// iptables and ipset.
     Netfilter,
-    /// Programs at the pods' cgroups.
+    /// eBPF programs at the pods' cgroups.
     Ebpf,
-    /// Maps in this process: nothing is enforced.
+    /// Maps in this process; nothing is enforced.
     Memory,
     /// Everything is computed, nothing is enforced.
     None,
 }
 
-/// What happens to a pod that is not known yet.
+/// What happens to an unknown pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum OnUnknownPod {
-    /// Nothing passes from or to it but what its own node sends, and answers.
+pub enum UnknownPodPolicy {
+    /// Only its own node may reach it, and receives replies.
     Deny,
-    /// Everything passes.
+    /// Everything is allowed.
     Allow,
 }
 
-/// Interfaces of the node.
+/// Interfaces of pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PodInterfaces(InterfacePattern);
@@ -149,20 +125,20 @@ impl fmt::Display for PodInterfaces {
     }
 }
 
-/// Which iptables.
+/// The flavour of iptables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum FlavourChoice {
-    /// The one that the kubelet uses, else the one with more rules, else the default one.
+    /// The kubelet's, else the one with more rules, else the system's default.
     Auto,
-    /// The one in nf_tables.
+    /// nf_tables.
     Nft,
-    /// The one in x_tables.
+    /// x_tables.
     Legacy,
 }
 
 impl FlavourChoice {
-    /// The flavour, where one was chosen.
+    /// The flavour; none for `Auto`.
     #[must_use]
     pub const fn flavour(self) -> Option<Flavour> {
         match self {
@@ -173,10 +149,10 @@ impl FlavourChoice {
     }
 }
 
-/// What an isolated pod may ask of its own node.
+/// What an isolated pod may send to its own node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum OwnNode {
+pub enum OwnNodeAccess {
     /// Everything, as the documentation of NetworkPolicy says.
     Allow,
     /// Port 53.
@@ -185,24 +161,24 @@ pub enum OwnNode {
     Enforce,
 }
 
-/// Whether policies are enforced on this node.
+/// Whether policies are enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Enforce {
-    /// They are, but for those that say otherwise themselves.
+pub enum EnforcementMode {
+    /// Policies are enforced, unless they are in audit themselves.
     Enforce,
-    /// None is: what they would deny is counted and told.
+    /// All policies are in audit: what they would deny is counted and logged.
     Audit,
 }
 
-/// What of the cluster itself a name may open.
+/// Addresses of the cluster that a name may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Opened {
+pub enum NameTarget {
     /// Addresses of nodes.
     Node,
-    /// Where the API server is reached.
+    /// Addresses of the API server.
     ApiServer,
 }
 
-egret_shared::as_text!(EventsTo, Source, PodInterfaces);
+egret_shared::as_text!(Source, PodInterfaces);

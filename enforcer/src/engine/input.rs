@@ -1,4 +1,4 @@
-//! What happens to the engine.
+//! Inputs of the engine.
 
 use std::fmt::Debug;
 use std::sync::mpsc::SyncSender;
@@ -8,70 +8,71 @@ use egret_policies::compiler::Event;
 use egret_shared::link::{ToDnsd, ToEnforcer};
 use tokio::sync::mpsc;
 
-use super::meeting::Meetings;
-use super::report::{Answer, SourceState, What};
+use super::endpoints::EndpointLookup;
+use super::report::{AdminQuery, AdminReply, SourceState};
 
-/// Something that happened.
+/// An event that the engine handles.
 #[derive(Debug)]
 pub enum Input {
-    /// Objects came, changed or went.
+    /// Objects were added, changed or deleted.
     Cluster(Vec<Event>),
-    /// How the source of objects stands; sent after the events that it includes.
+    /// The state of the source; sent after the events that it covers.
     Source(SourceState),
     /// A dnsd connected.
     PeerJoined {
-        /// This connection.
+        /// The connection.
         peer: PeerId,
-        /// What it says it is.
+        /// The name and version that it reports.
         program: String,
-        /// What is to be said to it, in order.
-        out: Box<dyn Ear>,
+        /// Sends messages to it, in order.
+        out: Box<dyn PeerSender>,
     },
-    /// A dnsd said something.
-    PeerSaid(PeerId, ToEnforcer),
+    /// A message of a dnsd.
+    PeerMessage(PeerId, ToEnforcer),
     /// A connection ended.
     PeerLeft(PeerId),
     /// Links, addresses or routes changed.
     LinksChanged,
-    /// Somebody else changed what is ours in the kernel.
+    /// Another program changed our rules.
     ChangedByOthers(String),
-    /// The kernel is to be compared so often.
+    /// The interval of comparisons changes.
     SetResync(Duration),
-    /// An operator asks.
-    Ask(Question),
-    /// Somebody tells of denied packets, and asks who met.
-    Meet(Meetings),
-    /// The end.
+    /// A request of an operator.
+    Admin(AdminRequest),
+    /// The events' reader resolves the ends of denied packets.
+    LookUpEndpoints(EndpointLookup),
+    /// Stop.
     Stop,
 }
 
 impl Input {
-    /// How many addresses a pod was told by it.
+    /// How many addresses it observes.
     pub(super) fn addresses(&self) -> usize {
         match self {
-            Self::PeerSaid(_, ToEnforcer::Observed { observation, .. }) => observation.addresses.len(),
+            Self::PeerMessage(_, ToEnforcer::Observed { observation, .. }) => observation.addresses.len(),
             _ => 0,
         }
     }
 }
 
-/// Where a dnsd hears, or what stands for it.
-pub trait Ear: Debug + Send {
-    /// Says something to it, behind what was said before. Waits for nothing.
+/// Sends messages to a dnsd.
+pub trait PeerSender: Debug + Send {
+    /// Queues messages behind earlier ones. Never blocks.
     ///
     /// # Errors
-    /// When it is gone, or has read so little that there is no room for more.
-    fn tell(&mut self, messages: Vec<ToDnsd>) -> Result<(), Deaf>;
+    ///
+    /// When the connection is gone or its send queue is full.
+    fn send(&mut self, messages: Vec<ToDnsd>) -> Result<(), SendQueueFull>;
 }
 
-/// It does not read what it is told.
+/// The peer does not read, and its send queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it does not read what it is told")]
-pub struct Deaf;
+pub struct SendQueueFull;
 
-impl Ear for mpsc::Sender<Vec<ToDnsd>> {
-    fn tell(&mut self, messages: Vec<ToDnsd>) -> Result<(), Deaf> {
-        self.try_send(messages).map_err(|_full_or_gone| Deaf)
+impl PeerSender for mpsc::Sender<Vec<ToDnsd>> {
+    fn send(&mut self, messages: Vec<ToDnsd>) -> Result<(), SendQueueFull> {
+        self.try_send(messages).map_err(|_full_or_gone| SendQueueFull)
     }
 }
 
@@ -79,11 +80,11 @@ impl Ear for mpsc::Sender<Vec<ToDnsd>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PeerId(pub u64);
 
-/// What an operator asks, and where the answer goes.
+/// A request of an operator, and where the reply goes.
 #[derive(Debug)]
-pub struct Question {
+pub struct AdminRequest {
     /// What is asked.
-    pub what: What,
-    /// Where the answer goes.
-    pub answer: SyncSender<Answer>,
+    pub query: AdminQuery,
+    /// Receives the reply.
+    pub reply: SyncSender<AdminReply>,
 }

@@ -1,192 +1,207 @@
-//! What follows from what happened: one pass. Answers first, for somebody waits for them; then everything else, which
-//! takes the backend away if it takes long.
+//! One pass of the engine. Observations come first because clients wait for them. The rest goes to the backend worker
+//! if it takes long.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use egret_policies::rules::Batch;
+use egret_policies::rules::{Batch, SetId};
 use egret_shared::time::Timestamp;
 
-use super::flight::{Done, Hands, Landed, Work};
-use super::{Came, Engine, Phase, Question, note_owners, pods_of_node};
+use super::worker::{BackendWorker, Completion, Work, WorkResult};
+use super::{AdminRequest, Engine, Phase, Received, interception_of, update_owners};
 use crate::apply::retry::Retry;
-use crate::backend::{Found, Standing};
+use crate::backend::{SearchResult, SyncStatus};
 
 impl Engine {
-    /// Follows up: applies, repairs, tells. Who asks is answered last, so that nobody hears that all is well while
-    /// something that came before the question is not in the kernel.
+    /// Applies, repairs and reports what follows from the inputs. Admin requests are answered last, so that no reply
+    /// claims that all is well before earlier inputs are in the kernel.
     pub fn pass(&mut self, now: Timestamp) {
-        self.follow_up(now);
-        self.came = Came::Nothing;
-        if let Some(backend) = self.hands.backend_mut() {
-            self.inquirer.begin(&mut **backend);
-            let questions = std::mem::take(&mut self.questions);
-            self.answer_all(questions);
+        self.apply_inputs(now);
+        self.received = Received::Nothing;
+        if let Some(backend) = self.worker.backend_mut() {
+            self.search.start(&mut **backend);
+            let admin_requests = std::mem::take(&mut self.admin_requests);
+            self.reply_all(admin_requests);
         }
     }
 
-    fn follow_up(&mut self, now: Timestamp) {
-        self.begin_when_ready(now);
+    fn apply_inputs(&mut self, now: Timestamp) {
+        self.start_when_ready(now);
         let Phase::Running(compiler) = &mut self.compiler else {
             return;
         };
         compiler.handle_timeout(now);
-        let is_all_open = self.open_answers(now);
-        // Before anybody hears that it is so.
-        self.keep_records(now);
-        if is_all_open {
-            self.tell_realized();
+        let all_records_added = self.add_all_records(now);
+        // Before `Realized` is sent.
+        self.write_records(now);
+        if all_records_added {
+            self.send_realized();
         }
-        if is_all_open && self.has_nothing_else(now) {
-            return self.end_forbidden();
+        if all_records_added && self.is_done(now) {
+            return self.end_denied_connections();
         }
-        if self.hands.backend().is_none() {
-            // A dnsd that joins need not wait for a look or a comparison.
-            if is_all_open && !self.hands.is_changing() {
-                self.tell();
+        if self.worker.backend().is_none() {
+            // A dnsd that joins does not wait for a poll or a comparison.
+            let changes_rules = self.worker.in_flight().is_some_and(|batch| batch.changes_rules);
+            if all_records_added && !changes_rules {
+                self.notify_peers();
             }
             return;
         }
-        let work = self.gather(now);
-        // What goes the long way and is waited for has nobody overtake it: each flight would leave others behind.
-        let left = if is_all_open {
-            self.hands
-                .send(work, &mut self.questions, &self.metrics, now)
+        let work = self.collect_work(now);
+        // If a client waits for this batch, apply it synchronously: concurrent set updates would starve it.
+        let left = if all_records_added {
+            self.worker
+                .send(work, &mut self.admin_requests, &self.metrics, now)
                 .err()
         } else {
             Some(work)
         };
-        if let (Some(work), Some(backend)) = (left, self.hands.backend_mut()) {
-            let done = work.do_with(&mut **backend, &self.metrics, now);
-            self.note_done(done, now);
-            self.keep_records(now);
-            self.tell();
+        if let (Some(work), Some(backend)) = (left, self.worker.backend_mut()) {
+            let result = work.run(&mut **backend, &self.metrics, now);
+            self.finish_work(result, now);
+            self.write_records(now);
+            self.notify_peers();
         }
     }
 
-    /// Whether pods were told something, that is open, and nothing else follows from what happened.
-    fn has_nothing_else(&self, now: Timestamp) -> bool {
+    /// Whether all inputs were observations, they are in the kernel, and nothing else is due.
+    fn is_done(&self, now: Timestamp) -> bool {
         let is_compiled = matches!(&self.compiler, Phase::Running(compiler) if !compiler.has_batch());
         let is_due = || self.deadline().is_some_and(|at| at <= now);
-        self.came == Came::Answers && is_compiled && self.hands.backend().is_some() && !is_due()
+        self.received == Received::Observations && is_compiled && self.worker.backend().is_some() && !is_due()
     }
 
-    /// What was told may have opened again what was forbidden.
-    fn end_forbidden(&mut self) {
-        if let Some(backend) = self.hands.backend_mut() {
-            self.metrics.ended(backend.end_forbidden());
+    /// Records may have allowed again what was denied.
+    fn end_denied_connections(&mut self) {
+        if let Some(backend) = self.worker.backend_mut() {
+            self.metrics.ended(backend.end_denied_connections());
         }
     }
 
-    /// Opens what pods were told, as far as that needs nothing else; says whether it is all.
-    fn open_answers(&mut self, now: Timestamp) -> bool {
-        while let Some(batch) = self.next_answer(now) {
+    /// Adds observed addresses to sets, as far as no rule has to change. Returns whether all are added.
+    fn add_all_records(&mut self, now: Timestamp) -> bool {
+        while let Some(batch) = self.next_records(now) {
             let started = self.metrics.start();
-            match &mut self.hands {
-                Hands::Here(backend) => {
-                    if let Some(standing) = backend.open_answer(&batch, now) {
-                        self.note_standing(standing, now);
+            match &mut self.worker {
+                BackendWorker::Idle(backend) => {
+                    if let Some(status) = backend.add_records(&batch, now) {
+                        self.update_status(status, now);
                     }
                 }
-                Hands::Away(flight) => flight.open(&batch, now),
-                Hands::Moving => {}
+                BackendWorker::Busy(in_flight) => in_flight.add_members(&batch, now),
+                BackendWorker::Transition => {}
             }
             self.metrics.programmed(started, false);
         }
-        matches!(&self.compiler, Phase::Running(compiler) if !compiler.has_answers())
+        matches!(&self.compiler, Phase::Running(compiler) if !compiler.has_pending_answers())
     }
 
-    fn next_answer(&mut self, now: Timestamp) -> Option<Batch> {
+    fn next_records(&mut self, now: Timestamp) -> Option<Batch> {
         match &mut self.compiler {
-            Phase::Running(compiler) => compiler.poll_answers(self.hands.busy(), now),
-            Phase::Starting { .. } | Phase::Moving => None,
+            Phase::Running(compiler) => {
+                const NONE: &BTreeSet<SetId> = &BTreeSet::new();
+                let sets = self.worker.in_flight().map_or(NONE, |batch| &batch.sets);
+                compiler.poll_answers(sets, now)
+            }
+            Phase::Starting { .. } | Phase::Transition => None,
         }
     }
 
-    /// All that there is to do.
-    fn gather(&mut self, now: Timestamp) -> Work {
+    /// Collects all work that is due.
+    fn collect_work(&mut self, now: Timestamp) -> Work {
         let mut work = Work {
             links_changed: std::mem::take(&mut self.links_changed),
-            look: self.alert.is_look_due(now),
-            found: self.inquirer.take_found() == Some(Found::Something),
+            poll_drift: self.drift.is_poll_due(now),
+            found: self.search.take_result() == Some(SearchResult::Something),
             ..Work::default()
         };
         if let Phase::Running(compiler) = &mut self.compiler {
-            let mut may_be_others = self.pods.is_none();
+            let mut owners_changed = self.pods.is_none();
             while let Some(batch) = compiler.poll_batch(now) {
-                may_be_others |= note_owners(&mut self.owners, &mut self.local, &batch);
+                owners_changed |= update_owners(&mut self.owners, &mut self.local, &batch);
                 work.batches.push(batch);
             }
-            if may_be_others {
-                self.note_pods();
+            if owners_changed {
+                self.update_pods();
             }
         }
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
-        work.compare = is_due(self.retry.deadline()) || is_due(self.next_resync) || self.alert.is_due(now);
+        work.compare = is_due(self.retry.deadline()) || is_due(self.next_resync) || self.drift.is_due(now);
         work
     }
 
-    /// All pods of the node are known now. Those to whom they were told know them by identity.
-    fn note_pods(&mut self) {
-        let pods = pods_of_node(&self.owners, &self.spares);
+    /// Updates the pods that dnsd intercepts. Peers compare the `Arc` by pointer.
+    fn update_pods(&mut self) {
+        let pods = interception_of(&self.owners, &self.excluded_namespaces);
         if self.pods.as_deref() != Some(&pods) {
             self.pods = Some(Arc::new(pods));
         }
     }
 
-    /// The backend is back.
-    pub(super) fn land(&mut self, landed: Landed, now: Timestamp) {
-        let Landed { backend, done } = landed;
-        let before = std::mem::replace(&mut self.hands, Hands::Here(backend));
-        self.note_done(done, now);
-        // With what was told meanwhile about sets that it made; only then the interests that go with it.
-        if self.open_answers(now) {
-            self.keep_records(now);
-            self.tell();
+    /// The backend is back from a batch.
+    pub(super) fn complete(&mut self, completion: Completion, now: Timestamp) {
+        let Completion { backend, result } = completion;
+        let before = std::mem::replace(&mut self.worker, BackendWorker::Idle(backend));
+        self.finish_work(result, now);
+        // First the records of sets that the batch made, then the interests that belong to them.
+        if self.add_all_records(now) {
+            self.write_records(now);
+            self.notify_peers();
         }
-        if let Hands::Away(flight) = before {
+        if let BackendWorker::Busy(in_flight) = before {
             self.retry = self
                 .retry
-                .after(flight.was_refused || self.standing.wants_retry(), now);
-            self.answer_all(flight.questions);
+                .after(in_flight.was_refused || self.status.wants_retry(), now);
+            self.reply_all(in_flight.admin_requests);
         }
-        for meetings in std::mem::take(&mut self.meetings) {
-            self.meet(meetings);
+        for lookups in std::mem::take(&mut self.lookups) {
+            self.look_up_endpoints(lookups);
         }
     }
 
-    fn note_done(&mut self, done: Done, now: Timestamp) {
-        for standing in done.standings {
-            self.note_standing(standing, now);
+    fn finish_work(&mut self, result: WorkResult, now: Timestamp) {
+        for status in result.statuses {
+            self.update_status(status, now);
         }
-        if let Some(cause) = done.alarm {
-            self.alert.raise(cause, now);
+        if let Some(cause) = result.drift {
+            self.drift.suspect(cause, now);
         }
-        if let Some(standing) = done.compared {
-            self.alert.compared(&standing, now);
-            if self.retry != Retry::Idle && standing.wants_retry() {
-                self.metrics.refused(&standing);
+        if let Some(status) = result.compared {
+            self.drift.record_comparison(&status, now);
+            if self.retry != Retry::Idle && status.wants_retry() {
+                self.metrics.refused(&status);
             }
-            self.note_standing(standing, now);
+            self.update_status(status, now);
             self.set_resync(self.resync, now);
         }
-        self.metrics.ended(done.ended);
+        self.metrics.ended(result.ended);
     }
 
-    fn note_standing(&mut self, standing: Standing, now: Timestamp) {
-        if self.retry == Retry::Idle && standing.wants_retry() {
-            self.metrics.refused(&standing);
+    fn update_status(&mut self, status: SyncStatus, now: Timestamp) {
+        if self.retry == Retry::Idle && status.wants_retry() {
+            self.metrics.refused(&status);
         }
-        self.retry = self.metrics.repaired(&standing, self.retry, now);
-        self.standing = standing;
+        self.metrics.status(&status);
+        // Differences with names are logged together with who made them.
+        for (kind, number) in status.repaired.iter().filter(|_| status.differences.is_empty()) {
+            tracing::warn!(
+                kind,
+                number,
+                "the kernel differed from what it should hold, and was repaired"
+            );
+        }
+        self.retry = self.retry.after(status.wants_retry(), now);
+        self.status = status;
     }
 
-    fn answer_all(&self, questions: Vec<Question>) {
-        let Some(backend) = self.hands.backend() else {
+    fn reply_all(&self, admin_requests: Vec<AdminRequest>) {
+        let Some(backend) = self.worker.backend() else {
             return;
         };
-        for Question { what, answer } in questions {
-            // Who asked may have stopped waiting.
-            drop(answer.send(self.answer(backend, what)));
+        for AdminRequest { query, reply } in admin_requests {
+            // The asker may have timed out.
+            drop(reply.send(self.answer(backend, query)));
         }
     }
 }

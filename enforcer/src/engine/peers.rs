@@ -1,15 +1,15 @@
-//! The dnsds that are connected: what each has told, and what each was told. Nobody is waited for: who does not
-//! read is dropped, connects again and tells everything anew.
+//! Connected dnsds: what each observed, and what each was sent. The engine never waits for one. A dnsd whose send queue
+//! is full is dropped; it reconnects and resyncs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_shared::link::{ClusterDns, Interest, Pods, ToDnsd, ToEnforcer};
+use egret_shared::link::{ClusterDns, Interest, NodePods, ToDnsd, ToEnforcer};
 use egret_shared::observation::Observation;
 use egret_shared::revision::{Revision, Sequence};
 
-use super::input::{Ear, PeerId};
+use super::input::{PeerId, PeerSender};
 
 /// All connections.
 #[derive(Debug, Default)]
@@ -21,44 +21,44 @@ pub(super) struct Peers {
 #[derive(Debug)]
 struct Peer {
     program: String,
-    out: Box<dyn Ear>,
+    out: Box<dyn PeerSender>,
     /// Whether it has all interests.
-    is_greeted: bool,
-    /// What it told and was not told realized, in order.
-    awaiting: VecDeque<Awaiting>,
-    /// The last number that was handled.
+    has_interests: bool,
+    /// Its observations that are not realized, in order.
+    awaiting: VecDeque<PendingObservation>,
+    /// The last sequence that is realized.
     through: Sequence,
-    /// Whether `through` is still to be told.
-    is_owed: bool,
-    /// Whether it has told again all that it knew when it connected.
-    has_told_again: bool,
-    /// How many answers it holds, as it told last.
+    /// Whether `through` is still to be sent.
+    has_unsent: bool,
+    /// Whether it has repeated everything that it knew when it connected.
+    has_resynced: bool,
+    /// How many answers it holds, as it reported last.
     held: u32,
-    /// The pods of which it knows.
-    pods: Option<Arc<Pods>>,
-    /// What it knows of the cluster's own DNS.
+    /// The pods that it was sent.
+    pods: Option<Arc<NodePods>>,
+    /// The addresses of the cluster's DNS that it was sent.
     cluster_dns: Option<Arc<ClusterDns>>,
 }
 
 /// An observation on its way into the kernel.
 #[derive(Clone, Copy, Debug)]
-struct Awaiting {
+struct PendingObservation {
     sequence: Sequence,
     revision: Revision,
     client: IpAddr,
 }
 
 impl Peers {
-    pub(super) fn join(&mut self, id: PeerId, program: String, out: Box<dyn Ear>) {
+    pub(super) fn join(&mut self, id: PeerId, program: String, out: Box<dyn PeerSender>) {
         tracing::info!(peer = id.0, program, "a dnsd connected");
         let peer = Peer {
             program,
             out,
-            is_greeted: false,
+            has_interests: false,
             awaiting: VecDeque::new(),
             through: Sequence::ZERO,
-            is_owed: false,
-            has_told_again: false,
+            has_unsent: false,
+            has_resynced: false,
             held: 0,
             pods: None,
             cluster_dns: None,
@@ -72,8 +72,8 @@ impl Peers {
         }
     }
 
-    /// Takes in what a dnsd said; `observe` gives the revision that includes an observation.
-    pub(super) fn said(
+    /// Handles a message of a dnsd; `observe` returns the revision that includes an observation.
+    pub(super) fn receive(
         &mut self,
         id: PeerId,
         message: ToEnforcer,
@@ -90,8 +90,8 @@ impl Peers {
                 if peer.awaiting.is_empty() {
                     peer.through = peer.through.max(through);
                 }
-                peer.is_owed = true;
-                peer.has_told_again = true;
+                peer.has_unsent = true;
+                peer.has_resynced = true;
             }
             ToEnforcer::Observed {
                 sequence,
@@ -99,7 +99,7 @@ impl Peers {
             } => {
                 let client = observation.client;
                 let revision = observe(observation);
-                peer.awaiting.push_back(Awaiting {
+                peer.awaiting.push_back(PendingObservation {
                     sequence,
                     revision,
                     client,
@@ -108,43 +108,43 @@ impl Peers {
         }
     }
 
-    /// Tells changes to those that have all interests, and all of them to the others.
-    pub(super) fn tell_interests(&mut self, changed: &[Interest], all: impl Fn() -> Vec<Interest>) {
+    /// Sends changed interests to peers that have all, and all interests to the others.
+    pub(super) fn send_interests(&mut self, changed: &[Interest], all: impl Fn() -> Vec<Interest>) {
         let interests = |list: Vec<Interest>| list.into_iter().map(ToDnsd::Interest);
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
             let Some(peer) = self.peers.get_mut(&id) else {
                 continue;
             };
-            if peer.is_greeted {
+            if peer.has_interests {
                 if !changed.is_empty() {
                     self.send(id, interests(changed.to_vec()).collect());
                 }
             } else {
-                peer.is_greeted = true;
+                peer.has_interests = true;
                 self.send(id, interests(all()).chain([ToDnsd::InterestComplete]).collect());
             }
         }
     }
 
-    /// Tells whose questions to other resolvers may be caught, to those that know it otherwise.
-    pub(super) fn tell_pods(&mut self, pods: &Arc<Pods>) {
-        self.tell_whole(pods, |peer| &mut peer.pods, ToDnsd::Pods);
+    /// Sends the pods whose DNS to other resolvers is intercepted, where they changed.
+    pub(super) fn send_pods(&mut self, pods: &Arc<NodePods>) {
+        self.send_if_changed(pods, |peer| &mut peer.pods, ToDnsd::Pods);
     }
 
-    /// Tells where the cluster's own DNS is, to those that know it otherwise.
-    pub(super) fn tell_cluster_dns(&mut self, dns: &Arc<ClusterDns>) {
-        self.tell_whole(dns, |peer| &mut peer.cluster_dns, ToDnsd::ClusterDns);
+    /// Sends the addresses of the cluster's DNS, where they changed.
+    pub(super) fn send_cluster_dns(&mut self, dns: &Arc<ClusterDns>) {
+        self.send_if_changed(dns, |peer| &mut peer.cluster_dns, ToDnsd::ClusterDns);
     }
 
-    /// Tells what is told as a whole. Who knows it knows it by identity.
-    fn tell_whole<T: Clone>(
+    /// Sends a value that is sent as a whole, unless the peer has this very `Arc`.
+    fn send_if_changed<T: Clone>(
         &mut self,
         whole: &Arc<T>,
         known: impl Fn(&mut Peer) -> &mut Option<Arc<T>>,
         message: impl Fn(T) -> ToDnsd,
     ) {
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
-            let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.is_greeted) else {
+            let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.has_interests) else {
                 continue;
             };
             let known = known(peer);
@@ -155,31 +155,31 @@ impl Peers {
         }
     }
 
-    /// Tells what is realized by the time the kernel holds `revision`.
-    pub(super) fn tell_realized(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) {
+    /// Sends what is realized once the kernel holds `revision`.
+    pub(super) fn send_realized(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) {
         let before = self.peers.len();
         self.peers.retain(|id, peer| {
             let failed = peer.realize(revision, &is_failed);
-            // Interests come before it.
-            if !peer.is_greeted || !std::mem::take(&mut peer.is_owed) {
+            // Interests come first.
+            if !peer.has_interests || !std::mem::take(&mut peer.has_unsent) {
                 return true;
             }
             let through = peer.through;
-            peer.hears(*id, vec![ToDnsd::Realized { through, failed }])
+            peer.send_messages(*id, vec![ToDnsd::Realized { through, failed }])
         });
         self.dropped += (before - self.peers.len()) as u64;
     }
 
-    /// Whether there is a dnsd, and each has told again what it knew.
-    pub(super) fn have_told_again(&self) -> bool {
-        !self.peers.is_empty() && self.peers.values().all(|peer| peer.has_told_again)
+    /// Whether a dnsd is connected, and each one has resynced.
+    pub(super) fn have_resynced(&self) -> bool {
+        !self.peers.is_empty() && self.peers.values().all(|peer| peer.has_resynced)
     }
 
     pub(super) fn count(&self) -> usize {
         self.peers.len()
     }
 
-    /// Answers that all of them hold.
+    /// Answers that all dnsds hold.
     pub(super) fn held(&self) -> u64 {
         self.peers.values().map(|peer| u64::from(peer.held)).sum()
     }
@@ -189,8 +189,8 @@ impl Peers {
     }
 
     fn send(&mut self, id: PeerId, messages: Vec<ToDnsd>) {
-        let is_deaf = |peer: &mut Peer| !peer.hears(id, messages);
-        if self.peers.get_mut(&id).is_some_and(is_deaf) {
+        let is_full = |peer: &mut Peer| !peer.send_messages(id, messages);
+        if self.peers.get_mut(&id).is_some_and(is_full) {
             self.peers.remove(&id);
             self.dropped += 1;
         }
@@ -198,12 +198,12 @@ impl Peers {
 }
 
 impl Peer {
-    /// Takes note of what is realized by now; what of it is not open nevertheless.
+    /// Marks observations up to `revision` as realized. Returns those that failed.
     fn realize(&mut self, revision: Revision, is_failed: impl Fn(IpAddr) -> bool) -> Vec<Sequence> {
         let mut failed = Vec::new();
         while let Some(first) = self.awaiting.pop_front_if(|first| first.revision <= revision) {
             self.through = self.through.max(first.sequence);
-            self.is_owed = true;
+            self.has_unsent = true;
             if is_failed(first.client) {
                 failed.push(first.sequence);
             }
@@ -211,9 +211,9 @@ impl Peer {
         failed
     }
 
-    /// Says something to it; one that does not read is to be dropped.
-    fn hears(&mut self, id: PeerId, messages: Vec<ToDnsd>) -> bool {
-        let is_told = self.out.tell(messages).is_ok();
+    /// Sends messages; returns false if the peer is to be dropped.
+    fn send_messages(&mut self, id: PeerId, messages: Vec<ToDnsd>) -> bool {
+        let is_told = self.out.send(messages).is_ok();
         if !is_told {
             tracing::warn!(
                 peer = id.0,
@@ -230,10 +230,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn held_answers_are_those_of_connected_dnsds_as_told_last() {
+    fn held_answers_are_the_last_reports_of_connected_dnsds() {
         let mut peers = Peers::default();
         let holding = |peers: &mut Peers, id, answers| {
-            peers.said(PeerId(id), ToEnforcer::Holding { answers }, |_| Revision::ZERO);
+            peers.receive(PeerId(id), ToEnforcer::Holding { answers }, |_| Revision::ZERO);
         };
         for id in [1, 2] {
             let (out, _) = tokio::sync::mpsc::channel(1);

@@ -1,4 +1,4 @@
-//! What the engine tells operators.
+//! The engine's replies to operators.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,13 +9,13 @@ use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
 
 use super::{Engine, Phase};
-use crate::backend::outlook::Outlook;
+use crate::backend::bypass::BypassReport;
 use crate::backend::{Backend, Pending};
 
-/// What is asked.
+/// A request of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// How things stand.
+pub enum AdminQuery {
+    /// The state of enforcement.
     Report,
     /// The records, as text.
     Records,
@@ -23,56 +23,56 @@ pub enum What {
     Rules,
 }
 
-/// What is answered.
+/// A reply.
 #[derive(Clone, Debug)]
-pub enum Answer {
-    /// How things stand.
+pub enum AdminReply {
+    /// The state of enforcement.
     Report(Box<Report>),
-    /// A page.
+    /// A page of text.
     Page(String),
 }
 
-/// How things stand.
+/// The state of enforcement.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Why the node is not enforced as it should be; empty when it is.
     pub reasons: Vec<String>,
     /// Pods of this node.
     pub pods: usize,
-    /// Those for which the kernel is not yet as it should be.
+    /// Pods for which the kernel is not yet as it should be.
     pub pods_pending: usize,
     /// Records and their limits.
     pub records: RecordStats,
     /// Revision of the last batch.
     pub revision: u64,
-    /// How the source stands.
+    /// The state of the source.
     pub source: SourceState,
-    /// What leads packets past the rules.
-    pub outlook: Outlook,
+    /// Ways past the rules.
+    pub bypass_report: BypassReport,
 }
 
-/// How a source of objects stands.
+/// The state of a source of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceState {
-    /// Everything that there is was told once.
+    /// Whether all objects were read once.
     pub is_complete: bool,
     /// Why it cannot be read now.
     pub unreadable: Option<String>,
-    /// From when is what was told of it instead, as long as it was never read: RFC 3339.
+    /// The age of the stored objects that are used instead of a source that was never read, as RFC 3339.
     pub known_at: Option<String>,
-    /// That is from before a boot: everything is closed to pods, for nobody knows who has their addresses.
+    /// Whether the stored objects are of another boot: all pods are closed, because their addresses may be others'.
     pub is_closed: bool,
     /// Files that were read.
     pub files: usize,
-    /// Files that cannot be taken, and why; what they said before stays in force.
+    /// Files that are invalid, and why; their last valid content stays in force.
     pub bad: Vec<String>,
     /// Diagnostics by severity.
     pub diagnostics: BTreeMap<Severity, usize>,
 }
 
 impl SourceState {
-    /// What is in force instead of what it says now, and why.
-    fn trouble(&self) -> Option<String> {
+    /// Why the source is unreadable, and what is in force instead.
+    fn source_error(&self) -> Option<String> {
         let why = self.unreadable.as_deref()?;
         Some(match &self.known_at {
             None => format!("the source cannot be read: {why}"),
@@ -85,31 +85,32 @@ impl SourceState {
 }
 
 impl Engine {
-    pub(super) fn answer(&self, backend: &dyn Backend, what: What) -> Answer {
+    pub(super) fn answer(&self, backend: &dyn Backend, what: AdminQuery) -> AdminReply {
         match what {
-            What::Report => Answer::Report(Box::new(self.report(backend))),
-            What::Records => Answer::Page(self.records_page()),
-            What::Rules => Answer::Page(backend.dump()),
+            AdminQuery::Report => AdminReply::Report(Box::new(self.report(backend))),
+            AdminQuery::Records => AdminReply::Page(self.records_page()),
+            AdminQuery::Rules => AdminReply::Page(backend.dump()),
         }
     }
 
     fn report(&self, backend: &dyn Backend) -> Report {
-        let outlook = backend.outlook();
-        let only_inside = |pod: &&PodKey| !self.standing.pending.contains_key(*pod);
+        let bypass_report = backend.bypass_report();
+        let only_inside = |pod: &&PodKey| !self.status.pending.contains_key(*pod);
         let mut reasons = self.reasons(backend);
-        let inside = outlook.pending.iter();
+        let inside = bypass_report.pending.iter();
         reasons.extend(inside.map(|(pod, why)| format!("pod {pod} is pending in its own namespace: {why}")));
         Report {
             reasons,
             pods: self.local.len(),
-            pods_pending: self.standing.pending.len() + outlook.pending.keys().filter(only_inside).count(),
+            pods_pending: self.status.pending.len()
+                + bypass_report.pending.keys().filter(only_inside).count(),
             records: self.compiler.record_stats(),
             revision: match &self.compiler {
                 Phase::Running(compiler) => compiler.revision().as_u64(),
-                Phase::Starting { .. } | Phase::Moving => 0,
+                Phase::Starting { .. } | Phase::Transition => 0,
             },
             source: self.source.clone(),
-            outlook,
+            bypass_report,
         }
     }
 
@@ -118,12 +119,12 @@ impl Engine {
         match &self.compiler {
             Phase::Starting {
                 is_complete,
-                unread,
+                read_error,
                 is_closed,
-                patience,
+                resync_deadline,
                 ..
             } => {
-                if patience.is_some() {
+                if resync_deadline.is_some() {
                     reasons.push("a dnsd is waited for, to tell again what pods were told".to_owned());
                 }
                 if !is_complete {
@@ -143,23 +144,23 @@ impl Engine {
                     }
                 }
                 reasons.extend(
-                    unread
+                    read_error
                         .iter()
                         .map(|reason| format!("the kernel cannot be read: {reason}")),
                 );
             }
-            Phase::Running(_) => reasons.extend(self.source.trouble()),
-            Phase::Moving => {}
+            Phase::Running(_) => reasons.extend(self.source.source_error()),
+            Phase::Transition => {}
         }
         reasons.extend(
-            self.standing
+            self.status
                 .broken
                 .iter()
                 .map(|why| format!("the backend {} fails: {why}", backend.name())),
         );
-        reasons.extend(self.standing.refused.clone());
+        reasons.extend(self.status.refused.clone());
         let pending = |(pod, why): (&PodKey, &Pending)| format!("pod {pod} is pending: {why}");
-        reasons.extend(self.standing.pending.iter().map(pending));
+        reasons.extend(self.status.pending.iter().map(pending));
         reasons
     }
 
@@ -169,7 +170,7 @@ impl Engine {
         let records: Box<dyn Iterator<Item = _>> = match &self.compiler {
             Phase::Starting { compiler, .. } => Box::new(compiler.records()),
             Phase::Running(compiler) => Box::new(compiler.records()),
-            Phase::Moving => Box::new(std::iter::empty()),
+            Phase::Transition => Box::new(std::iter::empty()),
         };
         for record in records {
             let left = record.expires.since(now).as_secs();

@@ -1,57 +1,53 @@
-//! One denied packet as the kernel told it, with what has to be asked about it.
+//! A denied packet from NFLOG, with what has to be looked up.
 
-use egret_kernel::nflog::Logged;
+use egret_kernel::nflog::LoggedPacket;
 use egret_policies::rules::Direction;
 
 use super::packet::Packet;
 use crate::backend::netfilter::denials::{Cause, Denial, DenialRegistry};
-use crate::engine::{End, Judged, Meeting};
+use crate::engine::{JudgedBy, PacketEnd, PacketEnds};
 
 /// A denied packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied {
-    /// Why.
+pub struct DeniedPacket {
+    /// The reason.
     pub denial: Denial,
-    /// What it was.
+    /// Its headers.
     pub packet: Packet,
-    /// Who is to be asked for.
-    pub meeting: Meeting,
+    /// The ends to look up.
+    pub ends: PacketEnds,
 }
 
-impl Denied {
-    /// Reads what the kernel told; none where it is not for us, or cannot be read.
+impl DeniedPacket {
+    /// Parses a packet; none if our rules did not log it, or if it is malformed.
     #[must_use]
     pub fn read(
-        logged: &Logged,
+        logged: &LoggedPacket,
         denials: &DenialRegistry,
         name_of: &mut impl FnMut(u32) -> Option<String>,
     ) -> Option<Self> {
         let denial = denials.find(&logged.prefix)?;
         let packet = Packet::read(logged.family, &logged.packet)?;
-        let mut end = |address, index: Option<u32>| End {
+        let mut end = |address, index: Option<u32>| PacketEnd {
             address,
             interface: index.and_then(&mut *name_of),
         };
-        let meeting = Meeting {
+        let ends = PacketEnds {
             source: end(packet.source, logged.input),
             destination: end(packet.destination, logged.output),
-            judged: judged(&denial),
+            judged_by: judged_by(&denial),
         };
-        Some(Self {
-            denial,
-            packet,
-            meeting,
-        })
+        Some(Self { denial, packet, ends })
     }
 }
 
-/// A packet of a revoked flow may go either way.
-const fn judged(denial: &Denial) -> Judged {
+/// A packet of a revoked connection may go either way.
+const fn judged_by(denial: &Denial) -> JudgedBy {
     match (&denial.cause, denial.direction) {
-        (Cause::Exposure(_), _) => Judged::Nobody,
-        (Cause::Revoked, _) => Judged::Either,
-        (Cause::SpoofedSource | Cause::SpoofedError | Cause::Encapsulation, _) => Judged::Sender,
-        (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Egress) => Judged::Sender,
-        (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Ingress) => Judged::Receiver,
+        (Cause::Exposure(_), _) => JudgedBy::NoPod,
+        (Cause::Revoked, _) => JudgedBy::Either,
+        (Cause::SpoofedSource | Cause::SpoofedError | Cause::Encapsulation, _) => JudgedBy::Sender,
+        (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Egress) => JudgedBy::Sender,
+        (Cause::Rule(_) | Cause::Isolation | Cause::UnknownPod, Direction::Ingress) => JudgedBy::Receiver,
     }
 }

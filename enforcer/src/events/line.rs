@@ -1,36 +1,35 @@
-//! The lines, as they are in docs/events.md.
+//! Lines of JSON, as docs/events.md describes them.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use egret_policies::compiler::Owner;
 use egret_shared::escape;
 use egret_shared::pod::PodKey;
 use serde::Serialize;
 
-use super::denied::Denied;
+use super::denied::DeniedPacket;
 use super::packet::{Inner, protocol_word};
 use super::window::Summary;
 use crate::backend::netfilter::denials::{Cause, Denial, Outcome, RuleRef};
-use crate::engine::Known;
-use crate::state::date_of;
+use crate::engine::Endpoints;
 
-/// A denied packet as a line, without its end.
+/// The line of a denied packet, without its end.
 #[must_use]
-pub fn denied(denied: &Denied, known: Option<&Known>, node: &str, at: Duration) -> String {
-    let (packet, meeting) = (&denied.packet, &denied.meeting);
-    let unknown = Known::default();
+pub fn denied(denied: &DeniedPacket, known: Option<&Endpoints>, node: &str, at: Duration) -> String {
+    let (packet, ends) = (&denied.packet, &denied.ends);
+    let unknown = Endpoints::default();
     let who = known.unwrap_or(&unknown);
     let (own, other, owner, port) = match who.is_receiver || is_received(&denied.denial) {
         true => (
-            &meeting.destination,
-            &meeting.source,
+            &ends.destination,
+            &ends.source,
             &who.source,
             source_port(packet.inner),
         ),
         false => (
-            &meeting.source,
-            &meeting.destination,
+            &ends.source,
+            &ends.destination,
             &who.destination,
             destination_port(packet.inner),
         ),
@@ -54,7 +53,7 @@ pub fn denied(denied: &Denied, known: Option<&Known>, node: &str, at: Duration) 
         peer: Peer {
             address: other.address,
             port,
-            place: Place::of(owner.as_ref()),
+            identity: PeerIdentity::of(owner.as_ref()),
             name: who.names.first().map(|name| name.to_string()),
             names: match who.names.as_slice() {
                 [_, _, ..] => who.names.iter().map(|name| name.to_string()).collect(),
@@ -73,12 +72,12 @@ pub fn denied(denied: &Denied, known: Option<&Known>, node: &str, at: Duration) 
     })
 }
 
-/// A second in which more was denied than was told, as a line without its end. `pods` are those of the summary's
-/// `withheld`, in its order, where they are known.
+/// The line of a summary, without its end. `pods` are those of its `withheld`, in the same order, as far as they are
+/// known.
 #[must_use]
 pub fn summary(
     summary: &Summary,
-    pods: &[Known],
+    pods: &[Endpoints],
     suppressed: &[(Denial, u64)],
     node: &str,
     at: Duration,
@@ -165,7 +164,7 @@ struct Peer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
     #[serde(flatten)]
-    place: Place<'a>,
+    identity: PeerIdentity<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -173,7 +172,7 @@ struct Peer<'a> {
 }
 
 #[derive(Default, Serialize)]
-struct Place<'a> {
+struct PeerIdentity<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     namespace: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -223,7 +222,7 @@ struct Counted<'a> {
     packets: u64,
 }
 
-/// The verdict, where it is not that the packet ends.
+/// The verdict, unless it is a plain denial.
 fn unusual(denial: &Denial) -> Option<&'static str> {
     (denial.outcome != Outcome::Denied).then(|| denial.verdict())
 }
@@ -249,7 +248,7 @@ impl<'a> Why<'a> {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> PeerIdentity<'a> {
     fn of(owner: Option<&'a Owner>) -> Self {
         match owner {
             None => Self::default(),
@@ -266,7 +265,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Whether the pod is the receiver, where nobody knows it.
+/// Whether the pod is the receiver, if the lookup does not say.
 const fn is_received(denial: &Denial) -> bool {
     use egret_policies::rules::Direction;
     match (&denial.cause, denial.direction) {
@@ -302,10 +301,8 @@ const fn icmp(inner: Inner) -> Option<Icmp> {
     }
 }
 
-/// RFC 3339, with milliseconds.
 fn time(at: Duration) -> String {
-    let date = date_of(at.as_secs());
-    format!("{}.{:03}Z", date.trim_end_matches('Z'), at.subsec_millis())
+    humantime::format_rfc3339_millis(UNIX_EPOCH + at).to_string()
 }
 
 fn text(line: &impl Serialize) -> String {

@@ -1,5 +1,5 @@
-//! What can be read of a packet's headers. A hostile pod writes these octets, and the kernel hands over only the first
-//! of them: every reading is total, reads each octet at most once, and what cannot be read is left out.
+//! Parses packet headers. A hostile pod may forge them, and the kernel passes only the first octets: parsing is total,
+//! linear, and skips what it cannot read.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,25 +8,24 @@ use egret_kernel::Family;
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Whose address it bears.
+    /// The source address.
     pub source: IpAddr,
-    /// Where it is to go.
+    /// The destination address.
     pub destination: IpAddr,
-    /// The number of the IANA protocol registry, behind the extension headers of IPv6; none where the last of them was not
-    /// handed over.
+    /// The IANA protocol number, behind the extension headers of IPv6; none if the last of them was cut off.
     pub protocol: Option<u8>,
-    /// What the protocol says.
+    /// The header of the protocol.
     pub inner: Inner,
 }
 
-/// What the protocol says.
+/// The header of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inner {
     /// TCP, UDP, SCTP, DCCP, UDP-Lite.
     Ports {
-        /// The sender's.
+        /// The source port.
         source: u16,
-        /// The receiver's.
+        /// The destination port.
         destination: u16,
     },
     /// ICMP and ICMPv6.
@@ -36,14 +35,14 @@ pub enum Inner {
         /// Its code.
         code: u8,
     },
-    /// A fragment that is not the first: what the protocol says was in that one.
+    /// A later fragment, which has no such header.
     Fragment,
-    /// Nothing that is known here.
+    /// Another protocol, or the header was cut off.
     Nothing,
 }
 
 impl Packet {
-    /// Reads a packet, or its beginning; none where not even the addresses are there.
+    /// Parses a packet or its beginning; none without both addresses.
     #[must_use]
     pub fn read(family: Family, octets: &[u8]) -> Option<Self> {
         match family {
@@ -90,13 +89,13 @@ fn read_v6(octets: &[u8]) -> Option<Packet> {
 #[derive(Clone, Copy)]
 struct End<'a> {
     protocol: u8,
-    /// Where a fragment belongs in its packet, in units of 8 octets.
+    /// The fragment's offset, in units of 8 octets.
     offset: u16,
     rest: &'a [u8],
 }
 
-/// RFC 8200, 4: each header says what follows, and all but fragments how long it is. Each takes 8 octets or more, so
-/// this ends with what was handed over.
+/// RFC 8200, 4: each header names the next one, and all but the fragment header have a length. Each takes at least 8
+/// octets, so this ends.
 fn skip_extensions(mut next: u8, mut rest: &[u8]) -> Option<End<'_>> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
@@ -159,7 +158,7 @@ fn inner(protocol: u8, offset: u16, rest: &[u8]) -> Inner {
     }
 }
 
-/// The name of a protocol where it has one here.
+/// The name of a protocol, if it has one here.
 #[must_use]
 pub const fn protocol_word(protocol: u8) -> Option<&'static str> {
     Some(match protocol {
@@ -345,7 +344,7 @@ mod tests {
             let mut octets = octets;
             if let Some(at) = octets.get_mut(0) { *at = first; }
             if let Some(at) = octets.get_mut(6) { *at = next; }
-            for family in Family::BOTH {
+            for family in Family::ALL {
                 let packet = Packet::read(family, &octets);
                 let whole = match family { Family::V4 => octets.len() >= 20 && first >> 4 == 4, Family::V6 => octets.len() >= 40 && first >> 4 == 6 };
                 prop_assert_eq!(packet.is_some(), whole);

@@ -1,72 +1,120 @@
-//! Where the lines go. A line that cannot be written is lost and counted; nothing waits for room.
+//! Writes the lines. A line that cannot be written is lost and counted; nothing waits for disk space.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::config::EventsTo;
+use serde::{Deserialize, Serialize};
 
-/// A place for lines.
+/// Where denied packets are logged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Destination {
+    /// Nowhere: the kernel only counts them.
+    Off,
+    /// Standard output; the daemon's own log is on standard error.
+    Stdout,
+    /// Appended to a file.
+    File(PathBuf),
+}
+
+/// A text that names no destination.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no place for events; write off, stdout, or a path with a slash, as in \"/var/log/egret/events.jsonl\""
+)]
+pub struct InvalidDestination(String);
+
+impl FromStr for Destination {
+    type Err = InvalidDestination;
+
+    /// A path has a slash, so that a misspelt word makes no file.
+    fn from_str(text: &str) -> Result<Self, InvalidDestination> {
+        match text {
+            "off" => Ok(Self::Off),
+            "stdout" => Ok(Self::Stdout),
+            path if path.contains('/') && !path.ends_with('/') => Ok(Self::File(path.into())),
+            other => Err(InvalidDestination(other.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Stdout => f.write_str("stdout"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+egret_shared::as_text!(Destination);
+
+/// Where lines are written.
 #[derive(Debug)]
 pub struct Sink {
-    place: Place,
-    /// The last line is there in part: the next one must not go on where that ended.
+    output: Output,
+    /// Whether the last line was written in part: the next one starts on a new line.
     is_torn: bool,
     is_failing: bool,
-    renewal: Renewal,
+    reopen: ReopenRequest,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Output {
     Stdout,
     File { path: PathBuf, file: Option<File> },
 }
 
-/// Asks for the file to be opened anew, since the old one was put away. From any thread.
+/// Asks for the log file to be opened again, after a rotation. From any thread.
 #[derive(Clone, Debug, Default)]
-pub struct Renewal(Arc<AtomicBool>);
+pub struct ReopenRequest(Arc<AtomicBool>);
 
-impl Renewal {
-    /// Before the next line.
-    pub fn ask(&self) {
+impl ReopenRequest {
+    /// Takes effect before the next line.
+    pub fn send(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 impl Sink {
-    /// Opens the place; none where nothing is to be told.
+    /// Opens the destination; none for `Off`.
     ///
     /// # Errors
+    ///
     /// When the file cannot be opened.
-    pub fn open(to: &EventsTo) -> io::Result<Option<Self>> {
-        let place = match to {
-            EventsTo::Off => return Ok(None),
-            EventsTo::Stdout => Place::Stdout,
-            EventsTo::File(path) => Place::File {
+    pub fn open(to: &Destination) -> io::Result<Option<Self>> {
+        let output = match to {
+            Destination::Off => return Ok(None),
+            Destination::Stdout => Output::Stdout,
+            Destination::File(path) => Output::File {
                 path: path.clone(),
                 file: Some(open(path)?),
             },
         };
         Ok(Some(Self {
-            place,
+            output,
             is_torn: false,
             is_failing: false,
-            renewal: Renewal::default(),
+            reopen: ReopenRequest::default(),
         }))
     }
 
-    /// What asks for the file to be opened anew.
+    /// A handle that has the file opened again.
     #[must_use]
-    pub fn renewal(&self) -> Renewal {
-        self.renewal.clone()
+    pub fn reopen_request(&self) -> ReopenRequest {
+        self.reopen.clone()
     }
 
-    /// Writes lines; how many could not be written.
+    /// Writes lines. Returns how many were lost.
     pub fn write(&mut self, lines: &[String]) -> u64 {
-        if self.renewal.0.swap(false, Ordering::Relaxed)
-            && let Place::File { file, .. } = &mut self.place
+        if self.reopen.0.swap(false, Ordering::Relaxed)
+            && let Output::File { file, .. } = &mut self.output
         {
             *file = None;
             self.is_torn = false;
@@ -75,7 +123,7 @@ impl Sink {
         for line in lines {
             let written = self.write_one(line);
             unwritten += u64::from(written.is_err());
-            self.tell(written);
+            self.log_change(written);
         }
         unwritten
     }
@@ -83,9 +131,9 @@ impl Sink {
     fn write_one(&mut self, line: &str) -> io::Result<()> {
         let start = if self.is_torn { "\n" } else { "" };
         let text = format!("{start}{line}\n");
-        let written = match &mut self.place {
-            Place::Stdout => write_at_once(&mut io::stdout().lock(), text.as_bytes()),
-            Place::File { path, file } => {
+        let written = match &mut self.output {
+            Output::Stdout => write_at_once(&mut io::stdout().lock(), text.as_bytes()),
+            Output::File { path, file } => {
                 let file = match file {
                     Some(file) => file,
                     None => file.insert(open(path)?),
@@ -100,20 +148,20 @@ impl Sink {
         written.map_err(|(error, _)| error)
     }
 
-    /// Once when it begins, and once when it is over.
-    fn tell(&mut self, written: io::Result<()>) {
+    /// Logs the first failure, and the first success after it.
+    fn log_change(&mut self, written: io::Result<()>) {
         let is_failing = written.is_err();
         if is_failing == self.is_failing {
             return;
         }
         self.is_failing = is_failing;
-        let place = match &self.place {
-            Place::Stdout => "stdout".to_owned(),
-            Place::File { path, .. } => path.display().to_string(),
+        let output = match &self.output {
+            Output::Stdout => "stdout".to_owned(),
+            Output::File { path, .. } => path.display().to_string(),
         };
         match written {
-            Ok(()) => tracing::info!(place, "events are written again"),
-            Err(error) => tracing::warn!(place, %error, "events cannot be written, and are lost"),
+            Ok(()) => tracing::info!(output, "events are written again"),
+            Err(error) => tracing::warn!(output, %error, "events cannot be written, and are lost"),
         }
     }
 }
@@ -122,18 +170,18 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// The error, with how much had been written before it.
-fn write_at_once(place: &mut impl Write, text: &[u8]) -> Result<(), (io::Error, usize)> {
+/// On an error, also how many octets were written before.
+fn write_at_once(output: &mut impl Write, text: &[u8]) -> Result<(), (io::Error, usize)> {
     let mut written = 0;
     while written < text.len() {
-        match place.write(&text[written..]) {
+        match output.write(&text[written..]) {
             Ok(0) => return Err((io::ErrorKind::WriteZero.into(), written)),
             Ok(octets) => written += octets,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err((error, written)),
         }
     }
-    place.flush().map_err(|error| (error, written))
+    output.flush().map_err(|error| (error, written))
 }
 
 #[cfg(test)]
@@ -147,11 +195,11 @@ mod tests {
     #[test]
     fn a_file_that_was_put_away_is_opened_anew_when_that_is_asked_for() {
         let (path, old) = (scratch("rotated"), scratch("rotated.1"));
-        let mut sink = Sink::open(&EventsTo::File(path.clone())).unwrap().unwrap();
+        let mut sink = Sink::open(&Destination::File(path.clone())).unwrap().unwrap();
         assert_eq!(sink.write(&["one".into(), "two".into()]), 0);
         std::fs::rename(&path, &old).unwrap();
         assert_eq!(sink.write(&["three".into()]), 0);
-        sink.renewal().ask();
+        sink.reopen_request().send();
         assert_eq!(sink.write(&["four".into()]), 0);
         let read = |path: &Path| std::fs::read_to_string(path).unwrap();
         assert_eq!(
@@ -164,14 +212,16 @@ mod tests {
 
     #[test]
     fn a_full_disk_loses_lines_and_holds_nothing_up() {
-        let mut sink = Sink::open(&EventsTo::File("/dev/full".into())).unwrap().unwrap();
+        let mut sink = Sink::open(&Destination::File("/dev/full".into()))
+            .unwrap()
+            .unwrap();
         assert_eq!(sink.write(&["one".into(), "two".into()]), 2);
     }
 
     #[test]
     fn a_line_behind_half_a_line_begins_anew() {
         let path = scratch("torn");
-        let mut sink = Sink::open(&EventsTo::File(path.clone())).unwrap().unwrap();
+        let mut sink = Sink::open(&Destination::File(path.clone())).unwrap().unwrap();
         sink.is_torn = true;
         assert_eq!(sink.write(&["one".into(), "two".into()]), 0);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "\none\ntwo\n");

@@ -1,18 +1,18 @@
-//! How much is told in a second: at most so many lines; what is more is counted, by who and why, in a bounded table. Pure.
+//! Limits how many packets are logged in a second. Others are counted by pod and reason, in a bounded table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
 
-use super::denied::Denied;
+use super::denied::DeniedPacket;
 use crate::backend::netfilter::denials::Denial;
-use crate::engine::{End, Judged, Meeting};
+use crate::engine::{JudgedBy, PacketEnd, PacketEnds};
 
-/// How long a window is open.
+/// The length of a window.
 const LENGTH: Duration = Duration::from_secs(1);
-/// The most who-and-why of which one summary counts each by itself.
-const MOST_WITHHELD: usize = 256;
+/// The most entries of the table.
+const MAX_WITHHELD: usize = 256;
 
 /// A second in which packets were denied.
 #[derive(Debug)]
@@ -20,41 +20,41 @@ pub struct Window {
     began: Timestamp,
     told: u32,
     withheld: BTreeMap<Withheld, u64>,
-    /// Of those for which the table had no room.
+    /// Packets without an entry in the table.
     others: u64,
     lost: u64,
     by_reason: BTreeMap<Denial, u32>,
 }
 
-/// Who was denied something, and why.
+/// A pod's end and a reason.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Withheld {
-    /// Why.
+    /// The reason.
     pub denial: Denial,
-    /// Where the pod is.
-    end: End,
-    judged: Judged,
+    /// The pod's end of the packet.
+    end: PacketEnd,
+    judged_by: JudgedBy,
 }
 
-/// What is to be said at the end of a window.
+/// The content of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// How long it was open.
+    /// The length of the window.
     pub span: Duration,
-    /// Packets that were told by lines of their own.
+    /// Packets with a line of their own.
     pub told: u32,
-    /// Packets that were read and not told, by who and why.
+    /// Packets that were read and not logged, by pod and reason.
     pub withheld: Vec<(Withheld, u64)>,
-    /// More of them.
+    /// Such packets without an entry.
     pub others: u64,
-    /// Packets that the kernel had for us, and that were lost on the way.
+    /// Packets that were lost between the kernel and the reader.
     pub lost: u64,
-    /// Reasons of which so many were read that the kernel may have told no more.
+    /// Reasons of which the kernel may have logged no more, because they reached the limit.
     pub busy: BTreeSet<Denial>,
 }
 
 impl Window {
-    /// Opens one.
+    /// Opens a window.
     #[must_use]
     pub const fn open(now: Timestamp) -> Self {
         Self {
@@ -67,21 +67,21 @@ impl Window {
         }
     }
 
-    /// When it is to be closed.
+    /// When it ends.
     #[must_use]
     pub fn end(&self) -> Timestamp {
         self.began.after(LENGTH)
     }
 
-    /// Takes a packet in; whether it is told, when at most so many are.
-    pub fn take(&mut self, denied: &Denied, most: u32) -> bool {
+    /// Counts a packet. Returns whether it is logged, if at most `most` are.
+    pub fn take(&mut self, denied: &DeniedPacket, most: u32) -> bool {
         *self.by_reason.entry(denied.denial.clone()).or_default() += 1;
         if self.told < most {
             self.told += 1;
             return true;
         }
         let withheld = Withheld::of(denied);
-        if self.withheld.len() < MOST_WITHHELD || self.withheld.contains_key(&withheld) {
+        if self.withheld.len() < MAX_WITHHELD || self.withheld.contains_key(&withheld) {
             *self.withheld.entry(withheld).or_default() += 1;
         } else {
             self.others += 1;
@@ -89,15 +89,15 @@ impl Window {
         false
     }
 
-    /// Some were lost.
+    /// Counts lost packets.
     pub const fn lose(&mut self, packets: u64) {
         self.lost += packets;
     }
 
-    /// Closes it. The kernel tells `per_second` packets of each reason.
+    /// Closes it. The kernel logs `per_second` packets of each reason.
     #[must_use]
     pub fn close(self, now: Timestamp, per_second: u32) -> Summary {
-        // A window does not begin when the kernel's second does.
+        // A window does not begin with the kernel's second.
         let many = per_second - per_second / 5;
         let busy = self.by_reason.into_iter().filter(|(_, packets)| *packets >= many);
         Summary {
@@ -112,27 +112,27 @@ impl Window {
 }
 
 impl Withheld {
-    fn of(denied: &Denied) -> Self {
-        let meeting = &denied.meeting;
-        let end = match meeting.judged {
-            Judged::Sender => &meeting.source,
-            Judged::Either if meeting.source.interface.is_some() => &meeting.source,
-            Judged::Receiver | Judged::Either | Judged::Nobody => &meeting.destination,
+    fn of(denied: &DeniedPacket) -> Self {
+        let ends = &denied.ends;
+        let end = match ends.judged_by {
+            JudgedBy::Sender => &ends.source,
+            JudgedBy::Either if ends.source.interface.is_some() => &ends.source,
+            JudgedBy::Receiver | JudgedBy::Either | JudgedBy::NoPod => &ends.destination,
         };
         Self {
             denial: denied.denial.clone(),
             end: end.clone(),
-            judged: meeting.judged,
+            judged_by: ends.judged_by,
         }
     }
 
-    /// What is to be asked to know the pod.
+    /// The ends to look up for the pod.
     #[must_use]
-    pub fn meeting(&self) -> Meeting {
-        Meeting {
+    pub fn ends(&self) -> PacketEnds {
+        PacketEnds {
             source: self.end.clone(),
             destination: self.end.clone(),
-            judged: self.judged,
+            judged_by: self.judged_by,
         }
     }
 }
@@ -145,13 +145,13 @@ mod tests {
     use egret_policies::rules::Direction;
     use std::net::{IpAddr, Ipv4Addr};
 
-    fn denied(source: u32) -> Denied {
+    fn denied(source: u32) -> DeniedPacket {
         let [source, destination] = [source, 7].map(|number| IpAddr::from(Ipv4Addr::from(number)));
-        let end = |address, interface: Option<&str>| End {
+        let end = |address, interface: Option<&str>| PacketEnd {
             address,
             interface: interface.map(str::to_owned),
         };
-        Denied {
+        DeniedPacket {
             denial: Denial {
                 outcome: Outcome::Denied,
                 cause: Cause::Isolation,
@@ -163,10 +163,10 @@ mod tests {
                 protocol: Some(6),
                 inner: Inner::Nothing,
             },
-            meeting: Meeting {
+            ends: PacketEnds {
                 source: end(source, Some("veth1")),
                 destination: end(destination, None),
-                judged: Judged::Sender,
+                judged_by: JudgedBy::Sender,
             },
         }
     }
@@ -204,7 +204,7 @@ mod tests {
             window.take(&denied(source), 0);
         }
         let summary = window.close(at(1000), 1000);
-        assert_eq!(summary.withheld.len(), MOST_WITHHELD);
+        assert_eq!(summary.withheld.len(), MAX_WITHHELD);
         let counted: u64 = summary.withheld.iter().map(|(_, packets)| *packets).sum();
         assert_eq!(counted + summary.others, 10_000);
     }

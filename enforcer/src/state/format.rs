@@ -1,71 +1,71 @@
-//! A file that is written whole: `magic 8 | version u32 | boot id 16 | length u64 | SHA-256 32 | body`, integers in little
-//! endian. `length` counts the body, the digest is of everything else, and the body is postcard. It guards against
-//! accidents, not against somebody who may write the file.
+//! The format of files that are written as a whole: `magic 8 | version u32 | boot id 16 | length u64 | SHA-256 32 |
+//! body`, integers in little endian. `length` counts the body, the digest covers everything else, and the body is
+//! postcard. The digest detects accidents, not forgery.
 //!
-//! Objects are kept so, and records were before there was a log of them.
+//! Objects are stored so, and so were records before there was a log of them.
 
 use std::io;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::boot::BootId;
+use super::boot_id::BootId;
 
-/// The version of files that are written whole.
-pub(super) const WHOLE: u32 = 1;
+/// The version of files that are written as a whole.
+pub(super) const SNAPSHOT_VERSION: u32 = 1;
 const VERSION_AT: usize = 8;
 const BOOT_AT: usize = 12;
 const LENGTH_AT: usize = 28;
 const DIGEST_AT: usize = 36;
 const BODY_AT: usize = 68;
 
-/// Why there is no taking a state file, or no keeping one.
+/// Why a state file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
-    /// The kernel does not say which boot this is.
+pub enum StateError {
+    /// The kernel does not provide a boot id.
     #[error("this boot has no id: {0}")]
     NoBoot(String),
-    /// The system says no.
+    /// An I/O error.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// Somebody else may have written it.
+    /// Another user may have written it.
     #[error("it is {0}; a plain file of this user, which nobody else may write, is read")]
     Foreign(String),
-    /// More than there can be.
+    /// It is larger than it can be.
     #[error("it has {octets} octets; up to {most} are read")]
     TooLarge {
-        /// How many it has.
+        /// Its size in octets.
         octets: u64,
-        /// How many it may have.
+        /// The largest size.
         most: u64,
     },
-    /// Of another program, or of another version of this one.
+    /// It is of another program, or of another version.
     #[error("it is of version {found}; up to {newest} is read")]
     Version {
         /// Its version.
         found: u32,
-        /// The newest that this program knows.
+        /// The newest version that this program reads.
         newest: u32,
     },
-    /// The machine was started since.
+    /// It is of another boot.
     #[error("it is from before the last boot, and so are its moments")]
     OtherBoot,
-    /// Not what was written.
+    /// Its content is not what was written.
     #[error("it is damaged: {0}")]
     Damaged(String),
-    /// Whoever wrote it was ended, or had no room, within its last change.
+    /// Its writer was killed, or had no space, within the last change.
     #[error("its last {0} octets are half a change, which is left out")]
     Torn(u64),
-    /// The system says no.
+    /// An I/O error.
     #[error("it cannot be written: {0}")]
     Unwritten(io::Error),
-    /// The disk does not say that it is written.
+    /// The disk does not finish the write in time.
     #[error("the disk takes too long to write it")]
     Stalled,
 }
 
-impl Problem {
-    /// All words that `reason` gives.
+impl StateError {
+    /// All values of `reason`.
     pub const REASONS: [&'static str; 9] = [
         "boot",
         "damaged",
@@ -78,7 +78,7 @@ impl Problem {
         "version",
     ];
 
-    /// One word, for a metric.
+    /// The label of the metric.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -95,16 +95,16 @@ impl Problem {
     }
 }
 
-/// A file with a header that says what it is, of which version and boot, how long, and its digest.
-pub(super) fn seal<Body: Serialize + ?Sized>(
+/// Encodes a body with its header.
+pub(super) fn encode<Body: Serialize + ?Sized>(
     magic: [u8; 8],
     boot: BootId,
     body: &Body,
-) -> Result<Vec<u8>, Problem> {
-    let body = postcard::to_stdvec(body).map_err(|error| Problem::Unwritten(io::Error::other(error)))?;
+) -> Result<Vec<u8>, StateError> {
+    let body = postcard::to_stdvec(body).map_err(|error| StateError::Unwritten(io::Error::other(error)))?;
     let mut file = Vec::with_capacity(BODY_AT + body.len());
     file.extend(magic);
-    file.extend(WHOLE.to_le_bytes());
+    file.extend(SNAPSHOT_VERSION.to_le_bytes());
     file.extend(boot.to_octets());
     file.extend((body.len() as u64).to_le_bytes());
     file.extend(digest(&file, &body));
@@ -112,9 +112,9 @@ pub(super) fn seal<Body: Serialize + ?Sized>(
     Ok(file)
 }
 
-/// What is behind the header, if the file is whole and of this version.
-pub(super) fn unseal(magic: [u8; 8], file: &[u8]) -> Result<&[u8], Problem> {
-    let damaged = |what: &str| Problem::Damaged(what.to_owned());
+/// Checks the header and returns the body.
+pub(super) fn decode(magic: [u8; 8], file: &[u8]) -> Result<&[u8], StateError> {
+    let damaged = |what: &str| StateError::Damaged(what.to_owned());
     let Some((head, body)) = file.split_at_checked(BODY_AT) else {
         return Err(damaged("it ends within its header"));
     };
@@ -122,8 +122,11 @@ pub(super) fn unseal(magic: [u8; 8], file: &[u8]) -> Result<&[u8], Problem> {
         return Err(damaged("it does not begin like a state file"));
     }
     let found = u32::from_le_bytes(octets(head, VERSION_AT));
-    if found != WHOLE {
-        return Err(Problem::Version { found, newest: WHOLE });
+    if found != SNAPSHOT_VERSION {
+        return Err(StateError::Version {
+            found,
+            newest: SNAPSHOT_VERSION,
+        });
     }
     if u64::from_le_bytes(octets(head, LENGTH_AT)) != body.len() as u64 {
         return Err(damaged("its length is not the one that it was written with"));
@@ -134,17 +137,17 @@ pub(super) fn unseal(magic: [u8; 8], file: &[u8]) -> Result<&[u8], Problem> {
     Ok(body)
 }
 
-/// Whether a file that was unsealed was written in this boot.
-pub(super) fn is_of(file: &[u8], boot: BootId) -> bool {
+/// Whether a decoded file was written in this boot.
+pub(super) fn is_of_boot(file: &[u8], boot: BootId) -> bool {
     octets::<16>(file, BOOT_AT) == boot.to_octets()
 }
 
-/// The body, all of it.
-pub(super) fn read_body<'file, Body: Deserialize<'file>>(body: &'file [u8]) -> Result<Body, Problem> {
+/// Decodes a body without leftover octets.
+pub(super) fn read_body<'file, Body: Deserialize<'file>>(body: &'file [u8]) -> Result<Body, StateError> {
     match postcard::take_from_bytes(body) {
         Ok((read, [])) => Ok(read),
-        Ok((_, behind)) => Err(Problem::Damaged(format!("{} octets too many", behind.len()))),
-        Err(error) => Err(Problem::Damaged(error.to_string())),
+        Ok((_, behind)) => Err(StateError::Damaged(format!("{} octets too many", behind.len()))),
+        Err(error) => Err(StateError::Damaged(error.to_string())),
     }
 }
 
@@ -178,11 +181,11 @@ mod tests {
     }
 
     fn file() -> Vec<u8> {
-        seal(MAGIC, boot(), &body()).unwrap()
+        encode(MAGIC, boot(), &body()).unwrap()
     }
 
-    fn read(file: &[u8]) -> Result<Vec<(String, u32)>, Problem> {
-        read_body(unseal(MAGIC, file)?)
+    fn read(file: &[u8]) -> Result<Vec<(String, u32)>, StateError> {
+        read_body(decode(MAGIC, file)?)
     }
 
     fn sealed(mut file: Vec<u8>) -> Vec<u8> {
@@ -195,15 +198,15 @@ mod tests {
     fn what_is_written_is_read() {
         assert_eq!(read(&file()).unwrap(), body());
         let other = "00000000-0000-4000-8000-000000000000".parse().unwrap();
-        assert!(is_of(&file(), boot()) && !is_of(&file(), other));
+        assert!(is_of_boot(&file(), boot()) && !is_of_boot(&file(), other));
     }
 
     #[test]
     fn no_shorter_file_and_no_file_with_a_flipped_bit_is_read() {
         let whole = file();
         for length in 0..whole.len() {
-            let problem = read(&whole[..length]).unwrap_err();
-            assert_eq!(problem.reason(), "damaged", "{length} octets: {problem}");
+            let error = read(&whole[..length]).unwrap_err();
+            assert_eq!(error.reason(), "damaged", "{length} octets: {error}");
         }
         for bit in 0..whole.len() * 8 {
             let mut flipped = whole.clone();
@@ -213,8 +216,8 @@ mod tests {
             } else {
                 "damaged"
             };
-            let problem = read(&flipped).unwrap_err();
-            assert_eq!(problem.reason(), expected, "bit {bit}: {problem}");
+            let error = read(&flipped).unwrap_err();
+            assert_eq!(error.reason(), expected, "bit {bit}: {error}");
         }
     }
 

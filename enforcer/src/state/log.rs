@@ -1,40 +1,41 @@
-//! The file of records as octets: a header, then changes in the order in which they came. Integers are in little endian.
+//! The format of the file of records: a header, then changes in their order. Integers are in little endian.
+
 //!
 //! ```text
 //!  header   magic 8 | version u32 | boot id 16 | first 8 octets of the SHA-256 of these
-//!  changes  length u32 | the same with all bits flipped | first 8 octets of the SHA-256 of the body | body
+//!  changes  length u32 | length with all bits flipped | first 8 octets of the SHA-256 of the body | body
 //! ```
 //!
-//! A body is postcard. Half a change can only be the last, when whoever wrote it was ended within the system call or found no
-//! room: it is left out, and what stands before counts. Anything else that is not as it was written makes the file worth
-//! nothing: nobody knows what is missing behind it, and forgetting is among that.
+//! A body is postcard. Only the last change can be incomplete, if the writer was killed within the system call or found
+//! no space: it is skipped, and earlier ones count. Any other damage invalidates the file, because later changes,
+//! removals among them, would be lost.
 
-use egret_policies::records::{Ledger, Remembered, RememberedChange};
+use egret_policies::records::{PodSnapshot, SnapshotBuilder, SnapshotChange};
 use sha2::{Digest, Sha256};
 
-use super::boot::BootId;
-use super::format::{self, Problem, octets, read_body};
+use super::boot_id::BootId;
+use super::format::{self, StateError, octets, read_body};
 
-/// The version that this code writes. It reads what was written whole as well.
+/// The version that is written. Files that were written as a whole are read, too.
 const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"egret/st";
 const VERSION_AT: usize = 8;
 const BOOT_AT: usize = 12;
 const CHECK_AT: usize = 28;
 const HEADER: usize = 36;
-/// What stands before each body.
+/// Octets in front of each body.
 const PREFIX: usize = 16;
 
-/// What a file keeps.
+/// Records that were read from a file.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// What each pod was told.
-    pub remembered: Vec<Remembered>,
-    /// How many octets at its end were left out, being half a change.
+pub struct LoadedRecords {
+    /// The records of each pod.
+    pub remembered: Vec<PodSnapshot>,
+    /// Octets of an incomplete last change.
     pub torn: u64,
 }
 
-/// What stands at the beginning of the file.
+/// The header of a file.
 pub(super) fn header(boot: BootId) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..VERSION_AT].copy_from_slice(&MAGIC);
@@ -45,9 +46,9 @@ pub(super) fn header(boot: BootId) -> [u8; HEADER] {
     header
 }
 
-/// Writes changes as they stand in the file into a buffer, in place of what is in it.
-pub(super) fn write(changes: &[RememberedChange], buffer: &mut Vec<u8>) -> Result<(), Problem> {
-    let unwritten = |error: String| Problem::Unwritten(std::io::Error::other(error));
+/// Encodes changes into a buffer, in place of its content.
+pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<(), StateError> {
+    let unwritten = |error: String| StateError::Unwritten(std::io::Error::other(error));
     let mut whole = std::mem::take(buffer);
     whole.clear();
     whole.resize(PREFIX, 0);
@@ -61,12 +62,13 @@ pub(super) fn write(changes: &[RememberedChange], buffer: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// What a file keeps that was written in this boot.
+/// Reads a file of this boot.
 ///
 /// # Errors
-/// With why it is not to be taken.
-pub(super) fn read(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
-    let damaged = |what: &str| Problem::Damaged(what.to_owned());
+///
+/// Why it is not valid.
+pub(super) fn read(file: &[u8], boot: BootId) -> Result<LoadedRecords, StateError> {
+    let damaged = |what: &str| StateError::Damaged(what.to_owned());
     if file.len() < BOOT_AT {
         return Err(damaged("it ends within its header"));
     }
@@ -75,9 +77,9 @@ pub(super) fn read(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
     }
     match u32::from_le_bytes(octets(file, VERSION_AT)) {
         VERSION => {}
-        format::WHOLE => return read_whole(file, boot),
+        format::SNAPSHOT_VERSION => return read_whole(file, boot),
         found => {
-            return Err(Problem::Version {
+            return Err(StateError::Version {
                 found,
                 newest: VERSION,
             });
@@ -89,41 +91,41 @@ pub(super) fn read(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
     if head[CHECK_AT..] != check(&head[..CHECK_AT]) {
         return Err(damaged("its header is not the one that it was written with"));
     }
-    if !format::is_of(file, boot) {
-        return Err(Problem::OtherBoot);
+    if !format::is_of_boot(file, boot) {
+        return Err(StateError::OtherBoot);
     }
     read_changes(changes)
 }
 
-fn read_whole(file: &[u8], boot: BootId) -> Result<Kept, Problem> {
-    let body = format::unseal(MAGIC, file)?;
-    if !format::is_of(file, boot) {
-        return Err(Problem::OtherBoot);
+fn read_whole(file: &[u8], boot: BootId) -> Result<LoadedRecords, StateError> {
+    let body = format::decode(MAGIC, file)?;
+    if !format::is_of_boot(file, boot) {
+        return Err(StateError::OtherBoot);
     }
     let remembered = read_body(body)?;
-    Ok(Kept { remembered, torn: 0 })
+    Ok(LoadedRecords { remembered, torn: 0 })
 }
 
-fn read_changes(mut rest: &[u8]) -> Result<Kept, Problem> {
-    let mut ledger = Ledger::default();
+fn read_changes(mut rest: &[u8]) -> Result<LoadedRecords, StateError> {
+    let mut ledger = SnapshotBuilder::default();
     while let Some((body, behind)) = next(rest)? {
-        for change in read_body::<Vec<RememberedChange>>(body)? {
+        for change in read_body::<Vec<SnapshotChange>>(body)? {
             ledger.apply(change);
         }
         rest = behind;
     }
-    Ok(Kept {
-        remembered: ledger.into_remembered(),
+    Ok(LoadedRecords {
+        remembered: ledger.finish(),
         torn: rest.len() as u64,
     })
 }
 
-/// A body, and what stands behind it.
-type Parted<'a> = (&'a [u8], &'a [u8]);
+/// A body, and the octets after it.
+type Split<'a> = (&'a [u8], &'a [u8]);
 
-/// The next body and what stands behind it; none where there is none, or half of one.
-fn next(rest: &[u8]) -> Result<Option<Parted<'_>>, Problem> {
-    let damaged = |what: &str| Problem::Damaged(what.to_owned());
+/// The next body and the octets after it; none at the end or before an incomplete change.
+fn next(rest: &[u8]) -> Result<Option<Split<'_>>, StateError> {
+    let damaged = |what: &str| StateError::Damaged(what.to_owned());
     let Some((prefix, rest)) = rest.split_at_checked(PREFIX) else {
         return Ok(None);
     };
@@ -151,7 +153,7 @@ fn check(octets: &[u8]) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use egret_policies::records::RememberedRecord;
+    use egret_policies::records::RecordSnapshot;
     use egret_shared::time::Timestamp;
     use std::sync::Arc;
 
@@ -159,16 +161,16 @@ mod tests {
         "3f2a8a2e-6d6e-4b0e-9c3e-0123456789ab".parse().unwrap()
     }
 
-    fn record(name: &str, expires: u64) -> RememberedRecord {
-        RememberedRecord {
+    fn record(name: &str, expires: u64) -> RecordSnapshot {
+        RecordSnapshot {
             name: Arc::new(name.parse().unwrap()),
             address: "203.0.113.7".parse().unwrap(),
             expires: Timestamp::from_millis(expires),
         }
     }
 
-    fn pod(key: &str, uid: &str, records: &[(&str, u64)]) -> Remembered {
-        Remembered {
+    fn pod(key: &str, uid: &str, records: &[(&str, u64)]) -> PodSnapshot {
+        PodSnapshot {
             pod: key.parse().unwrap(),
             uid: Some(uid.into()),
             addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
@@ -176,11 +178,11 @@ mod tests {
         }
     }
 
-    fn told(key: &str, uid: &str, records: &[(&str, u64)]) -> RememberedChange {
+    fn told(key: &str, uid: &str, records: &[(&str, u64)]) -> SnapshotChange {
         pod(key, uid, records).into()
     }
 
-    fn one(changes: &[RememberedChange]) -> Vec<u8> {
+    fn one(changes: &[SnapshotChange]) -> Vec<u8> {
         let mut buffer = b"of before".to_vec();
         write(changes, &mut buffer).unwrap();
         buffer
@@ -192,7 +194,7 @@ mod tests {
         file
     }
 
-    fn kept(file: &[u8]) -> Vec<Remembered> {
+    fn kept(file: &[u8]) -> Vec<PodSnapshot> {
         let kept = read(file, boot()).unwrap();
         assert_eq!(kept.torn, 0);
         kept.remembered
@@ -200,19 +202,19 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_put_together() {
-        let forgets = RememberedChange {
+        let forgets = SnapshotChange {
             forgotten: vec![(
                 Arc::new("b.test".parse().unwrap()),
                 "203.0.113.7".parse().unwrap(),
             )],
             ..told("n/a", "1", &[("a.test", 9)])
         };
-        let anew = RememberedChange {
-            is_anew: true,
+        let anew = SnapshotChange {
+            is_reset: true,
             ..told("n/a", "2", &[("c.test", 4)])
         };
-        let gone = RememberedChange {
-            is_anew: true,
+        let gone = SnapshotChange {
+            is_reset: true,
             ..told("n/a", "1", &[])
         };
         let first = || {
@@ -269,8 +271,8 @@ mod tests {
         let whole = file(&changes);
         for length in 0..whole.len() {
             let Some(mut behind) = length.checked_sub(HEADER) else {
-                let problem = read(&whole[..length], boot()).unwrap_err();
-                assert_eq!(problem.reason(), "damaged", "{length} octets");
+                let error = read(&whole[..length], boot()).unwrap_err();
+                assert_eq!(error.reason(), "damaged", "{length} octets");
                 continue;
             };
             let is_whole = |change: &&Vec<u8>| {
@@ -304,12 +306,9 @@ mod tests {
                 "damaged"
             };
             match read(&flipped, boot()) {
-                Err(problem) => {
-                    let is_version_1 = bit / 8 == VERSION_AT && problem.reason() == "damaged";
-                    assert!(
-                        problem.reason() == expected || is_version_1,
-                        "bit {bit}: {problem}"
-                    );
+                Err(error) => {
+                    let is_version_1 = bit / 8 == VERSION_AT && error.reason() == "damaged";
+                    assert!(error.reason() == expected || is_version_1, "bit {bit}: {error}");
                 }
                 Ok(kept) => panic!("bit {bit}: {kept:?}"),
             }
@@ -321,10 +320,10 @@ mod tests {
         let other: BootId = "00000000-0000-4000-8000-000000000000".parse().unwrap();
         let log = file(&[one(&[told("n/a", "1", &[("a.test", 1)])])]);
         let former = vec![pod("n/a", "1", &[("a.test", 1)])];
-        let whole = format::seal(MAGIC, boot(), &former).unwrap();
+        let whole = format::encode(MAGIC, boot(), &former).unwrap();
         assert_eq!(kept(&whole), former, "what was written whole");
         for file in [&log, &whole] {
-            assert!(matches!(read(file, other), Err(Problem::OtherBoot)));
+            assert!(matches!(read(file, other), Err(StateError::OtherBoot)));
         }
         let mut newer = log.clone();
         newer[VERSION_AT] = 3;

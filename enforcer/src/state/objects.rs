@@ -1,8 +1,8 @@
-//! What the source said last, kept for a start at which it says nothing. Not the objects as they were understood but the
-//! texts that they came from: whoever reads them understands them as the source's are, with every diagnostic.
+//! Stores the last content of the source, for a start at which the source is unreadable. It stores the manifests' texts
+//! rather than parsed objects: reading them again gives the same diagnostics.
 //!
-//! Unlike records, texts mean the same after a boot, so the file is flushed to the disk and taken from another boot as
-//! well; whose *addresses* they name may have changed by then, and what reads them is told.
+//! Unlike records, texts stay valid after a boot, so the file is flushed to the disk and read in another boot as well.
+//! The pods' *addresses* may have changed by then; the reader is told.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,98 +18,105 @@ use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::boot::BootId;
-use super::file::{read_plain, replace};
-use super::format::{Problem, is_of, read_body, seal, unseal};
-use crate::metrics;
+use super::boot_id::BootId;
+use super::file::{read_regular_file, replace};
+use super::format::{StateError, decode, encode, is_of_boot, read_body};
+use super::metrics;
 
 const MAGIC: [u8; 8] = *b"egret/ob";
-/// The most that is kept; a source that says more is not kept, and that is told.
-pub const MOST_OCTETS: u64 = 256 * 1024 * 1024;
-/// From the beginning of one file to that of the next.
-const SPACING: Duration = Duration::from_secs(2);
+/// The largest file. A larger source is not stored, which is logged.
+pub const MAX_OCTETS: u64 = 256 * 1024 * 1024;
+/// The shortest time between two writes.
+const MIN_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The texts of a source, by file: what is in force of each comes from reading its texts one after the other.
-pub type Texts = BTreeMap<PathBuf, Vec<Arc<[u8]>>>;
+/// The texts of each file: parsing them in order gives what is in force.
+pub type ManifestTexts = BTreeMap<PathBuf, Vec<Arc<[u8]>>>;
 
-/// What a source said last in an earlier life.
+/// The source's content as the previous process stored it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
-    /// Each file's texts.
-    pub texts: Texts,
+pub struct StoredManifests {
+    /// The texts of each file.
+    pub texts: ManifestTexts,
     /// When it was written, in seconds since 1970.
     pub seconds: u64,
-    /// The machine was started since: addresses of its pods may be others'.
+    /// Whether it was written in another boot: addresses of its pods may be others'.
     pub is_of_other_boot: bool,
 }
 
-/// Takes what the source says.
+/// Sends the source's content to the writer thread.
 #[derive(Clone, Debug)]
-pub struct ObjectKeeper(Sender<Message>);
+pub struct ObjectWriter(Sender<Message>);
 
 enum Message {
-    Keep(Texts),
+    Keep(ManifestTexts),
     End,
 }
 
-/// A file of objects that is kept.
+/// A file of objects with its writer.
 #[derive(Debug, Default)]
-pub struct Objects {
-    /// What was known last, as far as the file can be taken.
-    pub known: Option<Known>,
-    /// Takes what the source says; none where nothing is kept.
-    pub keeper: Option<ObjectKeeper>,
-    /// Ends when the keeper was told to and everything is written.
-    pub writer: Option<JoinHandle<()>>,
+pub struct ObjectStore {
+    /// The stored content, if the file is valid.
+    pub stored: Option<StoredManifests>,
+    /// Stores new content; none without a file.
+    pub writer: Option<ObjectWriter>,
+    /// The writer thread. It ends after `ObjectWriter::end`, when everything is written.
+    pub thread: Option<JoinHandle<()>>,
 }
 
-impl Objects {
-    /// Reads the file and starts to keep it; what it keeps of another source than `root` does not count.
+impl ObjectStore {
+    /// Reads the file and starts the writer. Content of another source than `root` is ignored.
     ///
     /// # Errors
-    /// When there can be no thread.
+    ///
+    /// When no thread can be started.
     pub fn open(path: &Path, root: &Path) -> io::Result<Self> {
         let file = match BootId::read() {
             Ok(boot) => ObjectFile::new(path, root, boot),
             Err(error) => {
-                tell(path, &Problem::NoBoot(error.to_string()));
+                report_unusable(path, &StateError::NoBoot(error.to_string()));
                 return Ok(Self::default());
             }
         };
-        let known = file.read().unwrap_or_else(|problem| {
-            tell(path, &problem);
+        let stored = file.read().unwrap_or_else(|error| {
+            report_unusable(path, &error);
             None
         });
         let (sender, messages) = channel();
         let thread = std::thread::Builder::new().name("objects".to_owned());
-        let writer = thread.spawn(move || Writer { file, trouble: None }.work(&messages))?;
+        let thread = thread.spawn(move || {
+            Writer {
+                file,
+                last_error: None,
+            }
+            .work(&messages)
+        })?;
         Ok(Self {
-            known,
-            keeper: Some(ObjectKeeper(sender)),
-            writer: Some(writer),
+            stored,
+            writer: Some(ObjectWriter(sender)),
+            thread: Some(thread),
         })
     }
 }
 
-fn tell(path: &Path, problem: &Problem) {
-    metrics::state_problem(problem.reason());
-    tracing::warn!(path = %path.display(), reason = problem.reason(), %problem, "the file of objects is not used; without the source nothing is known");
+fn report_unusable(path: &Path, error: &StateError) {
+    metrics::count(error);
+    tracing::warn!(path = %path.display(), reason = error.reason(), %error, "the file of objects is not used; without the source nothing is known");
 }
 
-impl ObjectKeeper {
-    /// From now on the source says this.
-    pub fn keep(&self, texts: Texts) {
-        // A writer that is gone has told why.
+impl ObjectWriter {
+    /// Stores new content of the source.
+    pub fn store(&self, texts: ManifestTexts) {
+        // A writer that ended has logged why.
         drop(self.0.send(Message::Keep(texts)));
     }
 
-    /// Nothing more comes: what came last is written, and the writer ends.
+    /// Ends the writer after the last content is written.
     pub fn end(&self) {
         drop(self.0.send(Message::End));
     }
 }
 
-/// The file in which texts are kept.
+/// The file of objects.
 #[derive(Clone, Debug)]
 pub struct ObjectFile {
     path: PathBuf,
@@ -126,44 +133,46 @@ struct Body {
 }
 
 impl ObjectFile {
-    /// The one at `path`, of the folder `root`, in this boot.
+    /// The file at `path`, of the source `root`, in this boot.
     #[must_use]
     pub fn new(path: &Path, root: &Path, boot: BootId) -> Self {
         Self {
             path: path.to_owned(),
             root: root.to_owned(),
             boot,
-            most: MOST_OCTETS,
+            most: MAX_OCTETS,
         }
     }
 
-    /// What it keeps; none where there is no file.
+    /// Reads it; none if there is no file.
     ///
     /// # Errors
-    /// With why it is not to be taken.
-    pub fn read(&self) -> Result<Option<Known>, Problem> {
-        let Some(octets) = read_plain(&self.path, self.most)? else {
+    ///
+    /// Why it is not valid.
+    pub fn read(&self) -> Result<Option<StoredManifests>, StateError> {
+        let Some(octets) = read_regular_file(&self.path, self.most)? else {
             return Ok(None);
         };
-        let body: Body = read_body(unseal(MAGIC, &octets)?)?;
+        let body: Body = read_body(decode(MAGIC, &octets)?)?;
         if body.root != self.root.as_os_str().as_bytes() {
             let root = OsStr::from_bytes(&body.root).display();
-            return Err(Problem::Foreign(format!("of the source dir:{root}")));
+            return Err(StateError::Foreign(format!("of the source dir:{root}")));
         }
         let texts = |texts: Vec<Vec<u8>>| texts.into_iter().map(Arc::from).collect();
         let of_file = |(path, of_it): (Vec<u8>, _)| (PathBuf::from(OsStr::from_bytes(&path)), texts(of_it));
-        Ok(Some(Known {
+        Ok(Some(StoredManifests {
             texts: body.files.into_iter().map(of_file).collect(),
             seconds: body.seconds,
-            is_of_other_boot: !is_of(&octets, self.boot),
+            is_of_other_boot: !is_of_boot(&octets, self.boot),
         }))
     }
 
-    /// Puts another in its place, or leaves it as it is.
+    /// Replaces it atomically.
     ///
     /// # Errors
-    /// When it stays as it is.
-    pub fn write(&self, texts: &Texts, seconds: u64) -> Result<(), Problem> {
+    ///
+    /// When it stays as it was.
+    pub fn write(&self, texts: &ManifestTexts, seconds: u64) -> Result<(), StateError> {
         let octets_of = |path: &Path| path.as_os_str().as_bytes().to_vec();
         let files = texts
             .iter()
@@ -173,20 +182,20 @@ impl ObjectFile {
             seconds,
             files: files.collect(),
         };
-        replace(&self.path, &seal(MAGIC, self.boot, &body)?, self.most)
+        replace(&self.path, &encode(MAGIC, self.boot, &body)?, self.most)
     }
 }
 
 struct Writer {
     file: ObjectFile,
-    /// Why the last file could not be written.
-    trouble: Option<String>,
+    /// The error of the last write.
+    last_error: Option<String>,
 }
 
 impl Writer {
-    /// Writes what came last, and not more often than it should.
+    /// Writes the latest content, at most once per `MIN_INTERVAL`.
     fn work(mut self, messages: &Receiver<Message>) {
-        let mut waiting: Option<Texts> = None;
+        let mut waiting: Option<ManifestTexts> = None;
         let mut earliest = Timestamp::from_millis(0);
         loop {
             let came = match &waiting {
@@ -196,7 +205,7 @@ impl Writer {
             match came {
                 Ok(Message::Keep(texts)) => waiting = Some(texts),
                 Err(RecvTimeoutError::Timeout) => {
-                    earliest = clock::now().after(SPACING);
+                    earliest = clock::now().after(MIN_INTERVAL);
                     waiting = waiting.filter(|texts| !self.write(texts));
                 }
                 Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => {
@@ -209,82 +218,54 @@ impl Writer {
         }
     }
 
-    /// Whether it was written. What is wrong is counted each time and told once.
-    fn write(&mut self, texts: &Texts) -> bool {
-        let written = self.file.write(texts, seconds_now());
+    /// Returns whether it was written. Each error is counted; the same error is logged once.
+    fn write(&mut self, texts: &ManifestTexts) -> bool {
+        let written = self.file.write(texts, clock::since_epoch().as_secs());
         let path = self.file.path.display();
-        let trouble = written.err().map(|problem| {
-            metrics::state_problem(problem.reason());
-            problem.to_string()
+        let last_error = written.err().map(|error| {
+            metrics::count(&error);
+            error.to_string()
         });
-        match &trouble {
-            Some(problem) if self.trouble != trouble => {
-                tracing::warn!(%path, problem, "the file of objects stays as it is, and is tried again every other second");
+        match &last_error {
+            Some(error) if self.last_error != last_error => {
+                tracing::warn!(%path, error, "the file of objects stays as it is, and is tried again every other second");
             }
-            None if self.trouble.is_some() => tracing::info!(%path, "the file of objects is written again"),
+            None if self.last_error.is_some() => {
+                tracing::info!(%path, "the file of objects is written again")
+            }
             Some(_) | None => {}
         }
-        self.trouble = trouble;
-        self.trouble.is_none()
+        self.last_error = last_error;
+        self.last_error.is_none()
     }
 }
 
-#[allow(
-    clippy::disallowed_methods,
-    reason = "no decision depends on it: people are told how old the file is, across boots"
-)]
-fn seconds_now() -> u64 {
-    // A clock before 1970 is told as 1970.
-    std::time::SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
-}
-
-/// A moment for people, as in RFC 3339. Days become a date by the way of counting years from March, in eras of 400.
+/// A moment in seconds since 1970, as RFC 3339 writes it; what is later than the year 9999 is its end.
 #[must_use]
 pub fn date_of(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month < 3);
-    let (hour, minute, second) = (rest / 3_600, rest % 3_600 / 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    const LAST: u64 = 253_402_300_799;
+    let time = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));
+    humantime::format_rfc3339_seconds(time).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A file in a folder that goes with the test.
-    struct Kept(ObjectFile);
+    struct Folder(tempfile::TempDir);
 
-    impl Kept {
-        fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("egret-objects-{name}-{}", std::process::id()));
-            drop(std::fs::remove_dir_all(&folder));
-            Self(ObjectFile::new(
-                &folder.join("objects"),
-                Path::new("/m"),
-                BootId::read().unwrap(),
-            ))
+    impl Folder {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn file(&self) -> ObjectFile {
+            let path = self.0.path().join("new/objects");
+            ObjectFile::new(&path, Path::new("/m"), BootId::read().unwrap())
         }
     }
 
-    impl Drop for Kept {
-        fn drop(&mut self) {
-            drop(std::fs::remove_dir_all(self.0.path.parent().unwrap()));
-        }
-    }
-
-    fn texts() -> Texts {
+    fn texts() -> ManifestTexts {
         let text = |text: &str| Arc::from(text.as_bytes());
         [
             ("/m/a.yaml".into(), vec![text("a: 1"), text("a: [")]),
@@ -295,70 +276,61 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_also_in_another_boot() {
-        let kept = Kept::new("boots");
-        assert_eq!(kept.0.read().unwrap(), None);
-        kept.0.write(&texts(), 7).unwrap();
-        let known = kept.0.read().unwrap().unwrap();
+        let folder = Folder::new();
+        let file = folder.file();
+        assert_eq!(file.read().unwrap(), None);
+        file.write(&texts(), 7).unwrap();
+        let stored = file.read().unwrap().unwrap();
         assert_eq!(
-            (known.texts, known.seconds, known.is_of_other_boot),
+            (stored.texts, stored.seconds, stored.is_of_other_boot),
             (texts(), 7, false)
         );
         let other = "00000000-0000-4000-8000-000000000000".parse().unwrap();
         let later = ObjectFile {
             boot: other,
-            ..kept.0.clone()
+            ..file.clone()
         };
         assert!(later.read().unwrap().unwrap().is_of_other_boot);
     }
 
     #[test]
     fn what_is_damaged_too_large_of_another_source_or_a_file_of_records_is_not_read() {
-        let kept = Kept::new("damaged");
+        let folder = Folder::new();
+        let file = folder.file();
         let reason = |file: &ObjectFile| file.read().map(|_| ()).unwrap_err().reason();
-        kept.0.write(&texts(), 7).unwrap();
+        file.write(&texts(), 7).unwrap();
         let elsewhere = ObjectFile {
             root: "/n".into(),
-            ..kept.0.clone()
+            ..file.clone()
         };
         let small = ObjectFile {
             most: 50,
-            ..kept.0.clone()
+            ..file.clone()
         };
         assert_eq!((reason(&elsewhere), reason(&small)), ("foreign", "size"));
         assert_eq!(small.write(&texts(), 8).unwrap_err().reason(), "size");
-        let mut octets = std::fs::read(&kept.0.path).unwrap();
+        let mut octets = std::fs::read(&file.path).unwrap();
         *octets.last_mut().unwrap() ^= 1;
-        std::fs::write(&kept.0.path, &octets).unwrap();
-        assert_eq!(reason(&kept.0), "damaged");
+        std::fs::write(&file.path, &octets).unwrap();
+        assert_eq!(reason(&file), "damaged");
         octets[8] = 2;
-        std::fs::write(&kept.0.path, &octets).unwrap();
-        assert_eq!(reason(&kept.0), "version");
-        std::fs::write(&kept.0.path, super::super::log::header(kept.0.boot)).unwrap();
-        assert_eq!(reason(&kept.0), "damaged");
+        std::fs::write(&file.path, &octets).unwrap();
+        assert_eq!(reason(&file), "version");
+        std::fs::write(&file.path, super::super::log::header(file.boot)).unwrap();
+        assert_eq!(reason(&file), "damaged");
     }
 
     #[test]
-    fn when_the_keeper_ends_what_came_last_is_in_the_file() {
-        let kept = Kept::new("end");
-        let objects = Objects::open(&kept.0.path, &kept.0.root).unwrap();
-        let keeper = objects.keeper.unwrap();
-        keeper.keep(texts());
-        keeper.keep(Texts::new());
-        keeper.keep(texts());
-        keeper.end();
-        objects.writer.unwrap().join().unwrap();
-        assert_eq!(kept.0.read().unwrap().unwrap().texts, texts());
-    }
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (seconds, date) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_251_199, "2024-02-29T23:59:59Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            assert_eq!(date_of(seconds), date);
-        }
+    fn the_last_state_is_in_the_file_when_the_writer_ended() {
+        let folder = Folder::new();
+        let file = folder.file();
+        let objects = ObjectStore::open(&file.path, &file.root).unwrap();
+        let writer = objects.writer.unwrap();
+        writer.store(texts());
+        writer.store(ManifestTexts::new());
+        writer.store(texts());
+        writer.end();
+        objects.thread.unwrap().join().unwrap();
+        assert_eq!(file.read().unwrap().unwrap().texts, texts());
     }
 }

@@ -1,8 +1,8 @@
-//! A folder of manifests, watched: for a laptop, a demo, a host without Kubernetes.
+//! Watches a folder of manifests: for a laptop, a demo, a host without Kubernetes.
 //!
-//! The kernel tells when something happens there; then the whole folder is looked at, by names, sizes and times. So it
-//! is from time to time when the kernel tells nothing: that also sees what mounts, links that lead elsewhere and other
-//! machines do. A file that nobody is known to have finished has to be still for a moment before it counts.
+//! After an inotify event the whole folder is scanned by names, sizes and times. It is also scanned periodically, which
+//! finds changes behind mounts and links, and by other machines. A changed file that is not known to be complete must
+//! be stable for a moment before it is read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,140 +18,144 @@ use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
+use super::deny_all;
 use crate::engine::{Input, SourceState};
-use crate::state::{Known, ObjectKeeper, Texts, date_of};
+use crate::state::{ManifestTexts, ObjectWriter, StoredManifests, date_of};
 
-mod news;
+mod watcher;
 mod scan;
 mod file;
-mod reading;
+mod parse;
 mod merge;
-mod closed;
 
-use file::{File, octets_of};
-use news::News;
-use reading::{Octets, TOGETHER, Understood, understand};
+use file::{ManifestFile, read_limited};
+use parse::{CHUNK, FileBytes, ParsedFile, parse_all};
 use scan::{Fingerprint, scan};
+use watcher::FolderWatcher;
 
-/// How long it must have been still, unless all that changed is known to be whole: an editor writes in several steps.
-const STILL: Duration = Duration::from_millis(40);
-/// How long at start a folder that cannot be read is waited for, before what it said in an earlier life counts.
+/// How long changed files must be stable, unless all are known to be complete: an editor writes in several steps.
+const STABLE_FOR: Duration = Duration::from_millis(40);
+/// How long an unreadable folder is waited for at start, before the stored objects are used.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The files that there are, and how they look from outside.
-type Found = BTreeMap<PathBuf, Fingerprint>;
+/// The files of a scan.
+type Snapshot = BTreeMap<PathBuf, Fingerprint>;
 
 /// A watched folder.
 #[derive(Debug)]
 pub struct Directory {
     root: PathBuf,
-    files: BTreeMap<PathBuf, File>,
-    told: BTreeMap<EntityKey, Arc<Entity>>,
+    files: BTreeMap<PathBuf, ManifestFile>,
+    published: BTreeMap<EntityKey, Arc<Entity>>,
     shared: Shared,
     state: SourceState,
-    reported: Vec<(Severity, String)>,
-    /// What it said in an earlier life, until it counts or the folder speaks.
-    known: Option<Known>,
-    keeper: Option<ObjectKeeper>,
-    kept: Texts,
-    /// When it was first found that the folder cannot be read.
-    silent_since: Option<Timestamp>,
+    logged: Vec<(Severity, String)>,
+    /// The stored objects, until they are used or the folder is read.
+    stored: Option<StoredManifests>,
+    writer: Option<ObjectWriter>,
+    stored_texts: ManifestTexts,
+    /// Since when the folder is unreadable.
+    unreadable_since: Option<Timestamp>,
 }
 
 impl Directory {
-    /// The folder, not looked at yet.
+    /// The folder, before the first scan.
     #[must_use]
     pub fn new(root: PathBuf) -> Self {
         Self {
             root,
             files: BTreeMap::new(),
-            told: BTreeMap::new(),
+            published: BTreeMap::new(),
             shared: Shared::default(),
             state: SourceState::default(),
-            reported: Vec::new(),
-            known: None,
-            keeper: None,
-            kept: Texts::new(),
-            silent_since: None,
+            logged: Vec::new(),
+            stored: None,
+            writer: None,
+            stored_texts: ManifestTexts::new(),
+            unreadable_since: None,
         }
     }
 
-    /// What the folder said in an earlier life counts until it can be read, and what it says is kept for a later one.
+    /// Uses stored objects until the folder can be read, and stores its content.
     #[must_use]
-    pub fn keeping(self, known: Option<Known>, keeper: Option<ObjectKeeper>) -> Self {
+    pub fn with_store(self, stored: Option<StoredManifests>, writer: Option<ObjectWriter>) -> Self {
         Self {
-            known,
-            keeper,
+            stored,
+            writer,
             ..self
         }
     }
 
-    /// Tells the engine what is there and what changes, until the engine ends.
+    /// Sends objects and changes to the engine, until the engine ends.
     pub async fn watch(mut self, engine: mpsc::Sender<Input>) {
-        let mut news = News::open();
+        let mut watcher = FolderWatcher::open();
         loop {
-            let looked = match scan(&self.root, &mut news) {
-                Ok(found) => self.settled(found, &mut news).await,
+            let looked = match scan(&self.root, &mut watcher) {
+                Ok(found) => self.wait_until_stable(found, &mut watcher).await,
                 Err(reason) => Err(reason),
             };
             match looked {
                 Err(reason) => {
                     let is_news = self.is_unreadable(reason);
-                    let known = self.fall_back(clock::now());
-                    let is_due = is_news || known.is_some();
-                    if is_due && self.send(&engine, known.unwrap_or_default()).await.is_err() {
+                    let stored = self.use_stored(clock::now());
+                    let is_due = is_news || stored.is_some();
+                    if is_due && self.send(&engine, stored.unwrap_or_default()).await.is_err() {
                         return;
                     }
                 }
-                Ok(found) if self.is_due(&found, &news) => {
-                    let inputs = self.take(&found, &mut news);
+                Ok(found) if self.has_changes(&found, &watcher) => {
+                    let inputs = self.reload(&found, &mut watcher);
                     if self.send(&engine, inputs).await.is_err() {
                         return;
                     }
                 }
                 Ok(_unchanged) => {}
             }
-            news.wait(self.state.unreadable.is_none()).await;
+            watcher.wait(self.state.unreadable.is_none()).await;
         }
     }
 
-    fn is_due(&self, found: &Found, news: &News) -> bool {
+    fn has_changes(&self, found: &Snapshot, watcher: &FolderWatcher) -> bool {
         let now = clock::now();
-        let is_other = |(path, fingerprint): (&PathBuf, &_)| {
-            self.is_other(path, fingerprint) && !news.is_half(path, now)
+        let has_changed = |(path, fingerprint): (&PathBuf, &_)| {
+            self.has_changed(path, fingerprint) && !watcher.is_being_written(path, now)
         };
         !self.state.is_complete
             || self.state.unreadable.is_some()
-            || news.names_any()
-            || found.iter().any(is_other)
+            || watcher.has_complete_files()
+            || found.iter().any(has_changed)
             || self.files.keys().any(|path| !found.contains_key(path))
     }
 
-    fn is_other(&self, path: &Path, fingerprint: &Fingerprint) -> bool {
-        self.files.get(path).and_then(File::fingerprint) != Some(*fingerprint)
+    fn has_changed(&self, path: &Path, fingerprint: &Fingerprint) -> bool {
+        self.files.get(path).and_then(ManifestFile::fingerprint) != Some(*fingerprint)
     }
 
-    /// Looks again until two looks see the same, if something changed of which it is not known that it is whole.
-    async fn settled(&self, mut found: Found, news: &mut News) -> Result<Found, String> {
+    /// Scans until two scans are equal, if a changed file is not known to be complete.
+    async fn wait_until_stable(
+        &self,
+        mut found: Snapshot,
+        watcher: &mut FolderWatcher,
+    ) -> Result<Snapshot, String> {
         let now = clock::now();
         let is_swapped = |path: &PathBuf, fingerprint: &Fingerprint| {
-            let before = self.files.get(path).and_then(File::fingerprint);
+            let before = self.files.get(path).and_then(ManifestFile::fingerprint);
             self.state.is_complete && fingerprint.is_other_target(before)
         };
         let is_finished = |(path, fingerprint): (&PathBuf, &Fingerprint)| {
-            !self.is_other(path, fingerprint)
-                || news.is_whole(path)
-                || news.is_half(path, now)
+            !self.has_changed(path, fingerprint)
+                || watcher.is_complete_file(path)
+                || watcher.is_being_written(path, now)
                 || is_swapped(path, fingerprint)
         };
         if found.iter().all(is_finished) {
             return Ok(found);
         }
-        // A folder that never rests is taken as it is: each file that is whole counts.
+        // A folder that never rests is read as it is: each complete file counts.
         for _ in 0..25 {
-            tokio::time::sleep(STILL).await;
-            news.hear();
-            let again = scan(&self.root, news)?;
+            tokio::time::sleep(STABLE_FOR).await;
+            watcher.read_events();
+            let again = scan(&self.root, watcher)?;
             if again == found {
                 break;
             }
@@ -166,7 +170,7 @@ impl Directory {
         }
         let meanwhile = if self.state.is_complete {
             "what it said before stays in force"
-        } else if self.known.is_some() {
+        } else if self.stored.is_some() {
             "what the kernel holds of an earlier enforcer stays in force; where that is nothing, what the folder said last comes into force in a second"
         } else if self.state.known_at.is_some() {
             "what was known stays in force"
@@ -178,65 +182,66 @@ impl Directory {
         true
     }
 
-    /// The events by which what was known comes to count, once, when the folder was waited for.
-    fn fall_back(&mut self, now: Timestamp) -> Option<Vec<Event>> {
-        let since = *self.silent_since.get_or_insert(now);
+    /// The events that apply the stored objects, once, when the folder was unreadable for long enough.
+    fn use_stored(&mut self, now: Timestamp) -> Option<Vec<Event>> {
+        let since = *self.unreadable_since.get_or_insert(now);
         if now.since(since) < PATIENCE || is_off(Switch::KeepObjects) {
             return None;
         }
-        let known = self.known.take()?;
-        self.recall(&known);
+        let stored = self.stored.take()?;
+        self.load_stored(&stored);
         let mut merged = merge::merge(&self.files);
-        if known.is_of_other_boot {
-            let closing = closed::to_all().map(|(key, entity)| (key, Arc::new(entity)));
+        if stored.is_of_other_boot {
+            let closing = deny_all::deny_all_policy().map(|(key, entity)| (key, Arc::new(entity)));
             merged.entities.extend(closing);
         }
-        let events = merge::events(&self.told, &merged.entities);
-        self.told = merged.entities;
-        let at = date_of(known.seconds);
-        tracing::warn!(folder = %self.root.display(), at, objects = self.told.len(), other_boot = known.is_of_other_boot, "what the folder said last counts until it can be read");
+        let events = merge::events(&self.published, &merged.entities);
+        self.published = merged.entities;
+        let at = date_of(stored.seconds);
+        tracing::warn!(folder = %self.root.display(), at, objects = self.published.len(), other_boot = stored.is_of_other_boot, "what the folder said last counts until it can be read");
         self.state.known_at = Some(at);
-        self.state.is_closed = known.is_of_other_boot;
+        self.state.is_closed = stored.is_of_other_boot;
         Some(events)
     }
 
-    fn recall(&mut self, known: &Known) {
-        let recalled =
-            |(path, texts): (&PathBuf, &Vec<_>)| (path.clone(), File::known(path, texts, &mut self.shared));
-        self.files = known.texts.iter().map(recalled).collect();
+    fn load_stored(&mut self, stored: &StoredManifests) {
+        let recalled = |(path, texts): (&PathBuf, &Vec<_>)| {
+            (path.clone(), ManifestFile::stored(path, texts, &mut self.shared))
+        };
+        self.files = stored.texts.iter().map(recalled).collect();
     }
 
-    /// Hands over what the files say, where that is not what was handed over.
-    fn keep(&mut self) {
-        let Some(keeper) = &self.keeper else {
+    /// Stores the texts of all files, if they changed.
+    fn store_texts(&mut self) {
+        let Some(writer) = &self.writer else {
             return;
         };
-        let texts = |(path, file): (&PathBuf, &File)| (path.clone(), file.texts().to_vec());
-        let kept: Texts = self.files.iter().map(texts).collect();
-        if kept != self.kept {
-            keeper.keep(kept.clone());
-            self.kept = kept;
+        let texts = |(path, file): (&PathBuf, &ManifestFile)| (path.clone(), file.texts().to_vec());
+        let stored_texts: ManifestTexts = self.files.iter().map(texts).collect();
+        if stored_texts != self.stored_texts {
+            writer.store(stored_texts.clone());
+            self.stored_texts = stored_texts;
         }
     }
 
-    /// Reads what changed; returns the events that follow. What is being written is as it was before.
-    fn take(&mut self, found: &Found, news: &mut News) -> Vec<Event> {
-        if let Some(known) = self.known.take() {
-            // A file that cannot be taken now goes on saying what it said.
-            self.recall(&known);
+    /// Reads changed files and returns the events. A file that is being written keeps its last content.
+    fn reload(&mut self, found: &Snapshot, watcher: &mut FolderWatcher) -> Vec<Event> {
+        if let Some(stored) = self.stored.take() {
+            // A file that is invalid now keeps its stored content.
+            self.load_stored(&stored);
         }
         self.files.retain(|path, _| found.contains_key(path));
         let is_due = |(path, fingerprint): &(&PathBuf, &Fingerprint)| {
-            self.is_other(path, fingerprint) || news.is_whole(path)
+            self.has_changed(path, fingerprint) || watcher.is_complete_file(path)
         };
         let due: Vec<(&PathBuf, &Fingerprint)> = found.iter().filter(is_due).collect();
-        for together in due.chunks(TOGETHER) {
-            self.read(together, news);
+        for together in due.chunks(CHUNK) {
+            self.read(together, watcher);
         }
-        news.was_taken();
+        watcher.clear_complete();
         let merged = merge::merge(&self.files);
-        let events = merge::events(&self.told, &merged.entities);
-        self.told = merged.entities;
+        let events = merge::events(&self.published, &merged.entities);
+        self.published = merged.entities;
         self.state = SourceState {
             is_complete: true,
             unreadable: None,
@@ -247,48 +252,49 @@ impl Directory {
             diagnostics: merged.severities,
         };
         self.log(&merged.lines);
-        self.keep();
+        self.store_texts();
         events
     }
 
-    /// Reads files, but those that somebody is heard to write until they were read: that is told when it is over.
-    fn read(&mut self, due: &[(&PathBuf, &Fingerprint)], news: &mut News) {
+    /// Reads files, except those that are written to until they were read: these are reported when they are closed.
+    /// inotify is asked after each read, so no write is missed.
+    fn read(&mut self, due: &[(&PathBuf, &Fingerprint)], watcher: &mut FolderWatcher) {
         let mut whole = Vec::with_capacity(due.len());
         for (path, fingerprint) in due {
-            let octets = octets_of(path);
-            news.hear();
-            if !news.is_half(path, clock::now()) {
-                whole.push(Octets {
+            let octets = read_limited(path);
+            watcher.read_events();
+            if !watcher.is_being_written(path, clock::now()) {
+                whole.push(FileBytes {
                     path: (*path).clone(),
                     fingerprint: **fingerprint,
                     octets,
                 });
             }
         }
-        for Understood {
+        for ParsedFile {
             path,
             fingerprint,
             content,
-        } in understand(whole)
+        } in parse_all(whole)
         {
             let file = self.files.entry(path.clone()).or_default();
-            file.take(&path, content, fingerprint, &mut self.shared);
-            if self.keeper.is_none() {
+            file.update(&path, content, fingerprint, &mut self.shared);
+            if self.writer.is_none() {
                 file.forget_texts();
             }
         }
     }
 
-    /// Says each thing once, as long as it stays the same.
+    /// Logs each diagnostic once.
     fn log(&mut self, lines: &[(Severity, String)]) {
-        for (severity, line) in lines.iter().filter(|line| !self.reported.contains(line)) {
+        for (severity, line) in lines.iter().filter(|line| !self.logged.contains(line)) {
             match severity {
                 Severity::Error => tracing::error!("{line}"),
                 Severity::Warning => tracing::warn!("{line}"),
                 Severity::Info => tracing::info!("{line}"),
             }
         }
-        self.reported = lines.to_vec();
+        self.logged = lines.to_vec();
     }
 
     async fn send(
@@ -304,7 +310,7 @@ impl Directory {
     }
 }
 
-/// Whether a file holds manifests, by its name.
+/// Whether a file holds manifests, by its extension.
 fn is_manifest(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     extension.is_some_and(|extension| ["yaml", "yml", "json"].contains(&extension))

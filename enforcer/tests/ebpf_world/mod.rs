@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use egret_enforcer::backend::ebpf::{Ebpf, Options};
-use egret_enforcer::backend::{Backend, Decider, Standing};
+use egret_enforcer::backend::{Backend, Decider, SyncStatus};
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{
-    Audit, Batch, Breadth, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch, PodRules,
-    PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
+    Audit, Batch, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, Origin, PeerMatch,
+    PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
@@ -93,12 +93,12 @@ impl World {
     }
 
     /// Asserts that nothing is pending.
-    pub(crate) fn settled(&self, standing: &Standing) {
+    pub(crate) fn settled(&self, standing: &SyncStatus) {
         assert_eq!(
             *standing,
-            Standing {
+            SyncStatus {
                 repaired: standing.repaired.clone(),
-                ..Standing::default()
+                ..SyncStatus::default()
             }
         );
     }
@@ -618,11 +618,11 @@ pub(crate) fn egress(tiers: Vec<TierRules>) -> DirectionRules {
     DirectionRules { tiers }
 }
 
-pub(crate) fn tier(tier: Tier, rules: Vec<Rule>, otherwise: Otherwise) -> TierRules {
+pub(crate) fn tier(tier: Tier, rules: Vec<Rule>, otherwise: DefaultAction) -> TierRules {
     TierRules {
         tier,
         rules,
-        otherwise,
+        default_action: otherwise,
     }
 }
 

@@ -2,12 +2,12 @@
 //! it must not be in force: a list that is not held whole would deny too little, and somebody else's would allow what is in it.
 
 use egret_enforcer::backend::netfilter::names;
-use egret_enforcer::backend::{Backend as _, Pending, Standing};
+use egret_enforcer::backend::{Backend as _, Pending, SyncStatus};
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::fault_points::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{Batch, Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{Batch, DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};
 use nix::errno::Errno;
 
 use crate::node::{Node, Probe, hold_settled};
@@ -73,12 +73,12 @@ fn a_list_of_somebody_else_in_the_place_of_ours_is_asked_by_nobody() {
 
 fn over_a_list() -> Batch {
     let change = Change::new().set("list", SetKind::Addresses, &[(address(LISTED), None)]);
-    let denied = by_the_list("a", "10.0.0.1", Action::Deny, Otherwise::NextTier);
-    let allowed = by_the_list("b", "10.0.0.2", Action::Allow, Otherwise::Deny);
+    let denied = by_the_list("a", "10.0.0.1", Action::Deny, DefaultAction::NextTier);
+    let allowed = by_the_list("b", "10.0.0.2", Action::Allow, DefaultAction::Deny);
     change.rules(denied).rules(allowed).0
 }
 
-fn by_the_list(name: &str, own: &str, action: Action, otherwise: Otherwise) -> PodRules {
+fn by_the_list(name: &str, own: &str, action: Action, otherwise: DefaultAction) -> PodRules {
     let rules = vec![rule(action, PeerMatch::In(set("list")), PortMatch::Any)];
     pod(
         name,
@@ -101,7 +101,7 @@ fn probes() -> [Probe; 4] {
     [one[0], one[1], other[0], other[1]]
 }
 
-fn hold_refused(standing: &Standing, reason: &str) {
+fn hold_refused(standing: &SyncStatus, reason: &str) {
     let is_said = |pending: &Pending| matches!(pending, Pending::Refused(said) if said.contains(reason));
     assert_eq!(standing.pending.len(), 2, "{standing:?}");
     assert!(standing.pending.values().all(is_said), "{standing:?}");

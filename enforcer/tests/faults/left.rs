@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::names;
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::fault_points::{Plan, Planned, Step, Taken};
 use egret_kernel::ipset::IpSets;
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::rules::{Batch, SetKind};

@@ -6,10 +6,10 @@ use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::netfilter::cleanup;
 use egret_enforcer::backend::netfilter::{MOST_MEMBERS, Netfilter, NftWriter, names};
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned};
+use egret_kernel::fault_points::{Plan, Planned};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{Batch, Otherwise, PeerMatch, PortMatch, SetKind};
+use egret_policies::rules::{Batch, DefaultAction, PeerMatch, PortMatch, SetKind};
 use nix::errno::Errno;
 
 use crate::node::{Node, Probe, hold_settled};
@@ -137,7 +137,7 @@ fn pod_may(number: u8) -> Change {
     let name = format!("n{number}");
     let to = network(&format!("10.0.{number}.0/24"));
     let allow = rule(Action::Allow, PeerMatch::In(set(&name)), PortMatch::Any);
-    let isolated = tier(Tier::NetworkPolicy, vec![allow], Otherwise::Deny);
+    let isolated = tier(Tier::NetworkPolicy, vec![allow], DefaultAction::Deny);
     let rules = pod("a", &["10.0.0.1"], vec![isolated], Vec::new());
     Change::new()
         .set(&name, SetKind::Networks, &[(to, None)])
@@ -232,9 +232,9 @@ fn behind_refusals_ever_more_changes_are_not_tried_by_netlink() {
     });
 }
 
-/// The operator's way back: what is in force is the same.
+/// What is in force is the same, whoever writes it.
 #[test]
-fn the_programs_write_everything_where_that_is_wished() {
+fn netlink_and_the_programs_write_the_same() {
     on_a_node(|node, batch| {
         let by = |writer| {
             let mut backend = node.backend().with_nft_writer(writer);

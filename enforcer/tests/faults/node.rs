@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use egret_enforcer::backend::netfilter::{Netfilter, names};
-use egret_enforcer::backend::{Backend as _, Standing};
+use egret_enforcer::backend::{Backend as _, SyncStatus};
 use egret_kernel::conntrack::Conntrack;
 use egret_kernel::ipset::{IpSets, SetListing};
 use egret_kernel::iptables::{Flavour, IpTables};
@@ -96,7 +96,7 @@ pub(crate) struct Flow {
 }
 
 /// Nothing is left to be done.
-pub(crate) fn hold_settled(standing: &Standing) {
+pub(crate) fn hold_settled(standing: &SyncStatus) {
     assert!(
         standing.pending.is_empty() && !standing.wants_retry(),
         "{standing:?}"
@@ -147,7 +147,7 @@ impl Node {
     }
 
     /// A life that begins with this batch, and how it stands then.
-    pub(crate) fn start(&self, batch: &Batch) -> (Netfilter, Standing) {
+    pub(crate) fn start(&self, batch: &Batch) -> (Netfilter, SyncStatus) {
         let mut backend = self.backend();
         backend.adopt(NOW).unwrap();
         let standing = backend.apply(batch, NOW);
@@ -228,7 +228,7 @@ impl Node {
     /// All that the kernel holds.
     pub(crate) fn holds(&self) -> Held {
         let mut held = Held::default();
-        for family in Family::BOTH {
+        for family in Family::ALL {
             let program = match family {
                 Family::V4 => "iptables",
                 Family::V6 => "ip6tables",

@@ -1,11 +1,13 @@
 //! What the kernel refuses concerns the pods that need it: they are closed, the others go on, and it is tried again.
 
-use egret_enforcer::backend::{Backend, Pending, Standing};
+use std::time::Duration;
+
+use egret_enforcer::backend::{Backend, Pending, SyncStatus};
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::fault_points::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::{Flavour, IpTables};
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{Batch, Otherwise, PeerMatch, PodRules, PortMatch, SetKind};
+use egret_policies::rules::{Batch, DefaultAction, PeerMatch, PodRules, PortMatch, SetKind};
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 use nix::errno::Errno;
@@ -13,7 +15,9 @@ use nix::errno::Errno;
 use egret_enforcer::backend::netfilter::names;
 
 use crate::node::{Node, Probe, hold_settled};
-use crate::node_world::{Change, NOW, address, in_fresh_namespace, pod, range, rule, run, set, tier};
+use crate::node_world::{
+    Change, NOW, address, in_fresh_namespace, pod, range, rule, run, seconds, set, tier,
+};
 use crate::stories;
 use crate::wires::What;
 
@@ -152,6 +156,60 @@ fn a_set_that_is_full_is_said_and_made_anew_with_room() {
     });
 }
 
+/// ENOSPC for a third record: only its pod waits, until one of the others has expired.
+#[test]
+fn a_full_set_keeps_out_a_pods_new_record_alone_until_there_is_room() {
+    let ends = |at| Some(seconds(at));
+    let may_reach = |number: u8, list| {
+        let allow = rule(
+            Action::Allow,
+            PeerMatch::In(set(list)),
+            range(Transport::Tcp, 80, 80),
+        );
+        let tier = tier(Tier::NetworkPolicy, vec![allow], DefaultAction::Deny);
+        let own = format!("10.0.0.{number}");
+        pod(&format!("pod-{number}"), &[&own], vec![tier], Vec::new())
+    };
+    for flavour in Flavour::BOTH {
+        in_fresh_namespace(move || {
+            let node = Node::new(flavour);
+            let mut backend = node.backend().with_members_per_set(2);
+            backend.adopt(NOW).unwrap();
+            let first = [
+                (address("203.0.113.7"), ends(60)),
+                (address("203.0.113.8"), ends(2)),
+            ];
+            let change = Change::new()
+                .set("names 1", SetKind::Records, &first)
+                .set("names 2", SetKind::Records, &[])
+                .rules(may_reach(1, "names 1"))
+                .rules(may_reach(2, "names 2"));
+            hold_settled(&backend.apply(&change.0, NOW));
+            let new = [(address("203.0.113.9"), ends(60))];
+            let change = Change::new()
+                .members("names 1", &new, &[])
+                .members("names 2", &new, &[]);
+            let standing = backend.apply(&change.0, NOW);
+            let pending: Vec<String> = standing.pending.keys().map(ToString::to_string).collect();
+            assert_eq!(pending, ["default/pod-1"], "{standing:?}");
+            assert!(format!("{standing:?}").contains("it is full"), "{standing:?}");
+            let probes =
+                [("1", "203.0.113.7"), ("1", "203.0.113.9"), ("2", "203.0.113.9")].map(|(number, to)| {
+                    Probe {
+                        through: if number == "1" { "veth-1" } else { "veth-2" },
+                        from: if number == "1" { "10.0.0.1" } else { "10.0.0.2" },
+                        to,
+                        what: What::Tcp(80),
+                    }
+                });
+            assert_eq!(node.ask(&probes), [true, false, true]);
+            std::thread::sleep(Duration::from_secs(3));
+            hold_settled(&backend.reconcile(seconds(3)));
+            assert_eq!(node.ask(&probes), [true, true, true]);
+        });
+    }
+}
+
 /// No pod waits for what only the rules for clients outside name: they are closed, and that is said and tried again.
 #[test]
 fn what_only_the_rules_for_clients_outside_name_is_closed_and_tried_again() {
@@ -202,7 +260,7 @@ fn what_comes_to_what_is_denied_to_clients_outside_is_closed_and_tried_again() {
     }
 }
 
-fn hold_refused_to_clients(standing: &Standing) {
+fn hold_refused_to_clients(standing: &SyncStatus) {
     let said = standing.refused.as_deref().unwrap_or_default();
     assert!(
         said.starts_with("rules for clients outside are closed: ") && said.contains("ENOMEM"),
@@ -219,7 +277,7 @@ fn what_only_rules_in_audit_name_is_tried_again() {
         let node = Node::new(Flavour::Nft);
         let mut rules = pod("a", &["10.0.0.1"], Vec::new(), Vec::new());
         let denied = rule(Action::Deny, PeerMatch::In(set("r")), PortMatch::Any);
-        rules.audit.egress.tiers = vec![tier(Tier::Admin, vec![denied], Otherwise::NextTier)];
+        rules.audit.egress.tiers = vec![tier(Tier::Admin, vec![denied], DefaultAction::NextTier)];
         let member = (address("10.0.1.5"), None);
         let change = Change::new().set("r", SetKind::Addresses, &[member]).rules(rules);
         let planned = Planned::here(Plan::Refuse(no_memory_for_members));
@@ -496,7 +554,7 @@ fn own_sets(node: &Node) -> Vec<String> {
 fn sets_of(all: [&str; 2]) -> Vec<String> {
     let each = all
         .into_iter()
-        .flat_map(|name| Family::BOTH.map(|family| names::set(set(name), family)));
+        .flat_map(|name| Family::ALL.map(|family| names::set(set(name), family)));
     let mut names: Vec<String> = each.map(|name| name.as_str().to_owned()).collect();
     names.sort();
     names
@@ -507,7 +565,7 @@ fn denied_by(port: PortMatch, name: &str, own: &str, lists: [&str; 2]) -> PodRul
     pod(
         name,
         &[own],
-        vec![tier(Tier::Admin, denied.to_vec(), Otherwise::NextTier)],
+        vec![tier(Tier::Admin, denied.to_vec(), DefaultAction::NextTier)],
         Vec::new(),
     )
 }
@@ -521,7 +579,7 @@ fn denied_ports(name: &str, own: &str, port: u16) -> PodRules {
     pod(
         name,
         &[own],
-        vec![tier(Tier::Admin, vec![denied], Otherwise::NextTier)],
+        vec![tier(Tier::Admin, vec![denied], DefaultAction::NextTier)],
         Vec::new(),
     )
 }
@@ -543,7 +601,7 @@ fn each_alone_and_in_a_chain_of_all() -> impl Iterator<Item = (Flavour, PortMatc
     flavours.flat_map(|flavour| alone_and_in_a_chain_of_all().map(|port| (flavour, port)))
 }
 
-fn hold_refused(standing: &Standing, reason: &str) {
+fn hold_refused(standing: &SyncStatus, reason: &str) {
     let pending: Vec<_> = standing.pending.iter().collect();
     let [(pod, Pending::Refused(said))] = pending.as_slice() else {
         panic!("{standing:?}");

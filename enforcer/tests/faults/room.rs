@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use egret_enforcer::backend::Backend as _;
 use egret_enforcer::backend::netfilter::{Netfilter, names};
-use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::fault_points::{Plan, Planned, Step, Taken};
 use egret_kernel::ipset::IpSets;
 use egret_kernel::iptables::Flavour;
 use egret_policies::rules::Batch;

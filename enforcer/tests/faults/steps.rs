@@ -10,7 +10,7 @@ use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::netfilter::Netfilter;
 use egret_enforcer::backend::netfilter::cleanup;
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::fault_points::{Plan, Planned, Step, Taken};
 use egret_kernel::iptables::Flavour;
 use egret_policies::rules::Batch;
 use egret_shared::time::Timestamp;
@@ -231,7 +231,7 @@ impl Stage {
                 for batch in &self.back {
                     life.apply(batch, self.now);
                 }
-                life.ask_and_end();
+                life.search_and_end();
                 life
             }
             None => {
@@ -284,7 +284,7 @@ impl Stage {
         }
         self.hold_open(&format!("{name}, in the gap"), &open.to_stay);
         let mut next = begin(&self.node, &self.new.batches, self.now);
-        next.ask_and_end();
+        next.search_and_end();
         self.hold_open(&format!("{name}, in the next life"), &open.to_stay);
         for flow in &open.to_end {
             assert!(
@@ -302,7 +302,7 @@ impl Stage {
         assert_eq!(self.node.ask(&self.probes), self.new.verdicts, "{name}");
         let planned = Planned::here(Plan::Nothing);
         let standing = next.reconcile(self.now);
-        assert_eq!(standing, egret_enforcer::backend::Standing::default(), "{name}");
+        assert_eq!(standing, egret_enforcer::backend::SyncStatus::default(), "{name}");
         let taken = planned.taken();
         // What is left of a record's time is known to a second, so it may be said once more.
         let is_nothing = taken
@@ -353,7 +353,7 @@ fn apply(backend: &mut Netfilter, batches: &[Batch], now: Timestamp, planned: &P
             return;
         }
     }
-    backend.ask_and_end();
+    backend.search_and_end();
 }
 
 /// Every number of steps at which a life may end. Both families are written side by side: either may be first.
@@ -374,7 +374,7 @@ fn cuts(taken: &[Taken]) -> Vec<Cut> {
 }
 
 fn counts(taken: &[Taken]) -> Cut {
-    let families = Family::BOTH.map(Step::Rules);
+    let families = Family::ALL.map(Step::Rules);
     let mut counts: Cut = [Step::Sets, families[0], families[1], Step::Flow, Step::Socket]
         .map(|step| (step, 0))
         .into();

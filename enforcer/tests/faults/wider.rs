@@ -7,11 +7,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use egret_enforcer::backend::Backend as _;
 use egret_enforcer::backend::netfilter::{Netfilter, names};
 use egret_kernel::Family;
-use egret_kernel::faults::{Plan, Planned, Step, Taken};
+use egret_kernel::fault_points::{Plan, Planned, Step, Taken};
 use egret_kernel::ipset::{IpSets, SetListing};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Tier};
-use egret_policies::rules::{Batch, Member, Otherwise, PeerMatch, PortMatch, SetKind};
+use egret_policies::rules::{Batch, DefaultAction, Member, PeerMatch, PortMatch, SetKind};
 use egret_shared::time::Timestamp;
 use nix::errno::Errno;
 
@@ -131,7 +131,7 @@ fn nobody_told() -> Batch {
     let rules = pod(
         "a",
         &["10.0.0.1"],
-        vec![tier(Tier::NetworkPolicy, vec![told], Otherwise::Deny)],
+        vec![tier(Tier::NetworkPolicy, vec![told], DefaultAction::Deny)],
         Vec::new(),
     );
     Change::new().set("told", SetKind::Records, &[]).rules(rules).0
@@ -151,7 +151,7 @@ fn tell_at(backend: &mut Netfilter, numbers: std::ops::Range<u32>, now: Timestam
             .map(|number| (Member::Address(told(*number)), Some(until)))
             .collect();
         // What is refused is seen by what the set holds.
-        drop(backend.open_answer(&Change::new().members("told", &members, &[]).0, now));
+        drop(backend.add_records(&Change::new().members("told", &members, &[]).0, now));
     }
 }
 

@@ -19,8 +19,8 @@ use egret_kernel::iptables::{Flavour, InterfaceName};
 use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{
-    Audit, Batch, Breadth, Direction, DirectionRules, Member, MembersChanged, NodeRules, Origin, Otherwise,
-    PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
+    Audit, Batch, Breadth, DefaultAction, Direction, DirectionRules, Member, MembersChanged, NodeRules,
+    Origin, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
@@ -217,11 +217,11 @@ pub(crate) fn rule(action: Action, peer: PeerMatch, port: PortMatch) -> Rule {
     }
 }
 
-pub(crate) fn tier(tier: Tier, rules: Vec<Rule>, otherwise: Otherwise) -> TierRules {
+pub(crate) fn tier(tier: Tier, rules: Vec<Rule>, otherwise: DefaultAction) -> TierRules {
     TierRules {
         tier,
         rules,
-        otherwise,
+        default_action: otherwise,
     }
 }
 

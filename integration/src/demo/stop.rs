@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Condvar, Mutex, PoisonError},
 };
 
-use egret_shared::rt::shutdown::{Request, Signals};
+use egret_shared::rt::shutdown::{SignalRequest, Signals};
 
 /// Whether the demo shall end.
 #[derive(Clone, Debug, Default)]
@@ -51,5 +51,5 @@ impl Stop {
 }
 
 async fn asked(signals: &mut Signals) {
-    while signals.next().await != Request::Stop {}
+    while signals.next().await != SignalRequest::Stop {}
 }

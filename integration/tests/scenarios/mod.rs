@@ -128,7 +128,6 @@ macro_rules! with_every_scenario {
             refusals: a_pod_whose_rules_are_refused_is_named_and_the_others_get_theirs without TryAgain;
             refusals: a_set_that_others_made_and_hold_closes_its_pod_alone_until_they_let_go without TryAgain;
             refusals: a_pod_that_vanishes_in_the_middle_of_a_change_concerns_nobody_else without Generation;
-            refusals: a_full_set_keeps_out_a_pods_new_address_alone_until_there_is_room without TryAgain;
             identity: a_question_in_anothers_name_is_neither_answered_nor_recorded without AttributeByInterface;
             identity: a_question_that_belongs_to_no_pod_is_answered_and_not_recorded without AttributeByInterface;
             identity: a_packet_in_anothers_name_gains_nothing without DispatchByInterface;

@@ -99,7 +99,10 @@ pub(super) fn what_others_flush_while_news_are_lost_is_put_right_all_the_same(wo
     stage.enforcer.cont()?;
     within(RIGHT_AGAIN, "it is put right", || repaired() > 0.0);
     let log = stage.enforcer.log();
-    assert!(log.contains("the news of who it was were lost"), "{log}");
+    assert!(
+        log.contains("the notification that names the process was lost"),
+        "{log}"
+    );
     stage.assert_refused("client", FORBIDDEN);
     Ok(())
 }

@@ -1,18 +1,15 @@
 //! What the kernel refuses is said, counted and tried again, and concerns those alone who need it.
 
 use std::fs::File;
-use std::time::Duration;
 
 use egret_integration::{Daemon, PodSpec, Records, World};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::overtaking::OTHER_ALONE;
 use super::programs::Programs;
-use super::stage::{PATIENCE, Setting, Stage, Told, eventually, metrics, only_names, within};
+use super::stage::{Setting, Stage, Told, eventually, metrics, only_names};
 
 const TOLD: &str = "203.0.113.7";
-/// The longest pause before what was refused is tried again.
-const MOST_BETWEEN_ATTEMPTS: Duration = Duration::from_secs(5);
 
 /// Attempts that failed and are made again.
 fn refusals(enforcer: &Daemon, concerned: &str) -> f64 {
@@ -132,54 +129,6 @@ pub(super) fn a_pod_that_vanishes_in_the_middle_of_a_change_concerns_nobody_else
     let (_, text) = stage.enforcer.get("/readyz")?;
     assert!(!text.contains("default/client"), "{text}");
     assert_eq!(refusals(&stage.enforcer, "node"), 0.0);
-    Ok(())
-}
-
-/// The second address that a pod was told is its last for a while: the next one finds room once that is over.
-pub(super) fn a_full_set_keeps_out_a_pods_new_address_alone_until_there_is_room(world: &mut World) -> Told {
-    let policy = only_names(&["*.example.test"]);
-    let stage = Setting::of(policy)
-        .and_pod("other")
-        .without_grace()
-        .enforcer(&["--members-per-set", "2"])
-        .play(world)?;
-    for (name, address, ttl) in [
-        ("stays", TOLD, 60),
-        ("goes", "203.0.113.8", 4),
-        ("new", "203.0.113.9", 60),
-    ] {
-        let records = Records::addresses([address]).ttl(ttl);
-        stage.upstream().set(&format!("{name}.example.test"), records);
-    }
-    stage.ask("client", "stays.example.test");
-    stage.ask("client", "goes.example.test");
-    let mut open = stage.assert_reaches("client", TOLD);
-    stage.assert_reaches("client", "203.0.113.8");
-    let stalls = || stage.dnsd_counted("egret_dnsd_stalls_total", &[]);
-    assert_eq!(stalls(), 0.0);
-    stage.ask("client", "new.example.test");
-    stage.assert_refused("client", "203.0.113.9");
-    let told_late = stalls();
-    assert_tries(&stage, "pod", "pod default/client is pending");
-    let (_, text) = stage.enforcer.get("/readyz")?;
-    assert!(
-        text.contains("it is full") && !text.contains("default/other"),
-        "{text}"
-    );
-    assert_eq!(refusals(&stage.enforcer, "node"), 0.0);
-
-    stage.ask("other", "new.example.test");
-    stage.assert_reaches("other", "203.0.113.9");
-    assert_eq!(stalls(), told_late, "the other's answer was in force at once");
-    assert!(open.is_alive());
-    stage.assert_reaches("client", TOLD);
-
-    within(MOST_BETWEEN_ATTEMPTS + PATIENCE, "there is room", || {
-        stage.kernel_holds("client", "203.0.113.9")
-    });
-    stage.assert_reaches("client", "203.0.113.9");
-    assert_ready(&stage);
-    assert!(open.is_alive());
     Ok(())
 }
 

@@ -116,7 +116,7 @@ pub(super) fn a_thread_that_hangs_keeps_no_successor_waiting(world: &mut World) 
         name: "dnsd-next".to_owned(),
         ..spec
     })?;
-    let leaves = || replaced.log().contains("a successor answers");
+    let leaves = || replaced.log().contains("a new process answers");
     eventually(
         "who has a thread that hangs leaves the sockets to its successor",
         leaves,

@@ -1,7 +1,7 @@
 //! One direction of a flow, as conntrack names it: two addresses, a protocol, and what the protocol adds.
 
 use crate::Family;
-use crate::netlink::{Attributes, Malformed, Request};
+use crate::netlink::{Attributes, MalformedMessage, Request};
 use std::net::IpAddr;
 
 /// Source, destination and protocol of one direction.
@@ -11,12 +11,12 @@ pub struct Tuple {
     pub destination: IpAddr,
     /// The number of the IANA protocol registry.
     pub protocol: u8,
-    pub detail: Detail,
+    pub detail: ProtocolDetail,
 }
 
 /// What tells flows of one protocol between the same two addresses apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Detail {
+pub enum ProtocolDetail {
     Ports {
         source: u16,
         destination: u16,
@@ -33,8 +33,8 @@ pub enum Detail {
 impl Tuple {
     pub fn destination_port(&self) -> Option<u16> {
         match self.detail {
-            Detail::Ports { destination, .. } => Some(destination),
-            Detail::Icmp { .. } | Detail::Nothing => None,
+            ProtocolDetail::Ports { destination, .. } => Some(destination),
+            ProtocolDetail::Icmp { .. } | ProtocolDetail::Nothing => None,
         }
     }
 
@@ -56,31 +56,31 @@ impl Tuple {
     fn encode_detail(&self, protocol: Request) -> Request {
         let plain16 = |request: Request, kind, value: u16| request.bytes(kind, &value.to_be_bytes());
         match self.detail {
-            Detail::Ports { source, destination } => plain16(
+            ProtocolDetail::Ports { source, destination } => plain16(
                 plain16(protocol, SOURCE_PORT, source),
                 DESTINATION_PORT,
                 destination,
             ),
-            Detail::Icmp { id, kind, code } => {
+            ProtocolDetail::Icmp { id, kind, code } => {
                 let first = icmp_attributes(Family::of(self.source));
                 plain16(protocol, first, id)
                     .byte(first + 1, kind)
                     .byte(first + 2, code)
             }
-            Detail::Nothing => protocol,
+            ProtocolDetail::Nothing => protocol,
         }
     }
 
-    pub(super) fn decode(tuple: &Attributes<'_>) -> Result<Self, Malformed> {
+    pub(super) fn decode(tuple: &Attributes<'_>) -> Result<Self, MalformedMessage> {
         let (source, destination) =
-            decode_addresses(&tuple.nest(IP)?).ok_or(Malformed("a flow without addresses"))?;
+            decode_addresses(&tuple.nest(IP)?).ok_or(MalformedMessage("a flow without addresses"))?;
         let protocol = tuple.nest(PROTOCOL)?;
         Ok(Self {
             source,
             destination,
             protocol: protocol
                 .byte(NUMBER)
-                .ok_or(Malformed("a flow without a protocol"))?,
+                .ok_or(MalformedMessage("a flow without a protocol"))?,
             detail: decode_detail(&protocol, Family::of(source)),
         })
     }
@@ -128,7 +128,7 @@ fn decode_addresses(ip: &Attributes<'_>) -> Option<(IpAddr, IpAddr)> {
     v4(1).zip(v4(2)).or_else(|| v6(3).zip(v6(4)))
 }
 
-fn decode_detail(protocol: &Attributes<'_>, family: Family) -> Detail {
+fn decode_detail(protocol: &Attributes<'_>, family: Family) -> ProtocolDetail {
     let ports = protocol.be16(SOURCE_PORT).zip(protocol.be16(DESTINATION_PORT));
     let first = icmp_attributes(family);
     let icmp = || {
@@ -139,8 +139,8 @@ fn decode_detail(protocol: &Attributes<'_>, family: Family) -> Detail {
         ))
     };
     match ports {
-        Some((source, destination)) => Detail::Ports { source, destination },
-        None => icmp().map_or(Detail::Nothing, |(id, kind, code)| Detail::Icmp {
+        Some((source, destination)) => ProtocolDetail::Ports { source, destination },
+        None => icmp().map_or(ProtocolDetail::Nothing, |(id, kind, code)| ProtocolDetail::Icmp {
             id,
             kind,
             code,
@@ -155,16 +155,16 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded_as_the_same() {
         let details = [
-            Detail::Ports {
+            ProtocolDetail::Ports {
                 source: 1,
                 destination: 65535,
             },
-            Detail::Icmp {
+            ProtocolDetail::Icmp {
                 id: 300,
                 kind: 8,
                 code: 0,
             },
-            Detail::Nothing,
+            ProtocolDetail::Nothing,
         ];
         for (source, destination) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
             for detail in details {

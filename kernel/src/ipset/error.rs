@@ -1,6 +1,6 @@
 //! What can go wrong with a set, in words: which set, what was tried, and the kernel's reason.
 
-use super::{ATTRIBUTE_LINENO, Entry, Kind, Member};
+use super::{ATTRIBUTE_LINENO, Kind, Member, SetEntry};
 use crate::netlink::{self, Attributes};
 use nix::errno::Errno;
 use std::fmt;
@@ -49,7 +49,7 @@ impl Error {
     }
 
     /// Also finds out which member it was: the kernel wrote its number into the echoed request.
-    pub(super) fn in_batch(command: Command, set: &str, error: netlink::Error, batch: &[Entry]) -> Self {
+    pub(super) fn in_batch(command: Command, set: &str, error: netlink::Error, batch: &[SetEntry]) -> Self {
         let set = set.to_owned();
         match error {
             netlink::Error::Refused { refusal, .. } => {

@@ -2,11 +2,11 @@
 
 use super::{
     ATTRIBUTE_ADT, ATTRIBUTE_DATA, ATTRIBUTE_FAMILY, ATTRIBUTE_REVISION, ATTRIBUTE_SETNAME,
-    ATTRIBUTE_TYPENAME, CREATE_FLAGS, CREATE_HASHSIZE, CREATE_MAXELEM, CREATE_TIMEOUT, Entry, Kind,
+    ATTRIBUTE_TYPENAME, CREATE_FLAGS, CREATE_HASHSIZE, CREATE_MAXELEM, CREATE_TIMEOUT, Kind, SetEntry,
     WITH_COUNTERS, member,
 };
 use crate::Family;
-use crate::netlink::{Answer, Attributes, Malformed};
+use crate::netlink::{Attributes, MalformedMessage, ReplyPart};
 
 /// A set as the kernel holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct SetListing {
     /// How many rules and sets refer to it.
     pub references: u32,
     /// In order; a lifetime is what remains of it.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<SetEntry>,
     /// Members this crate could not have written (exceptions, protocols without ports): somebody else's.
     pub unreadable: usize,
 }
@@ -44,7 +44,7 @@ pub struct SetHeader {
 const DATA_ELEMENTS: u16 = 24;
 const DATA_REFERENCES: u16 = 25;
 
-pub(super) fn short(answer: Answer<'_>) -> Result<Option<SetHeader>, Malformed> {
+pub(super) fn short(answer: ReplyPart<'_>) -> Result<Option<SetHeader>, MalformedMessage> {
     let (_, attributes) = answer.split::<4>()?;
     let name = attributes.text(ATTRIBUTE_SETNAME);
     let Some((name, type_name)) = name.zip(attributes.text(ATTRIBUTE_TYPENAME)) else {
@@ -59,12 +59,12 @@ pub(super) fn short(answer: Answer<'_>) -> Result<Option<SetHeader>, Malformed> 
 }
 
 /// One message of a listing: the header, if it is the first, and members; one that cannot be read is `None`.
-pub(super) struct Part {
+pub(super) struct ListingPart {
     header: Option<SetListing>,
-    members: Vec<Option<Entry>>,
+    members: Vec<Option<SetEntry>>,
 }
 
-pub(super) fn part(answer: Answer<'_>) -> Result<Part, Malformed> {
+pub(super) fn part(answer: ReplyPart<'_>) -> Result<ListingPart, MalformedMessage> {
     let (_, attributes) = answer.split::<4>()?;
     let header = attributes
         .text(ATTRIBUTE_TYPENAME)
@@ -74,13 +74,13 @@ pub(super) fn part(answer: Answer<'_>) -> Result<Part, Malformed> {
     let members = members
         .iter()
         .map(|(_, data)| Ok(member::decode(&Attributes::parse(data)?)));
-    Ok(Part {
+    Ok(ListingPart {
         header,
         members: members.collect::<Result<_, _>>()?,
     })
 }
 
-fn header(type_name: String, attributes: &Attributes<'_>) -> Result<SetListing, Malformed> {
+fn header(type_name: String, attributes: &Attributes<'_>) -> Result<SetListing, MalformedMessage> {
     let header = attributes.nest(ATTRIBUTE_DATA)?;
     Ok(SetListing {
         name: String::new(),
@@ -101,11 +101,11 @@ fn header(type_name: String, attributes: &Attributes<'_>) -> Result<SetListing, 
 }
 
 /// The parts of one set as one; `None` when none of them says what the set is.
-pub(super) fn join(name: &str, mut parts: Vec<Part>) -> Option<SetListing> {
+pub(super) fn join(name: &str, mut parts: Vec<ListingPart>) -> Option<SetListing> {
     let whole = parts.iter_mut().find_map(|part| part.header.take())?;
     let members: Vec<_> = parts.into_iter().flat_map(|part| part.members).collect();
     let count = members.len();
-    let fits = |entry: &Entry| Some(entry.member.kind()) == whole.kind;
+    let fits = |entry: &SetEntry| Some(entry.member.kind()) == whole.kind;
     let entries: Vec<_> = members.into_iter().flatten().filter(fits).collect();
     let unreadable = count - entries.len();
     Some(SetListing {

@@ -12,14 +12,14 @@ use std::num::NonZeroU32;
 
 /// A member with its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Entry {
+pub struct SetEntry {
     pub member: Member,
     /// Seconds to live, cut to [`MAX_TIMEOUT`]. `None`: whatever the set gives members that say nothing, which is
     /// for ever unless the set was created with a timeout of its own.
     pub timeout: Option<NonZeroU32>,
 }
 
-impl Entry {
+impl SetEntry {
     pub fn lasting(member: Member) -> Self {
         Self {
             member,
@@ -111,7 +111,7 @@ const ADDRESS_V6: u16 = 2;
 const NETWORK_ORDER: u16 = 0x4000;
 const FLAG_NOMATCH: u32 = 1 << 2;
 
-pub(super) fn encode(data: Request, entry: &Entry) -> Request {
+pub(super) fn encode(data: Request, entry: &SetEntry) -> Request {
     let data = match entry.member {
         Member::Address(address) => encode_address(data, address),
         Member::Net(net) => encode_address(data, net.network()).byte(CIDR, net.prefix_len()),
@@ -138,7 +138,7 @@ fn encode_address(data: Request, address: IpAddr) -> Request {
 
 /// Reads a member by its shape. `None` for one that this module could not have written: an exception (`nomatch`),
 /// a protocol without ports, a type of set that is not ours.
-pub(super) fn decode(data: &Attributes<'_>) -> Option<Entry> {
+pub(super) fn decode(data: &Attributes<'_>) -> Option<SetEntry> {
     if data.be32(FLAGS).is_some_and(|flags| flags & FLAG_NOMATCH != 0) {
         return None;
     }
@@ -153,7 +153,7 @@ pub(super) fn decode(data: &Attributes<'_>) -> Option<Entry> {
         },
         (Some(_), Some(_)) => return None,
     };
-    Some(Entry {
+    Some(SetEntry {
         member,
         timeout: data.be32(TIMEOUT).and_then(NonZeroU32::new),
     })
@@ -168,13 +168,13 @@ fn decode_address(ip: &Attributes<'_>) -> Option<IpAddr> {
 }
 
 /// The same members with every `/0` replaced by its two halves. Hardly anybody has one.
-pub(super) fn halved(entries: &[Entry]) -> Cow<'_, [Entry]> {
+pub(super) fn halved(entries: &[SetEntry]) -> Cow<'_, [SetEntry]> {
     if entries.iter().all(|entry| whole(entry).is_none()) {
         return Cow::Borrowed(entries);
     }
-    let halves = |entry: &Entry| match whole(entry) {
+    let halves = |entry: &SetEntry| match whole(entry) {
         Some(net) => halves(net)
-            .map(|half| Entry {
+            .map(|half| SetEntry {
                 member: Member::Net(half),
                 ..*entry
             })
@@ -184,7 +184,7 @@ pub(super) fn halved(entries: &[Entry]) -> Cow<'_, [Entry]> {
     entries.iter().flat_map(halves).collect()
 }
 
-fn whole(entry: &Entry) -> Option<IpNet> {
+fn whole(entry: &SetEntry) -> Option<IpNet> {
     match entry.member {
         Member::Net(net) => (net.prefix_len() == 0).then_some(net),
         Member::Address(_) | Member::AddressPort { .. } => None,
@@ -192,7 +192,7 @@ fn whole(entry: &Entry) -> Option<IpNet> {
 }
 
 /// The other way round: both halves become the whole.
-pub(super) fn folded(entries: Vec<Entry>) -> Vec<Entry> {
+pub(super) fn folded(entries: Vec<SetEntry>) -> Vec<SetEntry> {
     let mut timeouts: BTreeMap<Member, Option<NonZeroU32>> = entries
         .into_iter()
         .map(|entry| (entry.member, entry.timeout))
@@ -207,7 +207,7 @@ pub(super) fn folded(entries: Vec<Entry>) -> Vec<Entry> {
     }
     timeouts
         .into_iter()
-        .map(|(member, timeout)| Entry { member, timeout })
+        .map(|(member, timeout)| SetEntry { member, timeout })
         .collect()
 }
 
@@ -261,7 +261,7 @@ mod tests {
         ]
     }
 
-    fn encoded(entry: &Entry) -> Request {
+    fn encoded(entry: &SetEntry) -> Request {
         encode(Request::netfilter("test", 6, 9, 0, 0), entry)
     }
 
@@ -271,7 +271,7 @@ mod tests {
             member in member(), seconds in prop::option::of(1..=u32::MAX),
         ) {
             let timeout = seconds.and_then(NonZeroU32::new);
-            let request = encoded(&Entry { member, timeout });
+            let request = encoded(&SetEntry { member, timeout });
             let sent = request.attributes::<4>().be32(TIMEOUT);
             prop_assert_eq!(sent, seconds.map(|seconds| seconds.min(MAX_TIMEOUT)));
             prop_assert_ne!(sent, Some(0));
@@ -281,9 +281,9 @@ mod tests {
         fn what_is_encoded_is_decoded_as_the_same(
             member in member(), seconds in prop::option::of(1..=MAX_TIMEOUT),
         ) {
-            let entry = Entry { member, timeout: seconds.and_then(NonZeroU32::new) };
+            let entry = SetEntry { member, timeout: seconds.and_then(NonZeroU32::new) };
             let request = encoded(&entry);
-            let expected = Entry { member: member.canonical(), ..entry };
+            let expected = SetEntry { member: member.canonical(), ..entry };
             prop_assert_eq!(decode(&request.attributes::<4>()), Some(expected));
         }
 
@@ -292,7 +292,7 @@ mod tests {
             nets in prop::collection::btree_set((address(), prop_oneof![Just(0u8), 2u8..=32]), 0..6),
         ) {
             let entries: Vec<_> = nets.iter()
-                .map(|(address, length)| Entry::lasting(Member::Net(IpNet::new(*address, *length).unwrap().trunc())))
+                .map(|(address, length)| SetEntry::lasting(Member::Net(IpNet::new(*address, *length).unwrap().trunc())))
                 .collect::<std::collections::BTreeSet<_>>().into_iter().collect();
             let written = halved(&entries);
             prop_assert!(written.iter().all(|entry| !entry.member.to_string().ends_with("/0")));
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_whole_lives_as_long_as_its_shorter_half() {
-        let half = |text: &str, seconds| Entry {
+        let half = |text: &str, seconds| SetEntry {
             member: Member::Net(text.parse().unwrap()),
             timeout: NonZeroU32::new(seconds),
         };
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn an_exception_is_not_read_as_a_member() {
-        let entry = Entry::lasting(Member::Net("10.0.0.0/8".parse().unwrap()));
+        let entry = SetEntry::lasting(Member::Net("10.0.0.0/8".parse().unwrap()));
         let request = encoded(&entry).be32(FLAGS, FLAG_NOMATCH);
         assert_eq!(decode(&request.attributes::<4>()), None);
     }

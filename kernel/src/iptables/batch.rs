@@ -1,6 +1,6 @@
 //! The text of one atomic change to one table, as `iptables-restore --noflush` takes it.
 
-use super::{ChainName, Place, Rule, Table};
+use super::{ChainName, ChainRef, Rule, Table};
 use std::fmt::Write as _;
 
 /// `*table … COMMIT`. Lines act in the order they are written; the whole is one transaction.
@@ -35,22 +35,22 @@ impl Batch {
         self
     }
 
-    pub fn append(&mut self, place: impl Into<Place>, rule: &Rule) -> &mut Self {
+    pub fn append(&mut self, place: impl Into<ChainRef>, rule: &Rule) -> &mut Self {
         self.command("-A", place.into().as_str(), &rule.to_string())
     }
 
     /// Puts a rule at the head.
-    pub fn insert(&mut self, place: impl Into<Place>, rule: &Rule) -> &mut Self {
+    pub fn insert(&mut self, place: impl Into<ChainRef>, rule: &Rule) -> &mut Self {
         self.command("-I", place.into().as_str(), &rule.to_string())
     }
 
     /// Puts a rule where the rule of this number stands, counted from 1; that one and what follows come behind it.
-    pub fn insert_at(&mut self, place: impl Into<Place>, number: usize, rule: &Rule) -> &mut Self {
+    pub fn insert_at(&mut self, place: impl Into<ChainRef>, number: usize, rule: &Rule) -> &mut Self {
         self.command("-I", place.into().as_str(), &format!("{number} {rule}"))
     }
 
     /// Deletes the first rule that reads so; the batch fails if there is none.
-    pub fn delete(&mut self, place: impl Into<Place>, text: &str) -> &mut Self {
+    pub fn delete(&mut self, place: impl Into<ChainRef>, text: &str) -> &mut Self {
         self.command("-D", place.into().as_str(), text)
     }
 

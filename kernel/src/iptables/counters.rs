@@ -4,7 +4,7 @@
 
 use super::Table;
 use crate::Family;
-use crate::netlink::{Attributes, DUMP, Error, Malformed, Request, Socket};
+use crate::netlink::{Attributes, DUMP, Error, MalformedMessage, Request, Socket};
 use nix::sys::socket::SockProtocol;
 
 const SUBSYSTEM: u8 = 10;
@@ -44,7 +44,7 @@ impl ChainCounters {
 }
 
 /// iptables gives each rule one counter.
-fn packets_of(expressions: &Attributes<'_>) -> Result<u64, Malformed> {
+fn packets_of(expressions: &Attributes<'_>) -> Result<u64, MalformedMessage> {
     for (_, expression) in expressions.iter() {
         let expression = Attributes::parse(expression)?;
         if expression.text(EXPRESSION_NAME).as_deref() == Some("counter") {
@@ -52,8 +52,8 @@ fn packets_of(expressions: &Attributes<'_>) -> Result<u64, Malformed> {
             let packets = data.get(COUNTER_PACKETS).and_then(|bytes| bytes.first_chunk());
             return packets
                 .map(|bytes| u64::from_be_bytes(*bytes))
-                .ok_or(Malformed("a counter has no packets"));
+                .ok_or(MalformedMessage("a counter has no packets"));
         }
     }
-    Err(Malformed("a rule counts nothing"))
+    Err(MalformedMessage("a rule counts nothing"))
 }

@@ -1,7 +1,7 @@
 //! Which of the two iptables this host uses. Rules of both are evaluated, but whoever reads one does not see the other:
 //! a node agent must write where the kubelet and kube-proxy do.
 
-use super::legacy::Entries;
+use super::legacy::TableEntries;
 use super::{Error, Table, parse, run};
 use crate::{Family, nftables};
 use std::io;
@@ -20,11 +20,11 @@ pub enum Flavour {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detection {
     pub flavour: Flavour,
-    pub evidence: Evidence,
+    pub evidence: DetectionReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evidence {
+pub enum DetectionReason {
     /// It holds `KUBE-IPTABLES-HINT` or `KUBE-KUBELET-CANARY`.
     KubernetesHint,
     /// It holds more rules than the other.
@@ -68,7 +68,7 @@ impl Flavour {
     /// The flavour that the kubelet's hint is in (nft asked first); none without a hint. Starts no process.
     pub fn hinted() -> io::Result<Option<Self>> {
         for flavour in Self::BOTH {
-            for family in Family::BOTH {
+            for family in Family::ALL {
                 if flavour.has_hint(family)? {
                     return Ok(Some(flavour));
                 }
@@ -81,8 +81,8 @@ impl Flavour {
         match self {
             Self::Nft => nftables::has_any_chain(family, HINT_TABLE.name(), &HINTS).map_err(io::Error::other),
             Self::Legacy => {
-                let entries = Entries::read(family, HINT_TABLE)?;
-                let has = |entries: Entries| HINTS.iter().any(|hint| entries.has_chain(hint));
+                let entries = TableEntries::read(family, HINT_TABLE)?;
+                let has = |entries: TableEntries| HINTS.iter().any(|hint| entries.has_chain(hint));
                 Ok(entries.is_some_and(has))
             }
         }
@@ -104,14 +104,15 @@ impl Flavour {
     /// What both families hold together; `None` if the program is not there.
     ///
     /// Without `-t` only tables that exist are listed; with it, the legacy program would create the table it is asked for.
-    fn holdings(self, own: fn(&str) -> bool) -> Result<Option<Holdings>, Error> {
+    fn holdings(self, own: fn(&str) -> bool) -> Result<Option<FlavourContents>, Error> {
         let mut sum = None;
-        for family in Family::BOTH {
+        for family in Family::ALL {
             match run(&self.program(family, "save"), &[], "") {
                 // A table that nft programs made unreadable is reported by a failure behind what is readable: still a count.
                 Ok(output) => {
                     sum = Some(
-                        sum.unwrap_or_default() + Holdings::of(&String::from_utf8_lossy(&output.stdout), own),
+                        sum.unwrap_or_default()
+                            + FlavourContents::of(&String::from_utf8_lossy(&output.stdout), own),
                     );
                 }
                 Err(Error::Missing { .. }) => {}
@@ -132,19 +133,21 @@ impl FromStr for Flavour {
 }
 
 fn decide(
-    nft: Option<Holdings>,
-    legacy: Option<Holdings>,
+    nft: Option<FlavourContents>,
+    legacy: Option<FlavourContents>,
     default: impl FnOnce() -> Flavour,
 ) -> Option<Detection> {
     let (flavour, evidence) = match (nft, legacy) {
         (None, None) => return None,
-        (Some(_), None) => (Flavour::Nft, Evidence::OnlyOneInstalled),
-        (None, Some(_)) => (Flavour::Legacy, Evidence::OnlyOneInstalled),
-        (Some(nft), Some(_)) if nft.has_hint => (Flavour::Nft, Evidence::KubernetesHint),
-        (Some(_), Some(legacy)) if legacy.has_hint => (Flavour::Legacy, Evidence::KubernetesHint),
-        (Some(nft), Some(legacy)) if nft.rules > legacy.rules => (Flavour::Nft, Evidence::MoreRules),
-        (Some(nft), Some(legacy)) if nft.rules < legacy.rules => (Flavour::Legacy, Evidence::MoreRules),
-        (Some(_), Some(_)) => (default(), Evidence::DefaultProgram),
+        (Some(_), None) => (Flavour::Nft, DetectionReason::OnlyOneInstalled),
+        (None, Some(_)) => (Flavour::Legacy, DetectionReason::OnlyOneInstalled),
+        (Some(nft), Some(_)) if nft.has_hint => (Flavour::Nft, DetectionReason::KubernetesHint),
+        (Some(_), Some(legacy)) if legacy.has_hint => (Flavour::Legacy, DetectionReason::KubernetesHint),
+        (Some(nft), Some(legacy)) if nft.rules > legacy.rules => (Flavour::Nft, DetectionReason::MoreRules),
+        (Some(nft), Some(legacy)) if nft.rules < legacy.rules => {
+            (Flavour::Legacy, DetectionReason::MoreRules)
+        }
+        (Some(_), Some(_)) => (default(), DetectionReason::DefaultProgram),
     };
     Some(Detection { flavour, evidence })
 }
@@ -156,12 +159,12 @@ fn default_is_legacy() -> bool {
 
 /// What a flavour holds, as far as the decision goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Holdings {
+struct FlavourContents {
     has_hint: bool,
     rules: usize,
 }
 
-impl Holdings {
+impl FlavourContents {
     fn of(listing: &str, own: fn(&str) -> bool) -> Self {
         let tables = parse(listing);
         let hint = |table: &super::TableListing| {
@@ -184,7 +187,7 @@ impl Holdings {
     }
 }
 
-impl std::ops::Add for Holdings {
+impl std::ops::Add for FlavourContents {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -201,46 +204,56 @@ mod tests {
 
     #[test]
     fn the_flavour_with_the_hint_wins_then_the_one_with_more_rules_then_the_default() {
-        let holds = |has_hint, rules| Some(Holdings { has_hint, rules });
+        let holds = |has_hint, rules| Some(FlavourContents { has_hint, rules });
         let cases = [
             (
                 holds(true, 0),
                 holds(false, 100),
                 Flavour::Nft,
-                Evidence::KubernetesHint,
+                DetectionReason::KubernetesHint,
             ),
             (
                 holds(false, 100),
                 holds(true, 0),
                 Flavour::Legacy,
-                Evidence::KubernetesHint,
+                DetectionReason::KubernetesHint,
             ),
             (
                 holds(true, 0),
                 holds(true, 9),
                 Flavour::Nft,
-                Evidence::KubernetesHint,
+                DetectionReason::KubernetesHint,
             ),
             (
                 holds(false, 2),
                 holds(false, 1),
                 Flavour::Nft,
-                Evidence::MoreRules,
+                DetectionReason::MoreRules,
             ),
             (
                 holds(false, 1),
                 holds(false, 2),
                 Flavour::Legacy,
-                Evidence::MoreRules,
+                DetectionReason::MoreRules,
             ),
             (
                 holds(false, 1),
                 holds(false, 1),
                 Flavour::Legacy,
-                Evidence::DefaultProgram,
+                DetectionReason::DefaultProgram,
             ),
-            (None, holds(false, 0), Flavour::Legacy, Evidence::OnlyOneInstalled),
-            (holds(false, 0), None, Flavour::Nft, Evidence::OnlyOneInstalled),
+            (
+                None,
+                holds(false, 0),
+                Flavour::Legacy,
+                DetectionReason::OnlyOneInstalled,
+            ),
+            (
+                holds(false, 0),
+                None,
+                Flavour::Nft,
+                DetectionReason::OnlyOneInstalled,
+            ),
         ];
         for (nft, legacy, flavour, evidence) in cases {
             assert_eq!(
@@ -255,14 +268,14 @@ mod tests {
     #[test]
     fn a_hint_counts_in_the_mangle_table_only() {
         let hint = |table| format!("*{table}\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n");
-        assert!(Holdings::of(&hint("mangle"), |_| false).has_hint);
-        assert!(!Holdings::of(&hint("filter"), |_| false).has_hint);
+        assert!(FlavourContents::of(&hint("mangle"), |_| false).has_hint);
+        assert!(!FlavourContents::of(&hint("filter"), |_| false).has_hint);
     }
 
     #[test]
     fn rules_of_ones_own_say_nothing_about_others() {
         let listing = "*filter\n:MINE - [0:0]\n:THEIRS - [0:0]\n-A MINE -j DROP\n-A THEIRS -j DROP\nCOMMIT\n";
-        assert_eq!(Holdings::of(listing, |chain| chain == "MINE").rules, 1);
+        assert_eq!(FlavourContents::of(listing, |chain| chain == "MINE").rules, 1);
     }
 
     #[test]

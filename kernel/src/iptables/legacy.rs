@@ -6,7 +6,7 @@
 //! changes the table.
 
 use super::Table;
-use super::options::{get, open};
+use super::sockopt::{get, open};
 use crate::Family;
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 
 /// A table as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entries {
+pub struct TableEntries {
     family: Family,
     bytes: Vec<u8>,
 }
@@ -23,9 +23,9 @@ pub struct Entries {
 /// What is told of a table without copying it, in a few microseconds: how large it is, how many entries it has, and where
 /// those of the hooks begin. Another one means other rules; the same one does not mean the same rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outline(Vec<u8>);
+pub struct TableSummary(Vec<u8>);
 
-impl Outline {
+impl TableSummary {
     /// Asks; none where nobody has made the table, for asking would.
     pub fn read(family: Family, table: Table) -> Result<Option<Self>, Errno> {
         if !is_there(family, table) {
@@ -38,7 +38,7 @@ impl Outline {
     }
 }
 
-impl Entries {
+impl TableEntries {
     /// Copies a table, which takes the kernel about 1.5 µs per rule; none where nobody has made it, for asking for it would.
     pub fn read(family: Family, table: Table) -> Result<Option<Self>, Errno> {
         /// Somebody changed it between the question for its size and the copy.
@@ -130,21 +130,21 @@ const INFO: usize = NAME + 12 * 4 + 4;
 const ENTRIES_HEADER: usize = NAME + 8;
 
 /// Where things are in an entry.
-struct Layout {
+struct EntryLayout {
     target_offset: usize,
     next_offset: usize,
     counters: usize,
 }
 
-fn layout(family: Family) -> Layout {
+fn layout(family: Family) -> EntryLayout {
     // Behind `struct ipt_ip` (84 bytes) or `struct ip6t_ip6` (136) and `nfcache`.
     match family {
-        Family::V4 => Layout {
+        Family::V4 => EntryLayout {
             target_offset: 88,
             next_offset: 90,
             counters: 96,
         },
-        Family::V6 => Layout {
+        Family::V6 => EntryLayout {
             target_offset: 140,
             next_offset: 142,
             counters: 152,

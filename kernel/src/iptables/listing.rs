@@ -51,10 +51,10 @@ impl Chain {
 
 /// Reads the output of `iptables-save`, with or without `-c`.
 pub fn parse(text: &str) -> Vec<TableListing> {
-    let mut tables: Vec<Reading> = Vec::new();
+    let mut tables: Vec<ListingParser> = Vec::new();
     for line in text.lines() {
         match (line.strip_prefix('*'), tables.last_mut()) {
-            (Some(name), _) => tables.push(Reading::begin(name)),
+            (Some(name), _) => tables.push(ListingParser::begin(name)),
             (None, _) if line.is_empty() || line.starts_with('#') || line == "COMMIT" => {}
             (None, Some(table)) => table.read(line),
             (None, None) => {}
@@ -64,13 +64,13 @@ pub fn parse(text: &str) -> Vec<TableListing> {
 }
 
 /// A table that is being read.
-struct Reading {
+struct ListingParser {
     table: TableListing,
     /// Where the chain of the last rule is: all chains are declared first, and their rules follow in that order.
     at: usize,
 }
 
-impl Reading {
+impl ListingParser {
     fn begin(name: &str) -> Self {
         let table = TableListing::empty(name);
         Self { table, at: 0 }

@@ -193,12 +193,12 @@ fn is_word(name: &str, longest: usize) -> bool {
 
 /// Where a rule stands: in a hook's chain or in one of ours.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum ChainRef {
     Hook(Hook),
     Chain(ChainName),
 }
 
-impl Place {
+impl ChainRef {
     pub fn as_str(&self) -> &str {
         match self {
             Self::Hook(hook) => hook.name(),
@@ -207,13 +207,13 @@ impl Place {
     }
 }
 
-impl From<Hook> for Place {
+impl From<Hook> for ChainRef {
     fn from(hook: Hook) -> Self {
         Self::Hook(hook)
     }
 }
 
-impl From<&ChainName> for Place {
+impl From<&ChainName> for ChainRef {
     fn from(chain: &ChainName) -> Self {
         Self::Chain(chain.clone())
     }

@@ -17,7 +17,7 @@ pub struct Rule {
     input: Option<InterfacePattern>,
     output: Option<InterfacePattern>,
     protocol: Option<Protocol>,
-    clauses: Vec<Clause>,
+    clauses: Vec<MatchClause>,
     target: Option<Target>,
 }
 
@@ -102,7 +102,7 @@ impl Rule {
     /// The packet must be so.
     #[must_use]
     pub fn when(self, condition: Match) -> Self {
-        self.with(Clause::Condition {
+        self.with(MatchClause::Condition {
             holds: true,
             condition,
         })
@@ -111,7 +111,7 @@ impl Rule {
     /// The packet must not be so.
     #[must_use]
     pub fn unless(self, condition: Match) -> Self {
-        self.with(Clause::Condition {
+        self.with(MatchClause::Condition {
             holds: false,
             condition,
         })
@@ -120,40 +120,40 @@ impl Rule {
     /// A packet of a flow in one of these states, in this direction.
     #[must_use]
     pub fn tracked(self, states: &[ConnState], direction: Direction) -> Self {
-        self.with(Clause::Tracked(states.to_vec(), direction))
+        self.with(MatchClause::Tracked(states.to_vec(), direction))
     }
 
     /// A packet of a flow in one of these states, of which the first packet of a direction has this source.
     #[must_use]
     pub fn of_flow_from(self, states: &[ConnState], direction: Direction, source: IpAddr) -> Self {
-        self.with(Clause::OfFlowFrom(states.to_vec(), direction, source))
+        self.with(MatchClause::OfFlowFrom(states.to_vec(), direction, source))
     }
 
     /// A packet for a transparent socket of this host.
     #[must_use]
     pub fn transparent_socket(self) -> Self {
-        self.with(Clause::TransparentSocket)
+        self.with(MatchClause::TransparentSocket)
     }
 
     #[must_use]
     pub fn limit(self, limit: Limit) -> Self {
-        self.with(Clause::Limit(limit))
+        self.with(MatchClause::Limit(limit))
     }
 
     /// One packet of so many, drawn at random.
     #[must_use]
     pub fn one_of(self, count: NonZeroU32) -> Self {
-        self.with(Clause::OneOf(count))
+        self.with(MatchClause::OneOf(count))
     }
 
     /// A remark for who reads the listing. Control characters become blanks, and what is longer than the 255 bytes
     /// that the kernel keeps is cut.
     #[must_use]
     pub fn comment(self, remark: &str) -> Self {
-        self.with(Clause::Comment(remark.to_owned()))
+        self.with(MatchClause::Comment(remark.to_owned()))
     }
 
-    fn with(mut self, clause: Clause) -> Self {
+    fn with(mut self, clause: MatchClause) -> Self {
         self.clauses.push(clause);
         self
     }
@@ -164,7 +164,7 @@ impl Rule {
 pub enum Protocol {
     Ports(Transport, Ports),
     /// Packets of TCP to these ports, by where in a connection they stand.
-    Segments(Segments, RangeInclusive<u16>),
+    Segments(TcpSegments, RangeInclusive<u16>),
     Icmp,
     IcmpV6,
     /// `-m icmp6 --icmpv6-type`: this type, with whatever code.
@@ -206,7 +206,7 @@ impl Protocol {
 
 /// Packets of a TCP connection, as their flags tell (`--syn` and its opposite).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segments {
+pub enum TcpSegments {
     /// The one that asks for a connection.
     Opening,
     /// All others.
@@ -223,7 +223,7 @@ pub struct Ports {
 /// A condition that can be required to hold or not to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    Set(SetName, Sides),
+    Set(SetName, SetLookup),
     Connmark(Mark),
     Mark(Mark),
     /// A flow in one of these states. None at all is refused by iptables, not taken for any.
@@ -246,16 +246,16 @@ pub enum Match {
 
 /// What is looked up in a set: as much as the set has dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sides {
+pub enum SetLookup {
     /// For sets of addresses or prefixes.
-    One(Side),
+    One(Endpoint),
     /// For sets of addresses with ports: whose address, whose port.
-    Two(Side, Side),
+    Two(Endpoint, Endpoint),
 }
 
 /// The sender's or the receiver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum Endpoint {
     Source,
     Destination,
 }
@@ -342,7 +342,7 @@ pub enum RejectWith {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Clause {
+enum MatchClause {
     Condition {
         holds: bool,
         condition: Match,

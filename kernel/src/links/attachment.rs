@@ -7,7 +7,7 @@ use nix::libc::{NDA_DST, NDA_LLADDR, RTM_GETNEIGH, RTM_NEWNEIGH};
 
 use super::{Interface, Links};
 use crate::Family;
-use crate::netlink::{Answer, Error, Malformed, Request};
+use crate::netlink::{Error, MalformedMessage, ReplyPart, Request};
 
 /// What an address is attached to at one moment: to be compared on one node. Another build may make another number of the
 /// same, so what differs may be the same, and what is equal is.
@@ -93,7 +93,7 @@ fn neighbour_request(interface: u32, address: IpAddr) -> Request {
     Request::new("a neighbour", RTM_GETNEIGH, 0, &header).bytes(NDA_DST, &octets)
 }
 
-fn read_neighbour(answer: Answer<'_>) -> Result<Option<Vec<u8>>, Malformed> {
+fn read_neighbour(answer: ReplyPart<'_>) -> Result<Option<Vec<u8>>, MalformedMessage> {
     if answer.kind != RTM_NEWNEIGH {
         return Ok(None);
     }
@@ -104,12 +104,12 @@ fn read_neighbour(answer: Answer<'_>) -> Result<Option<Vec<u8>>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::links::Decapsulates;
+    use crate::links::Tunnel;
 
     #[test]
     fn a_cable_is_known_by_all_that_it_shows_and_nothing_else_is_a_cable() {
         let cable = Interface {
-            decapsulates: Decapsulates::Nothing,
+            decapsulates: Tunnel::Nothing,
             index: 3,
             name: "veth0".to_owned(),
             is_up: true,

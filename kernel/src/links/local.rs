@@ -19,14 +19,14 @@ impl Links {
     ///
     /// # Errors
     /// When the kernel refuses, or knows no kind of interface for it.
-    pub fn ensure_local(&mut self, name: &str) -> Result<(Interface, Made), Error> {
+    pub fn ensure_local(&mut self, name: &str) -> Result<(Interface, InterfaceOrigin), Error> {
         if let Some(interface) = self.interface_by_name(name)? {
-            return Ok((interface, Made::Before));
+            return Ok((interface, InterfaceOrigin::Before));
         }
         self.create_local(name)?;
         let created = self.interface_by_name(name)?;
         created
-            .map(|interface| (interface, Made::Now))
+            .map(|interface| (interface, InterfaceOrigin::Now))
             .ok_or(Error::Malformed {
                 asked: "a new interface",
                 reason: "it was made and is not there",
@@ -110,7 +110,7 @@ impl Links {
 
 /// Who made an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum InterfaceOrigin {
     /// Somebody, before.
     Before,
     /// This call.

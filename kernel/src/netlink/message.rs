@@ -11,27 +11,27 @@ const LITTLE_ROOM: usize = 256;
 
 /// One part of an answer: its message type and what follows the netlink header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer<'a> {
+pub(crate) struct ReplyPart<'a> {
     pub(crate) kind: u16,
     /// The port of the socket whose request this is about.
     pub(crate) port: u32,
     pub(crate) body: &'a [u8],
 }
 
-impl<'a> Answer<'a> {
+impl<'a> ReplyPart<'a> {
     /// Splits off the family's own header (`nfgenmsg`, `rtmsg`, `ifinfomsg`, …) of `N` bytes.
-    pub(crate) fn split<const N: usize>(self) -> Result<(&'a [u8; N], Attributes<'a>), Malformed> {
+    pub(crate) fn split<const N: usize>(self) -> Result<(&'a [u8; N], Attributes<'a>), MalformedMessage> {
         let (header, rest) = self
             .body
             .split_first_chunk()
-            .ok_or(Malformed("it is shorter than its header"))?;
+            .ok_or(MalformedMessage("it is shorter than its header"))?;
         Ok((header, Attributes::parse(rest)?))
     }
 }
 
 /// What was wrong with bytes that came from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed(pub(crate) &'static str);
+pub(crate) struct MalformedMessage(pub(crate) &'static str);
 
 pub(super) struct Message<'a> {
     pub(super) kind: u16,
@@ -45,7 +45,7 @@ pub(super) struct Message<'a> {
 pub(super) struct Messages<'a>(pub(super) &'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = Result<Message<'a>, Malformed>;
+    type Item = Result<Message<'a>, MalformedMessage>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -63,7 +63,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-fn message(bytes: &[u8]) -> Result<Message<'_>, Malformed> {
+fn message(bytes: &[u8]) -> Result<Message<'_>, MalformedMessage> {
     let number = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     let half = |at: usize| Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     let parsed = || {
@@ -77,7 +77,7 @@ fn message(bytes: &[u8]) -> Result<Message<'_>, Malformed> {
             body,
         })
     };
-    parsed().ok_or(Malformed("a message is longer than what arrived"))
+    parsed().ok_or(MalformedMessage("a message is longer than what arrived"))
 }
 
 fn aligned(length: usize) -> usize {
@@ -237,7 +237,7 @@ fn attribute_length(length: usize) -> [u8; 2] {
 pub(crate) struct Attributes<'a>(Vec<(u16, &'a [u8])>);
 
 impl<'a> Attributes<'a> {
-    pub(crate) fn parse(mut bytes: &'a [u8]) -> Result<Self, Malformed> {
+    pub(crate) fn parse(mut bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut attributes = Vec::new();
         while let Some(length) = bytes
             .first_chunk()
@@ -245,7 +245,7 @@ impl<'a> Attributes<'a> {
         {
             let (Some(&[_, _, low, high]), Some(payload)) = (bytes.first_chunk(), bytes.get(4..length))
             else {
-                return Err(Malformed("an attribute is longer than what holds it"));
+                return Err(MalformedMessage("an attribute is longer than what holds it"));
             };
             attributes.push((u16::from_ne_bytes([low, high]) & KIND_MASK, payload));
             bytes = bytes.get(aligned(length)..).unwrap_or_default();
@@ -264,7 +264,7 @@ impl<'a> Attributes<'a> {
     }
 
     /// An absent nest reads as an empty one: whoever needs something inside will miss it there.
-    pub(crate) fn nest(&self, kind: u16) -> Result<Self, Malformed> {
+    pub(crate) fn nest(&self, kind: u16) -> Result<Self, MalformedMessage> {
         Self::parse(self.get(kind).unwrap_or_default())
     }
 

@@ -1,7 +1,7 @@
 //! Messages to a subsystem of nfnetlink that take effect together or not at all (`nfnetlink_rcv_batch` of net/netfilter/nfnetlink.c):
 //! they go in one datagram, however long, and the kernel has done all of it, and queued what it refuses, when `send` returns.
 
-use super::{Error, MESSAGE_ERROR, Malformed, Messages, Request, Socket, verdict};
+use super::{Error, MESSAGE_ERROR, MalformedMessage, Messages, Request, Socket, verdict};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use std::os::fd::AsRawFd;
@@ -24,13 +24,13 @@ pub(crate) struct Transaction {
 
 /// Why a transaction was not made: nothing of it was.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct TransactionError {
     /// The number of the first message that was refused, where it is one.
     pub(crate) message: Option<usize>,
     pub(crate) error: Error,
 }
 
-impl Failed {
+impl TransactionError {
     fn whole(error: Error) -> Self {
         Self { message: None, error }
     }
@@ -92,16 +92,17 @@ impl Transaction {
 
 impl Socket {
     /// Has a transaction done.
-    pub(crate) fn commit(&mut self, mut transaction: Transaction) -> Result<(), Failed> {
+    pub(crate) fn commit(&mut self, mut transaction: Transaction) -> Result<(), TransactionError> {
         transaction.end();
         let asked = transaction.asked;
         self.sequence = transaction
             .first
             .wrapping_add(transaction.messages)
             .wrapping_add(1);
-        self.let_pass(transaction.datagram.len()).map_err(Failed::whole)?;
+        self.let_pass(transaction.datagram.len())
+            .map_err(TransactionError::whole)?;
         send(self.file.as_raw_fd(), &transaction.datagram, MsgFlags::empty())
-            .map_err(|errno| Failed::whole(Error::Send { asked, errno }))?;
+            .map_err(|errno| TransactionError::whole(Error::Send { asked, errno }))?;
         // It can be some ten megabytes, and is not needed for the answer.
         transaction.datagram = Vec::new();
         self.outcome(&transaction)
@@ -115,7 +116,7 @@ impl Socket {
     }
 
     /// Reads all that the kernel has to say: of thousands that it refuses, the last ones may be lost.
-    fn outcome(&mut self, transaction: &Transaction) -> Result<(), Failed> {
+    fn outcome(&mut self, transaction: &Transaction) -> Result<(), TransactionError> {
         let asked = transaction.asked;
         let (mut is_acknowledged, mut failed) = (false, None);
         loop {
@@ -125,15 +126,15 @@ impl Socket {
                     errno: Errno::EAGAIN, ..
                 }) => break,
                 Err(error @ Error::Overrun { .. }) => {
-                    failed.get_or_insert_with(|| Failed::whole(error));
+                    failed.get_or_insert_with(|| TransactionError::whole(error));
                 }
-                Err(error) => return Err(Failed::whole(error)),
+                Err(error) => return Err(TransactionError::whole(error)),
             }
         }
         match failed {
             Some(failed) => Err(failed),
             None if is_acknowledged => Ok(()),
-            None => Err(Failed::whole(Error::Malformed {
+            None => Err(TransactionError::whole(Error::Malformed {
                 asked,
                 reason: "it says neither yes nor no",
             })),
@@ -145,14 +146,16 @@ impl Socket {
         length: usize,
         transaction: &Transaction,
         is_acknowledged: &mut bool,
-        failed: &mut Option<Failed>,
+        failed: &mut Option<TransactionError>,
     ) {
         let asked = transaction.asked;
         for message in Messages(&self.buffer[..length]) {
             let outcome = match message {
-                Err(Malformed(reason)) => Err(Failed::whole(Error::Malformed { asked, reason })),
+                Err(MalformedMessage(reason)) => {
+                    Err(TransactionError::whole(Error::Malformed { asked, reason }))
+                }
                 Ok(message) if message.kind == MESSAGE_ERROR && transaction.is_about(message.sequence) => {
-                    verdict(asked, &message).map_err(|error| Failed {
+                    verdict(asked, &message).map_err(|error| TransactionError {
                         message: transaction.number(message.sequence),
                         error,
                     })

@@ -1,8 +1,8 @@
 //! Every part a rule of the filter table can have.
 
 use egret_kernel::iptables::{
-    ChainName, ConnState, Direction, InterfaceName, Limit, Match, Protocol, RejectWith, Rule, SetName, Side,
-    Sides, Target,
+    ChainName, ConnState, Direction, Endpoint, InterfaceName, Limit, Match, Protocol, RejectWith, Rule,
+    SetLookup, SetName, Target,
 };
 use egret_kernel::{Family, Mark, Transport};
 use std::num::NonZeroU32;
@@ -32,7 +32,7 @@ pub(crate) fn filter_rules(family: Family) -> Vec<Rule> {
     };
     let set = |name: &str| SetName::new(name).unwrap();
     let ret = || Rule::to(Target::Return);
-    let destination = Sides::One(Side::Destination);
+    let destination = SetLookup::One(Endpoint::Destination);
     let tcp = |ports| Protocol::to_ports(Transport::Tcp, ports);
     let mut rules = vec![
         Rule::count(),
@@ -46,10 +46,10 @@ pub(crate) fn filter_rules(family: Family) -> Vec<Rule> {
         ret().input(interface("veth0")).output(interface("eth0.100")),
         ret().protocol(icmp),
         ret().when(Match::Set(set("eg-addresses"), destination)),
-        ret().unless(Match::Set(set("eg-addresses"), Sides::One(Side::Source))),
+        ret().unless(Match::Set(set("eg-addresses"), SetLookup::One(Endpoint::Source))),
         ret().when(Match::Set(
             set("eg-ports"),
-            Sides::Two(Side::Destination, Side::Destination),
+            SetLookup::Two(Endpoint::Destination, Endpoint::Destination),
         )),
         ret().when(Match::Connmark(mark(5, 0xfff))),
         ret().unless(Match::Connmark(mark(0, 0xfff))),

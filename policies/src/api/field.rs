@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::Reading;
+use super::UnknownFields;
 use super::node::{Entry, Mapping, Node, Value};
 use super::notes::{Note, Notes, Refused};
 use crate::diagnostic::{Code, Severity};
@@ -38,13 +38,13 @@ impl<'a> Field<'a> {
     }
 
     /// The tree of a policy; a field that is there twice cannot be read, unless a server has stored one of them.
-    pub(crate) const fn policy(node: &'a Node, reading: Reading) -> Self {
+    pub(crate) const fn policy(node: &'a Node, reading: UnknownFields) -> Self {
         Self {
             node,
             path: String::new(),
             repeats: match reading {
-                Reading::AsWritten => Repeats::None,
-                Reading::AsStored => Repeats::Last,
+                UnknownFields::AsWritten => Repeats::None,
+                UnknownFields::AsStored => Repeats::Last,
             },
         }
     }
@@ -79,7 +79,7 @@ impl<'a> Field<'a> {
         let mapping = match &self.node.value {
             Value::Mapping(mapping) => mapping,
             // A null item of a list is stored as an empty object.
-            Value::Null if notes.reading == Reading::AsStored => return Ok(()),
+            Value::Null if notes.reading == UnknownFields::AsStored => return Ok(()),
             Value::Null | Value::Scalar(_) | Value::Sequence(_) => {
                 return Err(self.refuse(
                     Code::WrongType,
@@ -112,7 +112,7 @@ impl<'a> Field<'a> {
 
     fn unknown(&self, code: Code, accepted: &str, notes: &mut Notes) -> Result<(), Refused> {
         match notes.reading {
-            Reading::AsWritten => {
+            UnknownFields::AsWritten => {
                 let severity = Severity::Error;
                 notes.keep(Note {
                     severity,
@@ -120,7 +120,7 @@ impl<'a> Field<'a> {
                 });
                 Err(Refused)
             }
-            Reading::AsStored => {
+            UnknownFields::AsStored => {
                 notes.keep(Note {
                     severity: Severity::Warning,
                     enforced: Some("as if the field were not there".to_owned()),

@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use super::Reading;
+use super::UnknownFields;
 use super::field::Field;
 use super::node::{Mapping, Node, Value};
 use super::notes::{Note, Notes, Refused};
-use super::object::{Class, Kind, MAX_NAME, Object, classify, metadata};
+use super::object::{Kind, MAX_NAME, Object, ObjectClass, classify, metadata};
 use super::yaml;
 use crate::diagnostic::{Code, Position, Severity};
 
-mod octets;
+mod encoding;
 
-pub use octets::{MAX_BYTES, read_octets, text_of};
+pub use encoding::{MAX_BYTES, read_octets, text_of};
 
 /// The problems of a file that are told: nobody reads more, and a hostile file could have a million.
 const MAX_PROBLEMS: usize = 100;
@@ -86,12 +86,7 @@ impl fmt::Display for Problem {
 /// Reads a text of YAML or JSON documents; the file's name is for messages.
 #[must_use]
 pub fn read(text: &str, file: &str) -> Manifest {
-    let mut reader = Reader {
-        file: file.into(),
-        manifest: Manifest::default(),
-        seen: HashMap::new(),
-        untold: None,
-    };
+    let mut reader = ManifestReader::new(file);
     for document in yaml::documents(text) {
         match document {
             yaml::Document::Tree(tree, repeated) => {
@@ -117,15 +112,23 @@ pub fn read(text: &str, file: &str) -> Manifest {
     reader.finish()
 }
 
-struct Reader {
+/// Reads one object, or list, that is a tree already, as an API server sends it; the name is for messages.
+#[must_use]
+pub fn read_tree(tree: Node, name: &str) -> Manifest {
+    let mut reader = ManifestReader::new(name);
+    reader.tree(tree, "", None);
+    reader.finish()
+}
+
+struct ManifestReader {
     file: Arc<str>,
     manifest: Manifest,
     seen: HashMap<Identity, Position>,
-    untold: Option<Untold>,
+    untold: Option<OmittedProblems>,
 }
 
 /// Problems for which there was no room.
-struct Untold {
+struct OmittedProblems {
     count: usize,
     first: Position,
     worst: Severity,
@@ -141,7 +144,16 @@ struct ItemType<'a> {
     kind: &'a str,
 }
 
-impl Reader {
+impl ManifestReader {
+    fn new(file: &str) -> Self {
+        Self {
+            file: file.into(),
+            manifest: Manifest::default(),
+            seen: HashMap::new(),
+            untold: None,
+        }
+    }
+
     fn tree(&mut self, tree: Node, path: &str, item: Option<&ItemType<'_>>) {
         match &tree.value {
             Value::Null => return,
@@ -162,7 +174,7 @@ impl Reader {
     }
 
     fn type_of(&mut self, tree: &Node, path: &str, item: Option<&ItemType<'_>>) -> Option<(String, String)> {
-        let mut notes = Notes::new(Reading::AsWritten);
+        let mut notes = Notes::new(UnknownFields::AsWritten);
         let root = Field::root(tree);
         let mut read = |key: &str, inherited: Option<&str>| match (root.get(key), inherited) {
             (Some(field), _) => word(&field, &mut notes),
@@ -209,15 +221,15 @@ impl Reader {
 
     fn object(&mut self, tree: Node, path: &str, api_version: &str, kind: &str) {
         match classify(api_version, kind) {
-            Class::Known(known) => self.known(tree, path, known, api_version, kind),
-            Class::UnknownPolicy => self.problem(
+            ObjectClass::Known(known) => self.known(tree, path, known, api_version, kind),
+            ObjectClass::UnknownPolicy => self.problem(
                 Code::UnknownPolicyKind,
                 tree.position,
                 &format!("{path}kind"),
                 format!("{kind:?} of {api_version:?}"),
                 "AdminNetworkPolicy, BaselineAdminNetworkPolicy (v1alpha1), ClusterNetworkPolicy (v1alpha2)",
             ),
-            Class::ForeignPolicy => {
+            ObjectClass::ForeignPolicy => {
                 self.skip(api_version, kind);
                 self.problem(
                     Code::ForeignPolicy,
@@ -227,12 +239,12 @@ impl Reader {
                     "NetworkPolicy, AdminNetworkPolicy, BaselineAdminNetworkPolicy, ClusterNetworkPolicy",
                 );
             }
-            Class::Irrelevant => self.skip(api_version, kind),
+            ObjectClass::Irrelevant => self.skip(api_version, kind),
         }
     }
 
     fn known(&mut self, tree: Node, path: &str, kind: Kind, api_version: &str, kind_name: &str) {
-        let mut notes = Notes::new(Reading::AsWritten);
+        let mut notes = Notes::new(UnknownFields::AsWritten);
         let mark = notes.mark();
         let metadata = metadata(&Field::root(&tree), kind, &mut notes);
         if metadata.is_err() {
@@ -352,7 +364,7 @@ impl Reader {
         if self.manifest.problems.len() < MAX_PROBLEMS {
             return self.manifest.problems.push(problem);
         }
-        let untold = self.untold.get_or_insert(Untold {
+        let untold = self.untold.get_or_insert(OmittedProblems {
             count: 0,
             first: problem.position,
             worst: problem.severity,
@@ -364,7 +376,7 @@ impl Reader {
 
     /// Says how many problems are not told; an error among them is one still.
     fn finish(mut self) -> Manifest {
-        if let Some(Untold { count, first, worst }) = self.untold.take() {
+        if let Some(OmittedProblems { count, first, worst }) = self.untold.take() {
             let found = format!("{count} more problems from here on");
             let accepted = "a file with fewer problems";
             let problem = self.describe(Code::TooManyDiagnostics, first, "", found, accepted);

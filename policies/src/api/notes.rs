@@ -1,6 +1,6 @@
 //! What is noted about a document while it is read.
 
-use super::Reading;
+use super::UnknownFields;
 use crate::diagnostic::{Code, Position, Severity};
 
 /// Something could not be read; why is in the notes.
@@ -23,7 +23,7 @@ pub(crate) struct Note {
 /// The notes about a document.
 #[derive(Debug)]
 pub(crate) struct Notes {
-    pub(crate) reading: Reading,
+    pub(crate) reading: UnknownFields,
     pub(crate) list: Vec<Note>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Notes {
 const MOST: usize = 200;
 
 impl Notes {
-    pub(crate) const fn new(reading: Reading) -> Self {
+    pub(crate) const fn new(reading: UnknownFields) -> Self {
         Self {
             reading,
             list: Vec::new(),

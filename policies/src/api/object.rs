@@ -126,7 +126,7 @@ impl Kind {
 
 /// What `apiVersion` and `kind` say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum ObjectClass {
     /// A kind that policy depends on.
     Known(Kind),
     /// A kind that is not known, in an API group whose policies are enforced.
@@ -137,7 +137,7 @@ pub(super) enum Class {
     Irrelevant,
 }
 
-pub(super) fn classify(api_version: &str, kind: &str) -> Class {
+pub(super) fn classify(api_version: &str, kind: &str) -> ObjectClass {
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
     let known = match group {
         "" => core(kind),
@@ -148,19 +148,19 @@ pub(super) fn classify(api_version: &str, kind: &str) -> Class {
         "policy.egret.dev" => own(version, kind),
         _ => None,
     };
-    known.map_or_else(|| unknown(group, kind), Class::Known)
+    known.map_or_else(|| unknown(group, kind), ObjectClass::Known)
 }
 
 /// A kind that is not known. A policy kind in one of Kubernetes' own groups is one of the wrong group or of
 /// a newer version; in any other group it is another product's.
-fn unknown(group: &str, kind: &str) -> Class {
+fn unknown(group: &str, kind: &str) -> ObjectClass {
     let kubernetes = !group.contains('.') || group.ends_with("k8s.io");
     let policies = matches!(group, "policy.networking.k8s.io" | "policy.egret.dev");
     match is_policy_by_name(kind) {
-        _ if policies => Class::UnknownPolicy,
-        true if kubernetes => Class::UnknownPolicy,
-        true => Class::ForeignPolicy,
-        false => Class::Irrelevant,
+        _ if policies => ObjectClass::UnknownPolicy,
+        true if kubernetes => ObjectClass::UnknownPolicy,
+        true => ObjectClass::ForeignPolicy,
+        false => ObjectClass::Irrelevant,
     }
 }
 

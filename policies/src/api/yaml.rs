@@ -52,9 +52,9 @@ pub(super) fn documents(text: &str) -> Vec<Document> {
         block_nesting_limit: MAX_DEPTH,
     };
     options.set_emit_comments(false);
-    let mut reader = Reader {
+    let mut reader = YamlReader {
         parser: Parser::new_from_str_with_options(text.trim_start_matches('\u{feff}'), options),
-        builder: Builder::default(),
+        builder: TreeBuilder::default(),
         documents: Vec::new(),
         errors: 0,
     };
@@ -62,14 +62,14 @@ pub(super) fn documents(text: &str) -> Vec<Document> {
     reader.documents
 }
 
-struct Reader<'t> {
+struct YamlReader<'t> {
     parser: Parser<'t, StrInput<'t>>,
-    builder: Builder,
+    builder: TreeBuilder,
     documents: Vec<Document>,
     errors: usize,
 }
 
-impl Reader<'_> {
+impl YamlReader<'_> {
     /// Takes one event; whether there may be more.
     fn step(&mut self) -> bool {
         match self.parser.next_event() {
@@ -80,11 +80,11 @@ impl Reader<'_> {
                     self.documents.push(document);
                     true
                 }
-                Err(Stop::Syntax(place, sentence)) => {
+                Err(ParseStop::Syntax(place, sentence)) => {
                     self.documents.push(Document::Broken(place, sentence));
                     self.recover(place)
                 }
-                Err(Stop::Limit(place, sentence)) => {
+                Err(ParseStop::Limit(place, sentence)) => {
                     self.documents.push(Document::TooLarge(place, sentence));
                     false
                 }
@@ -129,36 +129,36 @@ fn position(marker: &Marker) -> Position {
     }
 }
 
-enum Stop {
+enum ParseStop {
     Syntax(Position, String),
     Limit(Position, String),
 }
 
 /// Collections that are not complete yet, innermost last.
 #[derive(Default)]
-struct Builder {
-    open: Vec<Open>,
+struct TreeBuilder {
+    open: Vec<OpenCollection>,
     root: Option<Node>,
     repeated_fields: Vec<(String, Position)>,
     /// Complete anchored values and their sizes.
-    anchors: HashMap<usize, (Node, Size)>,
+    anchors: HashMap<usize, (Node, TreeSize)>,
     /// What was read of the document.
-    size: Size,
+    size: TreeSize,
     /// What anchors and aliases of all documents stand for.
-    repeated: Size,
+    repeated: TreeSize,
     documents: usize,
 }
 
 /// How much something is.
 #[derive(Clone, Copy, Default)]
-struct Size {
+struct TreeSize {
     /// Names and values.
     nodes: usize,
     /// Octets of text.
     octets: usize,
 }
 
-impl Size {
+impl TreeSize {
     const COLLECTION: Self = Self { nodes: 1, octets: 0 };
 
     const fn of_text(text: &str) -> Self {
@@ -181,15 +181,15 @@ impl Size {
     }
 }
 
-struct Open {
+struct OpenCollection {
     position: Position,
     anchor: usize,
     /// How much had been read of the document when it began.
-    before: Size,
-    content: Content,
+    before: TreeSize,
+    content: CollectionContent,
 }
 
-enum Content {
+enum CollectionContent {
     Sequence(Vec<Node>),
     Mapping {
         entries: Vec<Entry>,
@@ -198,25 +198,27 @@ enum Content {
     },
 }
 
-impl Builder {
-    fn take(&mut self, event: Event<'_>, at: Position) -> Result<Option<Document>, Stop> {
+impl TreeBuilder {
+    fn take(&mut self, event: Event<'_>, at: Position) -> Result<Option<Document>, ParseStop> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let node = scalar(&text, style, tag.as_deref(), at);
-                let size = Size::of_text(&text);
+                let size = TreeSize::of_text(&text);
                 self.count(at, size)?;
                 self.remember(anchor, &node, size, at)?;
                 self.place(node)?;
             }
-            Event::SequenceStart(_, anchor, _) => self.begin(at, anchor, Content::Sequence(Vec::new()))?,
+            Event::SequenceStart(_, anchor, _) => {
+                self.begin(at, anchor, CollectionContent::Sequence(Vec::new()))?
+            }
             Event::MappingStart(_, anchor, _) => {
                 let entries = Vec::new();
-                self.begin(at, anchor, Content::Mapping { entries, key: None })?;
+                self.begin(at, anchor, CollectionContent::Mapping { entries, key: None })?;
             }
             Event::SequenceEnd | Event::MappingEnd => self.end()?,
             Event::Alias(anchor) => self.repeat(anchor, at)?,
             Event::UnresolvedAlias(name) => {
-                return Err(Stop::Syntax(at, format!("the alias *{name} has no anchor")));
+                return Err(ParseStop::Syntax(at, format!("the alias *{name} has no anchor")));
             }
             Event::DocumentStart(..) => self.begin_document(at)?,
             Event::DocumentEnd => return Ok(self.finish_document()),
@@ -225,10 +227,15 @@ impl Builder {
         Ok(None)
     }
 
-    fn begin(&mut self, position: Position, anchor: usize, content: Content) -> Result<(), Stop> {
+    fn begin(
+        &mut self,
+        position: Position,
+        anchor: usize,
+        content: CollectionContent,
+    ) -> Result<(), ParseStop> {
         let before = self.size;
-        self.count(position, Size::COLLECTION)?;
-        self.open.push(Open {
+        self.count(position, TreeSize::COLLECTION)?;
+        self.open.push(OpenCollection {
             position,
             anchor,
             before,
@@ -237,13 +244,13 @@ impl Builder {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Stop> {
+    fn end(&mut self) -> Result<(), ParseStop> {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
         let value = match open.content {
-            Content::Sequence(items) => Value::Sequence(items),
-            Content::Mapping { entries, key: _ } => {
+            CollectionContent::Sequence(items) => Value::Sequence(items),
+            CollectionContent::Mapping { entries, key: _ } => {
                 let mapping = Self::merge(Mapping { entries })?;
                 let room = MAX_REPEATED_FIELDS - self.repeated_fields.len();
                 for entry in mapping.repeated().into_iter().take(room) {
@@ -263,7 +270,7 @@ impl Builder {
     }
 
     /// Resolves `<<` (YAML 1.1 merge keys): fields of the merged mappings that are not written here.
-    fn merge(mapping: Mapping) -> Result<Mapping, Stop> {
+    fn merge(mapping: Mapping) -> Result<Mapping, ParseStop> {
         if !mapping.entries.iter().any(|entry| &*entry.key == "<<") {
             return Ok(mapping);
         }
@@ -277,7 +284,7 @@ impl Builder {
             };
             for source in sources {
                 let Value::Mapping(source) = source.value else {
-                    return Err(Stop::Syntax(position, "<< merges mappings only".to_owned()));
+                    return Err(ParseStop::Syntax(position, "<< merges mappings only".to_owned()));
                 };
                 let new = source
                     .entries
@@ -289,7 +296,13 @@ impl Builder {
         Ok(Mapping { entries })
     }
 
-    fn remember(&mut self, anchor: usize, node: &Node, size: Size, at: Position) -> Result<(), Stop> {
+    fn remember(
+        &mut self,
+        anchor: usize,
+        node: &Node,
+        size: TreeSize,
+        at: Position,
+    ) -> Result<(), ParseStop> {
         // The parser numbers anchors from 1; 0 is no anchor.
         if anchor != 0 {
             self.count_repeated(at, size)?;
@@ -298,9 +311,9 @@ impl Builder {
         Ok(())
     }
 
-    fn repeat(&mut self, anchor: usize, at: Position) -> Result<(), Stop> {
+    fn repeat(&mut self, anchor: usize, at: Position) -> Result<(), ParseStop> {
         let Some(size) = self.anchors.get(&anchor).map(|(_, size)| *size) else {
-            return Err(Stop::Syntax(
+            return Err(ParseStop::Syntax(
                 at,
                 "an alias inside the value that it repeats".to_owned(),
             ));
@@ -311,10 +324,10 @@ impl Builder {
         node.map_or(Ok(()), |node| self.place(node))
     }
 
-    fn count(&mut self, at: Position, more: Size) -> Result<(), Stop> {
+    fn count(&mut self, at: Position, more: TreeSize) -> Result<(), ParseStop> {
         self.size.add(more);
         if self.size.nodes > MAX_NODES {
-            return Err(Stop::Limit(
+            return Err(ParseStop::Limit(
                 at,
                 format!("more than {MAX_NODES} names and values in a document"),
             ));
@@ -322,7 +335,7 @@ impl Builder {
         Ok(())
     }
 
-    fn count_repeated(&mut self, at: Position, more: Size) -> Result<(), Stop> {
+    fn count_repeated(&mut self, at: Position, more: TreeSize) -> Result<(), ParseStop> {
         self.repeated.add(more);
         let limit = if self.repeated.nodes > MAX_REPEATED {
             format!("{MAX_REPEATED} values")
@@ -332,14 +345,14 @@ impl Builder {
             return Ok(());
         };
         let sentence = format!("anchors and aliases that stand for more than {limit}");
-        Err(Stop::Limit(at, sentence))
+        Err(ParseStop::Limit(at, sentence))
     }
 
-    fn place(&mut self, node: Node) -> Result<(), Stop> {
+    fn place(&mut self, node: Node) -> Result<(), ParseStop> {
         match self.open.last_mut().map(|open| &mut open.content) {
             None => self.root = Some(node),
-            Some(Content::Sequence(items)) => items.push(node),
-            Some(Content::Mapping { entries, key }) => match key.take() {
+            Some(CollectionContent::Sequence(items)) => items.push(node),
+            Some(CollectionContent::Mapping { entries, key }) => match key.take() {
                 Some((name, position)) => entries.push(Entry {
                     key: name,
                     position,
@@ -355,21 +368,24 @@ impl Builder {
         let mut path = String::new();
         for open in &self.open {
             match &open.content {
-                Content::Sequence(items) => path.push_str(&format!("[{}]", items.len())),
-                Content::Mapping {
+                CollectionContent::Sequence(items) => path.push_str(&format!("[{}]", items.len())),
+                CollectionContent::Mapping {
                     key: Some((name, _)), ..
                 } => super::field::append(&mut path, name),
-                Content::Mapping { key: None, .. } => {}
+                CollectionContent::Mapping { key: None, .. } => {}
             }
         }
         super::field::append(&mut path, key);
         path
     }
 
-    fn begin_document(&mut self, at: Position) -> Result<(), Stop> {
+    fn begin_document(&mut self, at: Position) -> Result<(), ParseStop> {
         self.documents += 1;
         if self.documents > MAX_DOCUMENTS {
-            return Err(Stop::Limit(at, format!("more than {MAX_DOCUMENTS} documents")));
+            return Err(ParseStop::Limit(
+                at,
+                format!("more than {MAX_DOCUMENTS} documents"),
+            ));
         }
         Ok(())
     }
@@ -386,17 +402,17 @@ impl Builder {
         self.root = None;
         self.repeated_fields.clear();
         self.anchors.clear();
-        self.size = Size::default();
+        self.size = TreeSize::default();
     }
 }
 
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, position: Position) -> Node {
     let plain = matches!(style, ScalarStyle::Plain);
     let value = match tag.map(meaning) {
-        None | Some(Meaning::Plain) => untagged(text, plain),
-        Some(Meaning::Text) => untagged(text, false),
+        None | Some(TagMeaning::Plain) => untagged(text, plain),
+        Some(TagMeaning::Text) => untagged(text, false),
         // `!!binary aGVsbG8=` is the text hello to an API server; what nobody here decodes is taken for no text.
-        Some(Meaning::Other) => Value::Mapping(Mapping {
+        Some(TagMeaning::Other) => Value::Mapping(Mapping {
             entries: vec![Entry {
                 key: tag.map(Tag::original).unwrap_or_default().into(),
                 position,
@@ -420,7 +436,7 @@ fn untagged(text: &str, plain: bool) -> Value {
 }
 
 /// What a tag makes of a scalar.
-enum Meaning {
+enum TagMeaning {
     /// What it would be without: `!!int 80`.
     Plain,
     /// Text: `!!str 80`, `! 80`.
@@ -429,16 +445,16 @@ enum Meaning {
     Other,
 }
 
-fn meaning(tag: &Tag) -> Meaning {
+fn meaning(tag: &Tag) -> TagMeaning {
     match tag.core_suffix() {
-        Some("str") => Meaning::Text,
-        Some(_) => Meaning::Plain,
-        None if tag.original() == "!" => Meaning::Text,
-        None => Meaning::Other,
+        Some("str") => TagMeaning::Text,
+        Some(_) => TagMeaning::Plain,
+        None if tag.original() == "!" => TagMeaning::Text,
+        None => TagMeaning::Other,
     }
 }
 
-fn name_of_field(node: Node) -> Result<(Box<str>, Position), Stop> {
+fn name_of_field(node: Node) -> Result<(Box<str>, Position), ParseStop> {
     let sentence = match node.value {
         Value::Scalar(scalar) => return Ok((scalar.text, node.position)),
         Value::Null => return Ok(("null".into(), node.position)),
@@ -447,5 +463,5 @@ fn name_of_field(node: Node) -> Result<(Box<str>, Position), Stop> {
             "a mapping as the name of a field (a template with {{ }} is to be rendered first)"
         }
     };
-    Err(Stop::Syntax(node.position, sentence.to_owned()))
+    Err(ParseStop::Syntax(node.position, sentence.to_owned()))
 }

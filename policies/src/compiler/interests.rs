@@ -11,20 +11,20 @@ use egret_shared::name::NamePattern;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
-use super::engine::Engine;
+use super::{Compiler, InSync};
 
 /// Whose addresses are whose, as of the last batch, and the addresses for which interests may be others than was last
 /// told.
 #[derive(Debug, Default)]
 pub(super) struct Interests {
     pods: BTreeMap<IpAddr, PodKey>,
-    told: BTreeMap<IpAddr, Told>,
+    sent: BTreeMap<IpAddr, SentInterest>,
     touched: BTreeSet<IpAddr>,
 }
 
-/// What was told of an address, and of which run of which pod.
+/// The interest that was sent last for an address, with the run of the pod.
 #[derive(Debug)]
-struct Told {
+struct SentInterest {
     pod: PodKey,
     uid: Option<Arc<str>>,
     patterns: BTreeSet<NamePattern>,
@@ -45,30 +45,31 @@ impl Interests {
     }
 }
 
-impl Engine {
-    pub(super) fn poll_interests(&mut self) -> Vec<Interest> {
+impl Compiler<InSync> {
+    /// The interests that changed since the last call, as of the last batch; one without patterns is over.
+    pub fn poll_interests(&mut self) -> Vec<Interest> {
         let touched = std::mem::take(&mut self.interests.touched);
         let mut changed = Vec::new();
         for address in touched {
             let pod = self.interests.pods.get(&address);
             let compiled = pod.and_then(|pod| self.compiled.get(pod));
             let now = compiled.filter(|compiled| !compiled.patterns.is_empty());
-            let of_same = |told: &Told| {
+            let of_same = |told: &SentInterest| {
                 now.is_some_and(|now| {
                     let is_same = told.pod == now.rules.pod && told.uid == now.rules.uid;
                     is_same || is_off(Switch::ForgetPredecessor)
                 })
             };
-            let before = self.interests.told.get(&address);
+            let before = self.interests.sent.get(&address);
             if before.is_some_and(|before| !of_same(before)) {
-                self.interests.told.remove(&address);
+                self.interests.sent.remove(&address);
                 changed.push(Interest {
                     pod: address,
                     patterns: Vec::new(),
                 });
             }
             let Some(now) = now else { continue };
-            let told = self.interests.told.get(&address);
+            let told = self.interests.sent.get(&address);
             if told.is_some_and(|told| told.patterns == now.patterns) {
                 continue;
             }
@@ -76,17 +77,19 @@ impl Engine {
                 pod: address,
                 patterns: now.patterns.iter().cloned().collect(),
             });
-            let told = Told {
+            let told = SentInterest {
                 pod: now.rules.pod.clone(),
                 uid: now.rules.uid.clone(),
                 patterns: now.patterns.clone(),
             };
-            self.interests.told.insert(address, told);
+            self.interests.sent.insert(address, told);
         }
         changed
     }
 
-    pub(super) fn interests(&self) -> Vec<Interest> {
+    /// All interests, as of the last batch.
+    #[must_use]
+    pub fn interests(&self) -> Vec<Interest> {
         self.compiled
             .values()
             .filter(|pod| !pod.patterns.is_empty())

@@ -4,23 +4,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::compile::{DnsRules, Filled, Surroundings, Template};
-use crate::index::LivePod;
+use crate::compiler::index::LivePod;
+use crate::compiler::pod_rules::{CompileContext, DnsRules, FilledTemplate, Template};
 use crate::model::{Enforcement, Exposure, NamespaceSelector, Policy, PolicyId, Rank};
 
-/// A policy's place in the order of evaluation.
-pub(super) type Place = (Rank, PolicyId);
+/// A policy's position in the order of evaluation.
+pub(super) type PolicyOrder = (Rank, PolicyId);
 
 /// All policies, and the templates of those that select a pod with rules.
 #[derive(Debug)]
 pub(super) struct Policies {
     all: BTreeMap<PolicyId, Policy>,
     /// Those about one namespace, by its name.
-    of_namespace: BTreeMap<Arc<str>, BTreeSet<Place>>,
+    of_namespace: BTreeMap<Arc<str>, BTreeSet<PolicyOrder>>,
     /// Those about namespaces by their labels.
-    of_cluster: BTreeSet<Place>,
+    of_cluster: BTreeSet<PolicyOrder>,
     /// Those that are also asked about clients that are no pods.
-    exposed: BTreeSet<Place>,
+    exposed: BTreeSet<PolicyOrder>,
     /// How many are not only asked: this is looked at with each batch.
     enforced: usize,
     templates: BTreeMap<PolicyId, Arc<Template>>,
@@ -57,7 +57,7 @@ impl Policies {
             self.withdraw(before);
         }
         if let Some(policy) = policy {
-            let place = place_of(&policy);
+            let place = order_of(&policy);
             self.enforced += usize::from(!policy.enforcement.is_audit());
             if policy.exposure == Exposure::Reject && !policy.enforcement.is_audit() {
                 self.exposed.insert(place.clone());
@@ -79,7 +79,7 @@ impl Policies {
     }
 
     fn withdraw(&mut self, policy: &Policy) {
-        let place = place_of(policy);
+        let place = order_of(policy);
         self.enforced -= usize::from(!policy.enforcement.is_audit());
         self.exposed.remove(&place);
         match &policy.subject.namespaces {
@@ -98,14 +98,14 @@ impl Policies {
     }
 
     /// The places of all policies that select a pod.
-    pub(super) fn selecting(&self, pod: &LivePod<'_>) -> BTreeSet<Place> {
+    pub(super) fn selecting(&self, pod: &LivePod<'_>) -> BTreeSet<PolicyOrder> {
         let of_namespace = self.of_namespace.get(pod.pod.key.namespace());
         let places = of_namespace.into_iter().flatten().chain(&self.of_cluster);
         places.filter(|place| self.selects(place, pod)).cloned().collect()
     }
 
     /// Whether there is a policy at this place and it selects a pod.
-    pub(super) fn selects(&self, place: &Place, pod: &LivePod<'_>) -> bool {
+    pub(super) fn selects(&self, place: &PolicyOrder, pod: &LivePod<'_>) -> bool {
         let policy = self.all.get(&place.1).filter(|policy| policy.rank == place.0);
         policy.is_some_and(|policy| pod.is_selected(&policy.subject.namespaces, &policy.subject.pods))
     }
@@ -122,10 +122,10 @@ impl Policies {
     /// What the policy at a place comes to for a pod; none where it does not select it.
     pub(super) fn fill(
         &mut self,
-        place: &Place,
+        place: &PolicyOrder,
         pod: &LivePod<'_>,
-        around: Surroundings<'_>,
-    ) -> Option<Filled> {
+        around: CompileContext<'_>,
+    ) -> Option<FilledTemplate> {
         let template = self
             .selects(place, pod)
             .then(|| self.template(&place.1))
@@ -134,7 +134,7 @@ impl Policies {
         let is_audit = [around.enforcement, pod.enforcement, policy]
             .into_iter()
             .any(Enforcement::is_audit);
-        Some(Filled::new(&template, pod, around, is_audit))
+        Some(FilledTemplate::new(&template, pod, around, is_audit))
     }
 
     /// The templates of all policies that are also asked about clients that are no pods, in the order of evaluation.
@@ -153,6 +153,6 @@ impl Policies {
 }
 
 /// Where a policy stands.
-pub(super) fn place_of(policy: &Policy) -> Place {
+pub(super) fn order_of(policy: &Policy) -> PolicyOrder {
     (policy.rank, policy.id.clone())
 }

@@ -8,7 +8,7 @@ pub struct Work {
     /// Policies that were filled in for a pod, or taken out of its rules.
     pub policies_filled: usize,
     /// Sets that were asked whether a pod of the cluster is in them.
-    pub sets_asked: usize,
+    pub set_lookups: usize,
     /// Records that were looked at to take answers in, to make room for them, and to say until when an address is open.
-    pub records_asked: usize,
+    pub record_steps: usize,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use egret_shared::name::NamePattern;
 
 use super::port;
-use super::rule::{self, Label};
+use super::rule::{self, RuleLabel};
 use super::selector;
 use super::{id_of, network, spec};
 use crate::api::{Field, Notes, Object, Refused};
@@ -83,7 +83,7 @@ pub(super) fn lower(object: &Object, dialect: Dialect, notes: &mut Notes) -> Pol
     let (rank, ranked) = rank(object, &spec, dialect, notes);
     let (subject, understood) = subject(&spec, dialect, notes);
     notes.enforce(mark, UNSOUND);
-    let reader = Reader {
+    let reader = AdminRuleReader {
         dialect,
         sound: ranked && understood,
     };
@@ -152,7 +152,7 @@ fn denying(
 }
 
 fn deny_everything() -> Effect {
-    Effect::Rules(Arc::new([rule::deny_all(&Label { index: 0, name: None })]))
+    Effect::Rules(Arc::new([rule::deny_all(&RuleLabel { index: 0, name: None })]))
 }
 
 /// The place in the order of evaluation, and whether it is the one that was meant.
@@ -286,13 +286,13 @@ fn check_halves(pods: &Field<'_>, dialect: Dialect, notes: &mut Notes) -> Result
 
 /// Reads the rules of a policy.
 #[derive(Clone, Copy)]
-struct Reader {
+struct AdminRuleReader {
     dialect: Dialect,
     /// Whether it is known whom the policy is about and when it is asked.
     sound: bool,
 }
 
-impl Reader {
+impl AdminRuleReader {
     fn effect(self, spec: &Field<'_>, direction: Direction, notes: &mut Notes) -> Effect {
         let Some(list) = spec.get(direction.word()) else {
             return Effect::None;
@@ -319,7 +319,7 @@ impl Reader {
         let mark = notes.mark();
         let name = name(item, notes);
         let action = self.action(item, notes);
-        let label = Label {
+        let label = RuleLabel {
             index,
             name: name.clone().unwrap_or_default(),
         };
@@ -352,7 +352,7 @@ impl Reader {
     fn body(
         self,
         item: &Field<'_>,
-        label: &Label,
+        label: &RuleLabel,
         (action, direction): (Result<Action, Refused>, Direction),
         notes: &mut Notes,
     ) -> Result<Vec<Rule>, Refused> {

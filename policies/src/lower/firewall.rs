@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use egret_shared::net::{IpNet, Ipv6Net};
 
 use super::admin::{self, DENY_ALL, NOTHING};
-use super::rule::{self, Label};
+use super::rule::{self, RuleLabel};
 use super::{id_of, network, port, selector};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
@@ -38,7 +38,7 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Policy {
         Some(_) => admin::priority(&spec, notes),
     };
     notes.enforce(mark, UNSOUND);
-    let reader = Reader {
+    let reader = FirewallReader {
         sound: priority.is_ok(),
     };
     tell_of_equal_names(&items, notes);
@@ -58,7 +58,7 @@ pub(super) fn lower_unknown(object: &Object, notes: &mut Notes) -> Policy {
 }
 
 fn closed(object: &Object) -> Policy {
-    let rules = vec![deny_external(&Label { index: 0, name: None })];
+    let rules = vec![deny_external(&RuleLabel { index: 0, name: None })];
     policy(object, 0, rules, Exposure::Reject)
 }
 
@@ -78,7 +78,7 @@ fn policy(object: &Object, priority: u32, rules: Vec<Rule>, exposure: Exposure) 
 }
 
 /// What a Deny becomes that cannot be understood.
-fn deny_external(label: &Label) -> Rule {
+fn deny_external(label: &RuleLabel) -> Rule {
     Rule {
         peers: Peers::OneOf(external()),
         ..rule::deny_all(label)
@@ -142,17 +142,17 @@ fn tell_of_equal_names(items: &[Field<'_>], notes: &mut Notes) {
     }
 }
 
-struct Reader {
+struct FirewallReader {
     /// Whether the priority is the one that was meant.
     sound: bool,
 }
 
-impl Reader {
+impl FirewallReader {
     fn rule(&self, item: &Field<'_>, index: usize, notes: &mut Notes) -> Rule {
         let mark = notes.mark();
         let name = admin::name(item, notes);
         let action = action(item, notes);
-        let label = Label {
+        let label = RuleLabel {
             index,
             name: name.clone().unwrap_or_default(),
         };

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::network_policy::{RANK, own_namespace};
-use super::rule::{self, Label};
+use super::rule::{self, RuleLabel};
 use super::{id_of, port, selector, spec};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
@@ -83,13 +83,13 @@ fn read(object: &Object, own: &Arc<str>, notes: &mut Notes) -> Result<(Selector,
 
 fn rule_or_nothing(item: &Field<'_>, index: usize, own: &Arc<str>, notes: &mut Notes) -> Rule {
     let mark = notes.mark();
-    let label = Label { index, name: None };
+    let label = RuleLabel { index, name: None };
     let rule = rule(item, &label, own, notes);
     notes.enforce(mark, NOTHING);
     rule.unwrap_or_else(|Refused| rule::nothing(&label, Action::Allow))
 }
 
-fn rule(item: &Field<'_>, label: &Label, own: &Arc<str>, notes: &mut Notes) -> Result<Rule, Refused> {
+fn rule(item: &Field<'_>, label: &RuleLabel, own: &Arc<str>, notes: &mut Notes) -> Result<Rule, Refused> {
     let known = item.only(&["ports", "from"], notes);
     let peers = peers(item.get("from").as_ref(), own, notes);
     let ports = ports(item.get("ports").as_ref(), notes);

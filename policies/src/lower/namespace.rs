@@ -73,7 +73,7 @@ fn spec_form(object: &Object, notes: &mut Notes) -> Option<Policy> {
 
 /// Only an object that says nothing of ingress isolation leaves the namespace open.
 fn annotation_leaves_open(annotation: &Field<'_>) -> bool {
-    let mut ignored = Notes::new(crate::api::Reading::AsWritten);
+    let mut ignored = Notes::new(crate::api::UnknownFields::AsWritten);
     let Ok(text) = annotation.text(&mut ignored) else {
         return false;
     };

@@ -8,13 +8,14 @@ use egret_shared::switch::{Switch, is_off};
 
 use crate::api::{Field, Notes, Refused};
 use crate::diagnostic::Code;
+use crate::model::subtract;
 
 /// A network. Objects stored before the API became strict may hold texts that it refuses today; they are
 /// read as the API reads them (`IsValidCIDRForLegacyField`, `ParseCIDRSloppy` of k8s.io/utils/net).
 pub(super) fn cidr(field: &Field<'_>, notes: &mut Notes) -> Result<IpNet, Refused> {
     match parse(field.text(notes)?) {
-        Some(Parsed::Canonical(net)) => Ok(net),
-        Some(Parsed::Legacy(net)) => {
+        Some(ParsedNetwork::Canonical(net)) => Ok(net),
+        Some(ParsedNetwork::Legacy(net)) => {
             let canonical = format!("{net}");
             field.tell(Code::LegacyCidr, field.describe(), &canonical, &canonical, notes);
             Ok(net)
@@ -27,12 +28,12 @@ pub(super) fn cidr(field: &Field<'_>, notes: &mut Notes) -> Result<IpNet, Refuse
     }
 }
 
-enum Parsed {
+enum ParsedNetwork {
     Canonical(IpNet),
     Legacy(IpNet),
 }
 
-fn parse(text: &str) -> Option<Parsed> {
+fn parse(text: &str) -> Option<ParsedNetwork> {
     let (address, length) = text.split_once('/')?;
     let prefix = decimal(length, 128)?;
     let (net, legacy) = if address.contains(':') {
@@ -44,9 +45,9 @@ fn parse(text: &str) -> Option<Parsed> {
     let padded_length = length.len() > 1 && length.starts_with('0');
     let canonical = net.trunc();
     Some(if legacy || padded_length || canonical != net {
-        Parsed::Legacy(canonical)
+        ParsedNetwork::Legacy(canonical)
     } else {
-        Parsed::Canonical(canonical)
+        ParsedNetwork::Canonical(canonical)
     })
 }
 
@@ -144,37 +145,4 @@ fn exception(field: &Field<'_>, whole: &IpNet, notes: &mut Notes) -> Result<IpNe
         &format!("a network inside {whole} and smaller"),
         notes,
     ))
-}
-
-/// What is left of a network without the exceptions: the fewest networks that hold exactly that.
-///
-/// ```
-/// # use egret_policies::lower::subtract;
-/// let left = subtract("10.0.0.0/8".parse().unwrap(), &["10.128.0.0/9".parse().unwrap()]);
-/// assert_eq!(left, ["10.0.0.0/9".parse().unwrap()]);
-/// ```
-#[must_use]
-pub fn subtract(net: IpNet, exceptions: &[IpNet]) -> Vec<IpNet> {
-    let net = net.trunc();
-    if exceptions.iter().any(|exception| exception.contains(&net)) {
-        return Vec::new();
-    }
-    let inside: Vec<IpNet> = exceptions
-        .iter()
-        .filter(|exception| net.contains(*exception))
-        .copied()
-        .collect();
-    if inside.is_empty() {
-        return vec![net];
-    }
-    halves(&net)
-        .into_iter()
-        .flat_map(|half| subtract(half, &inside))
-        .collect()
-}
-
-fn halves(net: &IpNet) -> Vec<IpNet> {
-    // A network that holds a smaller one is no single address, so it has two halves.
-    let longer = net.prefix_len() + 1;
-    net.subnets(longer).map(Iterator::collect).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::rule::{self, Label};
+use super::rule::{self, RuleLabel};
 use super::selector;
 use super::{id_of, network, port, spec};
 use crate::api::{Field, Notes, Object, Refused};
@@ -39,7 +39,7 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Policy {
     notes.enforce(mark, "the requirement counts as met, and the rules match nothing");
     let own = own_namespace(object);
     let rules_of = |direction: Direction, notes: &mut Notes| {
-        Reader { own: &own, direction }.rules(field(direction.word()), notes)
+        NetworkPolicyReader { own: &own, direction }.rules(field(direction.word()), notes)
     };
     let ingress = rules_of(Direction::Ingress, notes);
     let egress = rules_of(Direction::Egress, notes);
@@ -60,7 +60,7 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Policy {
 }
 
 /// The rules of a direction as they are written, whether or not the policy is about it.
-struct Written<'a> {
+struct RawRules<'a> {
     /// The list; none where there is none.
     list: Option<Field<'a>>,
     rules: Vec<Rule>,
@@ -68,7 +68,7 @@ struct Written<'a> {
     any: bool,
 }
 
-impl Written<'_> {
+impl RawRules<'_> {
     fn warn_if_ignored(&self, direction: Direction, notes: &mut Notes) {
         if let Some(list) = self.list.as_ref().filter(|_| self.any) {
             let accepted = format!("policyTypes that lists the direction {}", direction.word());
@@ -84,27 +84,27 @@ impl Written<'_> {
 }
 
 /// Reads the rules of a direction.
-struct Reader<'n> {
+struct NetworkPolicyReader<'n> {
     /// The policy's namespace: the one of peers that do not name any.
     own: &'n Arc<str>,
     direction: Direction,
 }
 
-impl Reader<'_> {
-    fn rules<'a>(&self, list: Option<Field<'a>>, notes: &mut Notes) -> Written<'a> {
+impl NetworkPolicyReader<'_> {
+    fn rules<'a>(&self, list: Option<Field<'a>>, notes: &mut Notes) -> RawRules<'a> {
         let mark = notes.mark();
         let items = list
             .as_ref()
             .map_or_else(|| Ok(Vec::new()), |list| list.items(notes));
         notes.enforce(mark, "the direction is isolated and nothing is allowed");
         let Ok(items) = items else {
-            return Written {
+            return RawRules {
                 list,
                 rules: Vec::new(),
                 any: true,
             };
         };
-        Written {
+        RawRules {
             rules: items
                 .iter()
                 .enumerate()
@@ -117,13 +117,13 @@ impl Reader<'_> {
 
     fn rule_or_nothing(&self, item: &Field<'_>, index: usize, notes: &mut Notes) -> Vec<Rule> {
         let mark = notes.mark();
-        let label = Label { index, name: None };
+        let label = RuleLabel { index, name: None };
         let rules = self.rule(item, &label, notes);
         notes.enforce(mark, NOTHING);
         rules.unwrap_or_else(|Refused| vec![rule::nothing(&label, Action::Allow)])
     }
 
-    fn rule(&self, item: &Field<'_>, label: &Label, notes: &mut Notes) -> Result<Vec<Rule>, Refused> {
+    fn rule(&self, item: &Field<'_>, label: &RuleLabel, notes: &mut Notes) -> Result<Vec<Rule>, Refused> {
         let other_end = match self.direction {
             Direction::Ingress => "from",
             Direction::Egress => "to",
@@ -194,7 +194,7 @@ fn some<'a>(field: Option<&Field<'a>>, notes: &mut Notes) -> Result<Option<Vec<F
 
 /// The directions that the policy is about. Absent and empty are the same, and mean ingress, and egress
 /// where there is an egress rule (`SetDefaults_NetworkPolicy` of k8s.io/kubernetes).
-fn policy_types(field: Option<&Field<'_>>, egress: &Written<'_>, notes: &mut Notes) -> Vec<Direction> {
+fn policy_types(field: Option<&Field<'_>>, egress: &RawRules<'_>, notes: &mut Notes) -> Vec<Direction> {
     let mark = notes.mark();
     let types = field.map_or(Ok(Vec::new()), |field| {
         let items = field.items(notes)?;

@@ -27,13 +27,13 @@ pub(super) fn one_of<'a>(
 
 /// A rule's place and name.
 #[derive(Clone, Debug)]
-pub(super) struct Label {
+pub(super) struct RuleLabel {
     pub(super) index: usize,
     pub(super) name: Option<Arc<str>>,
 }
 
 /// A rule that matches nothing.
-pub(super) fn nothing(label: &Label, action: Action) -> Rule {
+pub(super) fn nothing(label: &RuleLabel, action: Action) -> Rule {
     Rule {
         index: label.index,
         name: label.name.clone(),
@@ -44,7 +44,7 @@ pub(super) fn nothing(label: &Label, action: Action) -> Rule {
 }
 
 /// A rule that denies everything.
-pub(super) fn deny_all(label: &Label) -> Rule {
+pub(super) fn deny_all(label: &RuleLabel) -> Rule {
     Rule {
         index: label.index,
         name: label.name.clone(),
@@ -67,7 +67,7 @@ pub(super) const fn every_pod() -> Subject {
 /// one for the rest.
 pub(super) fn rules(
     rule: &Field<'_>,
-    label: &Label,
+    label: &RuleLabel,
     (action, direction): (Action, Direction),
     (peers, ports): (Peers, Ports),
     notes: &mut Notes,

@@ -223,3 +223,8 @@ pub struct EndpointSlice {
     /// Port name, protocol and number; a number that is missing is left out.
     pub ports: Vec<(Option<Arc<str>>, Transport, NonZeroU16)>,
 }
+
+/// Whether a Service is the one in front of the API server.
+pub(crate) fn is_api_server(key: &PodKey) -> bool {
+    key.namespace() == "default" && key.name() == "kubernetes"
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Shared;
+use super::{NAME_LABEL, Shared};
 
 /// Labels, as in `metadata.labels`. A cluster has tens of thousands of them, each with few: so they are slices, and a
 /// copy is none.
@@ -14,6 +14,12 @@ pub struct Labels(Arc<[Label]>);
 type Label = (Arc<str>, Arc<str>);
 
 impl Labels {
+    /// Those of a namespace without an object: the default one alone.
+    #[must_use]
+    pub fn of_namespace_without_object(name: &str) -> Self {
+        Self::from_iter([(NAME_LABEL, name)])
+    }
+
     /// The value of a label.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {

@@ -175,6 +175,15 @@ impl NamespaceSelector {
         }
     }
 
+    /// Whether a namespace of this name with these labels is selected.
+    #[must_use]
+    pub fn matches(&self, name: &str, labels: &Labels) -> bool {
+        match self {
+            Self::Named(own) => own.as_ref() == name,
+            Self::Matching(selector) => selector.matches(labels),
+        }
+    }
+
     pub(super) fn shared(&self, shared: &mut Shared) -> Self {
         match self {
             Self::Named(name) => Self::Named(shared.text(name)),

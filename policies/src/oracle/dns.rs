@@ -2,9 +2,9 @@
 
 use egret_shared::net::Transport;
 
-use crate::memory::Protocol;
 use crate::model::Direction;
 use crate::model::cluster::{Entity, EntityKey, Pod};
+use crate::simulator::Protocol;
 
 use super::{Question, World};
 

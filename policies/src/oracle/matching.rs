@@ -6,9 +6,9 @@ use std::sync::Arc;
 use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::net::{IpNet, Transport};
 
-use crate::memory::Protocol;
 use crate::model::cluster::Pod;
 use crate::model::{Direction, Peer, Peers, Port, Ports, Rule, Selector};
+use crate::simulator::Protocol;
 
 use super::Question;
 use super::cluster::selector_holds;
@@ -57,7 +57,7 @@ impl Question<'_> {
                     || self.world.is_behind_api_server(address, protocol, &rule.ports)
             }
             Peer::Names(patterns) => {
-                let is_told = self.world.told.iter().any(|told| {
+                let is_told = self.world.records.iter().any(|told| {
                     told.pod == subject.key
                         && told.address == address
                         && (told.until > self.now || self.is_open)

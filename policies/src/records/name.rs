@@ -7,14 +7,14 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use egret_shared::time::Timestamp;
 
-use super::few::Few;
+use super::small_map::SmallMap;
 
 /// So many are looked through for the oldest of them.
 const FEW: usize = 16;
 
-/// An address of a name.
+/// The expiry and age of an address of a name.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Life {
+pub(super) struct AddressEntry {
     pub(super) until: Timestamp,
     /// The number of the answer that told it last.
     pub(super) answer: u64,
@@ -23,7 +23,7 @@ pub(super) struct Life {
 /// The addresses of a name.
 #[derive(Debug)]
 pub(super) struct NameRecords {
-    lives: Few<IpAddr, Life>,
+    addresses: SmallMap<IpAddr, AddressEntry>,
     /// By the answer that told each last; empty where there are few.
     ages: BTreeSet<(u64, IpAddr)>,
     /// The last answer.
@@ -35,7 +35,7 @@ pub(super) struct NameRecords {
 impl NameRecords {
     pub(super) const fn new(is_mentioned: bool) -> Self {
         Self {
-            lives: Few::new(),
+            addresses: SmallMap::new(),
             ages: BTreeSet::new(),
             latest: 0,
             is_mentioned,
@@ -43,28 +43,33 @@ impl NameRecords {
     }
 
     /// Puts an address in or extends it; returns it as it was and as it is.
-    pub(super) fn tell(&mut self, address: IpAddr, until: Timestamp, answer: u64) -> (Option<Life>, Life) {
-        let before = self.lives.get(&address).copied();
-        let life = Life {
+    pub(super) fn observe(
+        &mut self,
+        address: IpAddr,
+        until: Timestamp,
+        answer: u64,
+    ) -> (Option<AddressEntry>, AddressEntry) {
+        let before = self.addresses.get(&address).copied();
+        let life = AddressEntry {
             until: before.map_or(until, |before| before.until.max(until)),
             answer: before.map_or(answer, |before| before.answer.max(answer)),
         };
-        self.lives.insert(address, life);
+        self.addresses.insert(address, life);
         if !self.ages.is_empty() {
             if let Some(before) = before {
                 self.ages.remove(&(before.answer, address));
             }
             self.ages.insert((life.answer, address));
-        } else if self.lives.len() > FEW {
-            let of_all = self.lives.iter();
+        } else if self.addresses.len() > FEW {
+            let of_all = self.addresses.iter();
             self.ages = of_all.map(|(address, life)| (life.answer, *address)).collect();
         }
         self.latest = self.latest.max(life.answer);
         (before, life)
     }
 
-    pub(super) fn remove(&mut self, address: IpAddr) -> Option<Life> {
-        let life = self.lives.remove(&address)?;
+    pub(super) fn remove(&mut self, address: IpAddr) -> Option<AddressEntry> {
+        let life = self.addresses.remove(&address)?;
         self.ages.remove(&(life.answer, address));
         Some(life)
     }
@@ -73,21 +78,27 @@ impl NameRecords {
     pub(super) fn oldest(&self) -> Option<IpAddr> {
         let oldest = self.ages.first().copied();
         let of_few = || {
-            let ages = self.lives.iter().map(|(address, life)| (life.answer, *address));
+            let ages = self
+                .addresses
+                .iter()
+                .map(|(address, life)| (life.answer, *address));
             ages.min()
         };
         oldest.or_else(of_few).map(|(_, address)| address)
     }
 
     /// So many of the addresses that were told after this one, the oldest first.
-    pub(super) fn behind(&self, last: Option<(u64, IpAddr)>, most: usize) -> Vec<(IpAddr, Life)> {
-        let life = |address: &IpAddr| Some((*address, *self.lives.get(address)?));
+    pub(super) fn behind(&self, last: Option<(u64, IpAddr)>, most: usize) -> Vec<(IpAddr, AddressEntry)> {
+        let life = |address: &IpAddr| Some((*address, *self.addresses.get(address)?));
         if !self.ages.is_empty() {
             let from = last.map_or(Unbounded, Excluded);
             let ages = self.ages.range((from, Unbounded)).take(most);
             return ages.filter_map(|(_, address)| life(address)).collect();
         }
-        let ages = self.lives.iter().map(|(address, life)| (life.answer, *address));
+        let ages = self
+            .addresses
+            .iter()
+            .map(|(address, life)| (life.answer, *address));
         let mut ages: Vec<_> = ages.filter(|age| Some(*age) > last).collect();
         ages.sort_unstable();
         ages.iter()
@@ -96,19 +107,19 @@ impl NameRecords {
             .collect()
     }
 
-    pub(super) fn get(&self, address: IpAddr) -> Option<Life> {
-        self.lives.get(&address).copied()
+    pub(super) fn get(&self, address: IpAddr) -> Option<AddressEntry> {
+        self.addresses.get(&address).copied()
     }
 
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.lives.iter().map(|(address, _)| *address)
+        self.addresses.iter().map(|(address, _)| *address)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.lives.len()
+        self.addresses.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lives.is_empty()
+        self.addresses.is_empty()
     }
 }

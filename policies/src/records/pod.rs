@@ -10,14 +10,14 @@ use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::few::Few;
-use super::lapsed::Lapsed;
-use super::name::{Life, NameRecords};
-use super::news::ByAge;
-use super::{RememberedRecord, Told};
+use super::changes::LivePosition;
+use super::expired::ExpiredRecords;
+use super::name::{AddressEntry, NameRecords};
+use super::small_map::SmallMap;
+use super::{RecordKey, RecordSnapshot};
 
 /// Names of an address, each with the end of the record.
-type Names = Few<(Reverse<Timestamp>, Arc<DnsName>), ()>;
+type Names = SmallMap<(Reverse<Timestamp>, Arc<DnsName>), ()>;
 
 /// The records of a pod, by name and by address.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) struct PodRecords {
     /// Those that no policy of the pod mentions.
     unmentioned: BTreeSet<(u64, Arc<DnsName>)>,
     len: usize,
-    pub(super) lapsed: Lapsed,
+    pub(super) expired: ExpiredRecords,
 }
 
 impl PodRecords {
@@ -39,12 +39,12 @@ impl PodRecords {
         self.names
             .get_key_value(name)
             .map(|(kept, _)| Arc::clone(kept))
-            .or_else(|| self.lapsed.shared_name(name))
+            .or_else(|| self.expired.shared_name(name))
             .unwrap_or_else(|| Arc::new(name.clone()))
     }
 
     /// Puts records of one name in or extends them; returns until when each lived before.
-    pub(super) fn tell(
+    pub(super) fn observe(
         &mut self,
         name: &Arc<DnsName>,
         ends: &[(IpAddr, Timestamp)],
@@ -58,7 +58,7 @@ impl PodRecords {
         let (latest, addresses) = (told.latest, told.len());
         let mut all = Vec::with_capacity(ends.len());
         for (address, until) in ends {
-            let (before, life) = told.tell(*address, *until, answer);
+            let (before, life) = told.observe(*address, *until, answer);
             let before = before.map(|before| before.until);
             if before != Some(life.until) {
                 let names = self.by_address.entry(*address).or_default();
@@ -67,7 +67,7 @@ impl PodRecords {
                 }
                 names.insert((Reverse(life.until), Arc::clone(name)), ());
             }
-            self.lapsed.forget(name, *address);
+            self.expired.forget(name, *address);
             all.push(before);
         }
         self.len += told.len() - addresses;
@@ -116,7 +116,7 @@ impl PodRecords {
                 };
             }
         }
-        self.lapsed.mention(is_mentioned);
+        self.expired.mention(is_mentioned);
     }
 
     /// Until when an address lives for one of these names. What ends last is asked first, so the first one that matches says it.
@@ -141,13 +141,13 @@ impl PodRecords {
             .collect()
     }
 
-    pub(super) fn told(&self, pod: &PodKey) -> impl Iterator<Item = Told> {
+    pub(super) fn keys(&self, pod: &PodKey) -> impl Iterator<Item = RecordKey> {
         let names = self.names.iter();
         names.flat_map(|(name, told)| all_told(pod, name, told))
     }
 
     /// What it was told of one name.
-    pub(super) fn told_name(&self, pod: &PodKey, name: &DnsName) -> Vec<Told> {
+    pub(super) fn keys_of_name(&self, pod: &PodKey, name: &DnsName) -> Vec<RecordKey> {
         let known = self.names.get_key_value(name);
         let told = known.map(|(name, told)| all_told(pod, name, told).collect());
         told.unwrap_or_default()
@@ -155,18 +155,18 @@ impl PodRecords {
 
     /// The names of an address, live or over; what ends or ended last comes first.
     pub(super) fn names_of(&self, address: IpAddr) -> Vec<Arc<DnsName>> {
-        let live = self.by_address.get(&address).into_iter().flat_map(Few::iter);
+        let live = self.by_address.get(&address).into_iter().flat_map(SmallMap::iter);
         let live = live.map(|((Reverse(until), name), ())| (*until, Arc::clone(name)));
-        let mut names: Vec<_> = live.chain(self.lapsed.names_of(address)).collect();
+        let mut names: Vec<_> = live.chain(self.expired.names_of(address)).collect();
         names.sort_by(|one, other| other.cmp(one));
         names.into_iter().map(|(_, name)| name).collect()
     }
 
     /// What it was told of these addresses, live or over.
-    pub(super) fn told_of(&self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) -> Vec<Told> {
+    pub(super) fn keys_of_addresses(&self, pod: &PodKey, addresses: &BTreeSet<IpAddr>) -> Vec<RecordKey> {
         let of_address = |address: &IpAddr| {
             let address = *address;
-            let told = move |name| Told {
+            let told = move |name| RecordKey {
                 pod: pod.clone(),
                 name,
                 address,
@@ -180,16 +180,16 @@ impl PodRecords {
     pub(super) fn end_of(&self, name: &DnsName, address: IpAddr) -> Option<Timestamp> {
         let life = self.names.get(name).and_then(|told| told.get(address));
         life.map(|life| life.until)
-            .or_else(|| self.lapsed.end_of(name, address))
+            .or_else(|| self.expired.end_of(name, address))
     }
 
     /// So many of the live records behind one of them, and which is the last: the name with the oldest last answer first,
     /// and of a name what was told longest ago.
     pub(super) fn live_behind(
         &self,
-        last: Option<&ByAge>,
+        last: Option<&LivePosition>,
         most: usize,
-    ) -> (Vec<RememberedRecord>, Option<ByAge>) {
+    ) -> (Vec<RecordSnapshot>, Option<LivePosition>) {
         let from = last.map_or(Unbounded, |last| Included((last.latest, Arc::clone(&last.name))));
         let (mut found, mut end) = (Vec::new(), None);
         for (latest, name) in self.by_age.range((from, Unbounded)) {
@@ -199,13 +199,13 @@ impl PodRecords {
             let last = last.filter(|last| last.latest == *latest && last.name == *name);
             let told = self.names.get(name);
             let behind = told.map(|told| told.behind(last.map(|last| last.told), most - found.len()));
-            for (address, Life { until, answer }) in behind.unwrap_or_default() {
-                found.push(RememberedRecord {
+            for (address, AddressEntry { until, answer }) in behind.unwrap_or_default() {
+                found.push(RecordSnapshot {
                     name: Arc::clone(name),
                     address,
                     expires: until,
                 });
-                end = Some(ByAge {
+                end = Some(LivePosition {
                     latest: *latest,
                     name: Arc::clone(name),
                     told: (answer, address),
@@ -216,10 +216,15 @@ impl PodRecords {
     }
 
     /// The address of a name that was told longest ago, when the name has more than `limit`.
-    pub(super) fn oldest_address_over(&self, pod: &PodKey, name: &DnsName, limit: usize) -> Option<Told> {
+    pub(super) fn oldest_address_over(
+        &self,
+        pod: &PodKey,
+        name: &DnsName,
+        limit: usize,
+    ) -> Option<RecordKey> {
         let (name, told) = self.names.get_key_value(name)?;
         let address = (told.len() > limit).then(|| told.oldest()).flatten()?;
-        Some(Told {
+        Some(RecordKey {
             pod: pod.clone(),
             name: Arc::clone(name),
             address,
@@ -233,7 +238,7 @@ impl PodRecords {
     }
 
     /// What that name was told longest ago.
-    pub(super) fn oldest(&self, pod: &PodKey) -> Option<Told> {
+    pub(super) fn oldest(&self, pod: &PodKey) -> Option<RecordKey> {
         let name = self.oldest_name()?;
         self.oldest_address_over(pod, name, 0)
     }
@@ -257,12 +262,12 @@ impl PodRecords {
 
     /// Whether nothing is known of it, not even what is over.
     pub(super) fn is_empty(&self) -> bool {
-        self.len == 0 && self.lapsed.len() == 0
+        self.len == 0 && self.expired.len() == 0
     }
 }
 
-fn all_told(pod: &PodKey, name: &Arc<DnsName>, told: &NameRecords) -> impl Iterator<Item = Told> {
-    told.addresses().map(|address| Told {
+fn all_told(pod: &PodKey, name: &Arc<DnsName>, told: &NameRecords) -> impl Iterator<Item = RecordKey> {
+    told.addresses().map(|address| RecordKey {
         pod: pod.clone(),
         name: Arc::clone(name),
         address,

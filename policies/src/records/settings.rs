@@ -7,7 +7,7 @@ use egret_shared::net::IpNet;
 use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
-use super::{guard, lapsed};
+use super::{expired, protected};
 
 /// The fewest addresses that a name must be able to have (NPEP-133: at least 100 for each name, also for
 /// each name under a wildcard).
@@ -119,7 +119,7 @@ impl RecordLimits {
     /// How many may have to be kept for a later life: live ones, and such as are over.
     #[must_use]
     pub const fn remembered(&self) -> usize {
-        self.total.saturating_add(lapsed::MOST)
+        self.total.saturating_add(expired::MOST)
     }
 
     pub(super) fn addresses_per_name(&self) -> usize {
@@ -132,7 +132,7 @@ impl RecordSettings {
     #[must_use]
     pub fn is_protected(&self, address: IpAddr) -> bool {
         let is_in = |address| self.protected.iter().any(|network| network.contains(&address));
-        !is_off(Switch::Protect) && guard::forms(address).any(is_in)
+        !is_off(Switch::Protect) && protected::forms(address).any(is_in)
     }
 
     /// Until when a record lives whose time to live ends at `expires`; none when that is over already.

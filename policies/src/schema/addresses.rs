@@ -1,6 +1,6 @@
 //! NodeAddressReport and APIServerAddresses, as `lower::addresses` reads them.
 
-use super::shape::{Shape, kind, list, moment, object, optional, required, set, text, word};
+use super::shape::{SchemaNode, kind, list, moment, object, optional, required, set, text, word};
 use super::{Definition, age, column};
 
 /// Addresses of the API server that the platform declares.
@@ -62,6 +62,6 @@ pub(super) fn report() -> Definition {
 }
 
 /// The longest text of an address: IPv6 with an embedded IPv4 address (RFC 4291 §2.2).
-fn address() -> Shape {
+fn address() -> SchemaNode {
     text(45).only_where("isIP(self)", "an IPv4 or IPv6 address")
 }

@@ -1,7 +1,7 @@
 //! ClusterEgressFirewall, as `lower::firewall` reads it.
 
 use super::shape::{
-    Shape, integer, kind, list, map, nothing, object, one_of, optional, required, set, text, word,
+    SchemaNode, integer, kind, list, map, nothing, object, one_of, optional, required, set, text, word,
 };
 use super::{Definition, age, column, status};
 
@@ -31,7 +31,7 @@ pub(super) fn definition() -> Definition {
     }
 }
 
-fn spec() -> Shape {
+fn spec() -> SchemaNode {
     let priority = integer(0, 1000).or(500).says(
         "Lower is asked first. Of objects of one priority each gives the verdict of its first rule that matches, and \
          a Deny beats an Allow.",
@@ -56,7 +56,7 @@ fn spec() -> Shape {
     .says("What is denied, and what is not.")
 }
 
-fn rule() -> Shape {
+fn rule() -> SchemaNode {
     let names = "self.action == 'Allow' || !self.to.exists(peer, has(peer.domainNames) || \
                  (has(peer.apiServer) && has(peer.apiServer.additionalNames)))";
     object(vec![
@@ -84,7 +84,7 @@ fn rule() -> Shape {
     )
 }
 
-fn peer() -> Shape {
+fn peer() -> SchemaNode {
     let network = text(43).only_where("isCIDR(self)", "a network such as 10.0.0.0/8 or fd00::/8");
     one_of(vec![
         optional(
@@ -109,7 +109,7 @@ fn peer() -> Shape {
     .says("Exactly one of the fields; {} in a field means all of it.")
 }
 
-fn nodes() -> Shape {
+fn nodes() -> SchemaNode {
     let addresses = word(&["All", "Reported"]).or("All").says(
         "All: every local address of the nodes, bridges and virtual addresses too. Reported: those in Node.status \
          alone.",
@@ -121,7 +121,7 @@ fn nodes() -> Shape {
     .says("Nodes.")
 }
 
-fn api_server() -> Shape {
+fn api_server() -> SchemaNode {
     let address = text(45).only_where("isIP(self)", "an IPv4 or IPv6 address");
     object(vec![
         optional(
@@ -141,11 +141,11 @@ fn api_server() -> Shape {
 const DOMAIN_NAME: &str =
     r"^(\*\.)?([a-zA-Z0-9]([-a-zA-Z0-9_]*[a-zA-Z0-9])?\.)+[a-zA-Z0-9]([-a-zA-Z0-9_]*[a-zA-Z0-9])?\.?$";
 
-fn domain_name() -> Shape {
+fn domain_name() -> SchemaNode {
     text(254).like(DOMAIN_NAME)
 }
 
-fn protocol() -> Shape {
+fn protocol() -> SchemaNode {
     let of = |what: &str| {
         object(vec![optional("destinationPort", port())]).says(&format!("{what}; {{}} for every port."))
     };
@@ -158,7 +158,7 @@ fn protocol() -> Shape {
     .not_empty()
 }
 
-fn port() -> Shape {
+fn port() -> SchemaNode {
     let number = || integer(1, 65535);
     let range = object(vec![required("start", number()), required("end", number())])
         .only_where("self.start <= self.end", "start must not be above end")
@@ -175,7 +175,7 @@ fn port() -> Shape {
 const LABEL_KEY: &str = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
 const LABEL_VALUE: &str = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$";
 
-fn selector() -> Shape {
+fn selector() -> SchemaNode {
     let value = || text(63).like(LABEL_VALUE);
     let expression = object(vec![
         required("key", text(317).like(LABEL_KEY)),

@@ -4,17 +4,17 @@ use serde_json::{Map, Value, json};
 
 /// What a value may be.
 #[derive(Clone, Debug)]
-pub(super) struct Shape(Map<String, Value>);
+pub(super) struct SchemaNode(Map<String, Value>);
 
 /// A field of an object.
 pub(super) struct Property {
     name: &'static str,
-    shape: Shape,
+    shape: SchemaNode,
     is_required: bool,
 }
 
 /// A field that must be there.
-pub(super) const fn required(name: &'static str, shape: Shape) -> Property {
+pub(super) const fn required(name: &'static str, shape: SchemaNode) -> Property {
     Property {
         name,
         shape,
@@ -23,7 +23,7 @@ pub(super) const fn required(name: &'static str, shape: Shape) -> Property {
 }
 
 /// A field that may be left out.
-pub(super) const fn optional(name: &'static str, shape: Shape) -> Property {
+pub(super) const fn optional(name: &'static str, shape: SchemaNode) -> Property {
     Property {
         name,
         shape,
@@ -32,42 +32,42 @@ pub(super) const fn optional(name: &'static str, shape: Shape) -> Property {
 }
 
 /// A text of at most so many characters.
-pub(super) fn text(most: usize) -> Shape {
-    Shape::of("string").with("maxLength", json!(most))
+pub(super) fn text(most: usize) -> SchemaNode {
+    SchemaNode::of("string").with("maxLength", json!(most))
 }
 
 /// One of these words.
-pub(super) fn word(words: &[&str]) -> Shape {
-    Shape::of("string").with("enum", json!(words))
+pub(super) fn word(words: &[&str]) -> SchemaNode {
+    SchemaNode::of("string").with("enum", json!(words))
 }
 
 /// A moment, as RFC 3339 writes it.
-pub(super) fn moment() -> Shape {
-    Shape::of("string").with("format", json!("date-time"))
+pub(super) fn moment() -> SchemaNode {
+    SchemaNode::of("string").with("format", json!("date-time"))
 }
 
 /// A truth value.
-pub(super) fn boolean() -> Shape {
-    Shape::of("boolean")
+pub(super) fn boolean() -> SchemaNode {
+    SchemaNode::of("boolean")
 }
 
 /// A whole number.
-pub(super) fn integer(least: i32, most: i32) -> Shape {
-    Shape::of("integer")
+pub(super) fn integer(least: i32, most: i32) -> SchemaNode {
+    SchemaNode::of("integer")
         .with("format", json!("int32"))
         .with("minimum", json!(least))
         .with("maximum", json!(most))
 }
 
 /// How many, or how often.
-pub(super) fn count() -> Shape {
-    Shape::of("integer")
+pub(super) fn count() -> SchemaNode {
+    SchemaNode::of("integer")
         .with("format", json!("int64"))
         .with("minimum", json!(0))
 }
 
 /// A mapping of these fields.
-pub(super) fn object(properties: Vec<Property>) -> Shape {
+pub(super) fn object(properties: Vec<Property>) -> SchemaNode {
     let mut required = Vec::new();
     let mut fields = Map::new();
     for Property {
@@ -81,7 +81,7 @@ pub(super) fn object(properties: Vec<Property>) -> Shape {
         }
         fields.insert(name.to_owned(), shape.into_value());
     }
-    let shape = Shape::of("object").with("properties", Value::Object(fields));
+    let shape = SchemaNode::of("object").with("properties", Value::Object(fields));
     if required.is_empty() {
         shape
     } else {
@@ -91,22 +91,22 @@ pub(super) fn object(properties: Vec<Property>) -> Shape {
 
 /// A mapping without any field. Unknown fields are kept until it is judged: dropped, as elsewhere, a misspelt
 /// restriction would leave the mapping that means everything.
-pub(super) fn nothing() -> Shape {
-    Shape::of("object")
+pub(super) fn nothing() -> SchemaNode {
+    SchemaNode::of("object")
         .with("maxProperties", json!(0))
         .with("x-kubernetes-preserve-unknown-fields", json!(true))
 }
 
 /// A mapping of so many fields of any name.
-pub(super) fn map(value: Shape, most: usize) -> Shape {
-    Shape::of("object")
+pub(super) fn map(value: SchemaNode, most: usize) -> SchemaNode {
+    SchemaNode::of("object")
         .with("additionalProperties", value.into_value())
         .with("maxProperties", json!(most))
 }
 
 /// A list in which order counts, or which is written as a whole.
-pub(super) fn list(item: Shape, least: usize, most: usize) -> Shape {
-    let shape = Shape::of("array")
+pub(super) fn list(item: SchemaNode, least: usize, most: usize) -> SchemaNode {
+    let shape = SchemaNode::of("array")
         .with("items", item.into_value())
         .with("maxItems", json!(most))
         .with("x-kubernetes-list-type", json!("atomic"));
@@ -118,19 +118,19 @@ pub(super) fn list(item: Shape, least: usize, most: usize) -> Shape {
 }
 
 /// A list of which every item is there once.
-pub(super) fn set(item: Shape, least: usize, most: usize) -> Shape {
+pub(super) fn set(item: SchemaNode, least: usize, most: usize) -> SchemaNode {
     list(item, least, most).with("x-kubernetes-list-type", json!("set"))
 }
 
 /// A list of objects that are told apart by a field.
-pub(super) fn keyed(item: Shape, key: &str, most: usize) -> Shape {
+pub(super) fn keyed(item: SchemaNode, key: &str, most: usize) -> SchemaNode {
     list(item, 0, most)
         .with("x-kubernetes-list-type", json!("map"))
         .with("x-kubernetes-list-map-keys", json!([key]))
 }
 
 /// A mapping of which exactly one field is there.
-pub(super) fn one_of(properties: Vec<Property>) -> Shape {
+pub(super) fn one_of(properties: Vec<Property>) -> SchemaNode {
     let names: Vec<&str> = properties.iter().map(|property| property.name).collect();
     let present: Vec<String> = names.iter().map(|name| format!("has(self.{name})")).collect();
     let expression = format!("[{}].exists_one(present, present)", present.join(", "));
@@ -139,17 +139,17 @@ pub(super) fn one_of(properties: Vec<Property>) -> Shape {
 }
 
 /// An object of a kind: what every object has, and these fields.
-pub(super) fn kind(description: &str, properties: Vec<Property>) -> Shape {
+pub(super) fn kind(description: &str, properties: Vec<Property>) -> SchemaNode {
     let mut all = vec![
-        optional("apiVersion", Shape::of("string")),
-        optional("kind", Shape::of("string")),
-        optional("metadata", Shape::of("object")),
+        optional("apiVersion", SchemaNode::of("string")),
+        optional("kind", SchemaNode::of("string")),
+        optional("metadata", SchemaNode::of("object")),
     ];
     all.extend(properties);
     object(all).says(description)
 }
 
-impl Shape {
+impl SchemaNode {
     fn of(r#type: &str) -> Self {
         Self(Map::new()).with("type", json!(r#type))
     }

@@ -1,10 +1,10 @@
 //! `status` of a ClusterEgressFirewall, as `controller` writes it. For people: nodes read none of it.
 
 use super::shape::{
-    Shape, boolean, count, integer, keyed, list, moment, object, optional, required, set, text, word,
+    SchemaNode, boolean, count, integer, keyed, list, moment, object, optional, required, set, text, word,
 };
 
-pub(super) fn shape() -> Shape {
+pub(super) fn shape() -> SchemaNode {
     object(vec![
         optional(
             "observedGeneration",
@@ -27,7 +27,7 @@ pub(super) fn shape() -> Shape {
     .says("What it comes to in this cluster.")
 }
 
-fn condition() -> Shape {
+fn condition() -> SchemaNode {
     object(vec![
         required("type", text(316)),
         required("status", word(&["True", "False", "Unknown"])),
@@ -37,7 +37,7 @@ fn condition() -> Shape {
     ])
 }
 
-fn resolved_rule() -> Shape {
+fn resolved_rule() -> SchemaNode {
     let port = || integer(1, 65535);
     let ports = object(vec![
         required("protocol", word(&["TCP", "UDP", "SCTP"])),
@@ -69,7 +69,7 @@ fn resolved_rule() -> Shape {
     ])
 }
 
-fn rejected_service() -> Shape {
+fn rejected_service() -> SchemaNode {
     object(vec![
         required("namespace", text(63)),
         required("name", text(63)),

@@ -2,14 +2,14 @@
 
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
-use egret_policies::api::{Reading, manifest};
+use egret_policies::api::{UnknownFields, manifest};
 use egret_policies::diagnostic::{Code, Diagnostic};
 use egret_policies::lower::{Lowered, lower_as};
 use egret_policies::model::cluster::{Entity, Pod};
 use egret_policies::model::{Effect, Labels, Policy, Rule};
 
 /// Lowers the only object of a text.
-pub(crate) fn lowered_as(text: &str, reading: Reading) -> Lowered {
+pub(crate) fn lowered_as(text: &str, reading: UnknownFields) -> Lowered {
     let manifest = manifest::read(text, "test.yaml");
     assert!(manifest.is_whole(), "{:#?}\n{text}", manifest.problems);
     assert_eq!(manifest.documents.len(), 1, "{text}");
@@ -18,7 +18,7 @@ pub(crate) fn lowered_as(text: &str, reading: Reading) -> Lowered {
 
 /// Lowers the only object of a text, as written.
 pub(crate) fn lowered(text: &str) -> Lowered {
-    lowered_as(text, Reading::AsWritten)
+    lowered_as(text, UnknownFields::AsWritten)
 }
 
 /// The policy in a text, and its diagnostics.

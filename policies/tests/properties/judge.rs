@@ -8,19 +8,21 @@ use std::sync::Arc;
 use egret_policies::api::manifest;
 use egret_policies::compiler::{Compiler, Event, InSync};
 use egret_policies::lower::lower;
-use egret_policies::memory::{Connection, Decision, End, Entering, Memory, Verdict, Who as MemoryWho};
 use egret_policies::model::Direction;
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::oracle::World;
-use egret_policies::records::{Ledger, Remembered, RememberedRecord, Walk};
+use egret_policies::records::{PodSnapshot, RecordCursor, RecordSnapshot, SnapshotBuilder};
+use egret_policies::simulator::{
+    Connection, ConnectionEnd, Decision, EndKind as MemoryWho, ForwardedConnection, Simulator, Verdict,
+};
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 use serde_json::Value;
 
 use crate::ids::{Id, Ids};
-use crate::reading::{Cluster, Reading, START, Verdicts};
-use crate::story::{Answer, Flow, Side, Step, Story, Style, Who, text};
+use crate::reference::{Cluster, PolicyReader, START, Verdicts};
+use crate::scenario::{Answer, Flow, Scenario, Side, Step, Style, Who, text};
 
 /// What came of a story.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,7 +42,7 @@ pub(crate) struct Difference {
 }
 
 /// Plays a story to its end; looks for the hits of some numbers.
-pub(crate) fn judge(story: &Story, wanted: Ids) -> Result<Judged, Difference> {
+pub(crate) fn judge(story: &Scenario, wanted: Ids) -> Result<Judged, Difference> {
     let mut play = Play::begin(story, wanted);
     let beginning = story
         .steps
@@ -55,21 +57,21 @@ pub(crate) fn judge(story: &Story, wanted: Ids) -> Result<Judged, Difference> {
 }
 
 struct Play<'s> {
-    story: &'s Story,
+    story: &'s Scenario,
     wanted: Ids,
     compiler: Compiler<InSync>,
-    memory: Memory,
+    memory: Simulator,
     world: World,
     now: Timestamp,
     /// What each object stands for, by its kind and name.
     stands_for: BTreeMap<String, Vec<Entity>>,
     /// What is written down.
-    written: Ledger,
+    written: SnapshotBuilder,
     judged: Judged,
 }
 
 impl<'s> Play<'s> {
-    fn begin(story: &'s Story, wanted: Ids) -> Self {
+    fn begin(story: &'s Scenario, wanted: Ids) -> Self {
         let settings = story.setting.settings();
         let mut syncing = Compiler::new(settings.clone());
         let mut world = World::new(settings);
@@ -88,11 +90,11 @@ impl<'s> Play<'s> {
             story,
             wanted,
             compiler: syncing.in_sync(),
-            memory: Memory::new(),
+            memory: Simulator::new(),
             world,
             now,
             stands_for,
-            written: Ledger::default(),
+            written: SnapshotBuilder::default(),
             judged: Judged::default(),
         };
         play.write_all();
@@ -139,7 +141,7 @@ impl<'s> Play<'s> {
 
     /// The daemon starts anew, with what it wrote down.
     fn restart(&mut self) {
-        let remembered = self.written.clone().into_remembered();
+        let remembered = self.written.clone().finish();
         let mut syncing = Compiler::new(self.story.setting.settings());
         for entity in self.stands_for.values().flatten() {
             syncing.handle(Event::Apply(entity.clone()), self.now);
@@ -148,15 +150,15 @@ impl<'s> Play<'s> {
             syncing.handle(Event::Restored(told), self.now);
         }
         self.compiler = syncing.in_sync();
-        self.memory = Memory::new();
+        self.memory = Simulator::new();
         self.write_all();
         self.poll();
     }
 
     /// What is written down from now on begins with all that is known.
     fn write_all(&mut self) {
-        self.compiler.note_record_changes();
-        self.written = Ledger::default();
+        self.compiler.track_record_changes();
+        self.written = SnapshotBuilder::default();
         all(&self.compiler).for_each(|told| self.written.apply(told.into()));
     }
 
@@ -164,7 +166,7 @@ impl<'s> Play<'s> {
     fn hold_written(&mut self) -> Result<(), Difference> {
         let changes = self.compiler.take_record_changes();
         changes.into_iter().for_each(|change| self.written.apply(change));
-        let written = records(self.written.clone().into_remembered());
+        let written = records(self.written.clone().finish());
         let known = records(all(&self.compiler));
         if written == known {
             return Ok(());
@@ -192,7 +194,7 @@ impl<'s> Play<'s> {
     fn hold_asked(
         &mut self,
         number: usize,
-        before: &Memory,
+        before: &Simulator,
         then: Timestamp,
         asked: &BTreeSet<(PodKey, Direction)>,
     ) -> Result<(), Difference> {
@@ -205,7 +207,7 @@ impl<'s> Play<'s> {
         }
         for flow in &self.story.flows {
             for connection in ends(flow).into_iter().flatten() {
-                let is_there = |memory: &Memory| memory.pod(&connection.pod).is_some();
+                let is_there = |memory: &Simulator| memory.pod(&connection.pod).is_some();
                 if !is_there(before) || !is_there(&self.memory) {
                     continue;
                 }
@@ -232,7 +234,7 @@ impl<'s> Play<'s> {
                 let is_of_2016 = new.tier == "np" && connection.direction == Direction::Ingress;
                 if is_of_2016 && self.wanted.has(Id::P6) {
                     let cluster = Cluster::after(self.story, number + 1);
-                    if Reading::new(&cluster, None).is_annotated(connection.pod.namespace()) {
+                    if PolicyReader::new(&cluster, None).is_annotated(connection.pod.namespace()) {
                         self.judged.hits.add(Id::P6);
                     }
                 }
@@ -252,7 +254,7 @@ impl<'s> Play<'s> {
         }
         let cluster = Cluster::after(self.story, self.story.steps.len());
         for flow in &self.story.flows {
-            let reading = Reading::new(&cluster, None);
+            let reading = PolicyReader::new(&cluster, None);
             let read = reading.decide(flow);
             self.hold_flow(&cluster, flow, read)?;
             self.hold_entering(&cluster, flow)?;
@@ -266,12 +268,12 @@ impl<'s> Play<'s> {
         if flow.from.who != Who::Other || flow.dialled.is_none() {
             return Ok(());
         }
-        let entering = Entering {
+        let entering = ForwardedConnection {
             destination: flow.to.address,
             destination_is_own_node: flow.to.who == Who::OwnNode,
             protocol: flow.protocol,
         };
-        let reading = Reading::new(cluster, None);
+        let reading = PolicyReader::new(cluster, None);
         let read = reading.decide_entering(flow);
         let by_rules = self.memory.decide_entering(entering, self.now);
         let by_objects = self.world.decide_entering(entering);
@@ -285,7 +287,7 @@ impl<'s> Play<'s> {
             });
         }
         for id in reading.consulted().iter().filter(|id| self.wanted.has(*id)) {
-            if Reading::new(cluster, Some(id)).decide_entering(flow) != read {
+            if PolicyReader::new(cluster, Some(id)).decide_entering(flow) != read {
                 self.judged.hits.add(id);
             }
         }
@@ -295,8 +297,8 @@ impl<'s> Play<'s> {
     fn hold_flow(&mut self, cluster: &Cluster, flow: &Flow, read: Verdicts) -> Result<(), Difference> {
         let is_hairpin = flow.from.who == flow.to.who;
         let mut decisions = Vec::new();
-        let open = Reading::of_open(cluster).decide(flow);
-        let all = Reading::of_all(cluster).decide(flow);
+        let open = PolicyReader::of_open(cluster).decide(flow);
+        let all = PolicyReader::of_all(cluster).decide(flow);
         let each = [
             (read.egress, open.egress, all.egress),
             (read.ingress, open.ingress, all.ingress),
@@ -356,11 +358,11 @@ impl<'s> Play<'s> {
 
     /// Both ends together say what each says.
     fn hold_whole(&self, flow: &Flow, decisions: &[Option<Decision>]) -> Result<(), Difference> {
-        let [from, to] = [&flow.from, &flow.to].map(|side| End {
+        let [from, to] = [&flow.from, &flow.to].map(|side| ConnectionEnd {
             address: side.address,
-            who: match &side.who {
+            kind: match &side.who {
                 Who::Pod(key) => MemoryWho::Pod(key.parse().unwrap()),
-                Who::OwnNode => MemoryWho::OwnNodeOfOther,
+                Who::OwnNode => MemoryWho::OwnNode,
                 Who::Other => MemoryWho::Other,
             },
         });
@@ -381,12 +383,12 @@ impl<'s> Play<'s> {
     }
 
     /// A number is hit where its mistake makes another verdict.
-    fn look_for_hits(&mut self, cluster: &Cluster, flow: &Flow, reading: &Reading<'_>, read: Verdicts) {
+    fn look_for_hits(&mut self, cluster: &Cluster, flow: &Flow, reading: &PolicyReader<'_>, read: Verdicts) {
         for id in reading.consulted().iter() {
             if !self.wanted.has(id) || self.judged.hits.has(id) {
                 continue;
             }
-            if Reading::new(cluster, Some(id)).decide(flow) != read {
+            if PolicyReader::new(cluster, Some(id)).decide(flow) != read {
                 self.judged.hits.add(id);
             }
         }
@@ -411,18 +413,18 @@ fn ends(flow: &Flow) -> [Option<Connection>; 2] {
     ]
 }
 
-fn all(compiler: &Compiler<InSync>) -> impl Iterator<Item = Remembered> {
-    let mut walk = Walk::default();
-    std::iter::from_fn(move || compiler.walk_records(&mut walk, 3))
+fn all(compiler: &Compiler<InSync>) -> impl Iterator<Item = PodSnapshot> {
+    let mut walk = RecordCursor::default();
+    std::iter::from_fn(move || compiler.next_records(&mut walk, 3))
 }
 
 /// A pod, its run, the name, the address, and until when.
 type WhatWasTold = (PodKey, Option<Arc<str>>, String, IpAddr, Timestamp);
 
 /// Which run of which pod was told what, until when.
-fn records(remembered: impl IntoIterator<Item = Remembered>) -> BTreeSet<WhatWasTold> {
-    let of_pod = |pod: Remembered| {
-        let record = move |record: RememberedRecord| {
+fn records(remembered: impl IntoIterator<Item = PodSnapshot>) -> BTreeSet<WhatWasTold> {
+    let of_pod = |pod: PodSnapshot| {
+        let record = move |record: RecordSnapshot| {
             let name = record.name.to_string();
             (
                 pod.pod.clone(),

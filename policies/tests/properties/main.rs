@@ -8,9 +8,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 mod ids;
-mod story;
-mod draw;
+mod scenario;
+mod generator;
 mod judge;
-mod reading;
+mod reference;
 mod shrink;
 mod run;

@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::draw;
+use crate::generator;
 use crate::ids::{How, Id, Ids, ROWS, Row};
 use crate::judge::{Difference, Judged, judge};
+use crate::scenario::Scenario;
 use crate::shrink::shrink;
-use crate::story::Story;
 
 /// The first seed where none is given.
 const FIRST: u64 = 1;
@@ -31,7 +31,7 @@ fn cases_that_were_found_are_decided_alike() {
     files.sort();
     assert!(!files.is_empty());
     for file in files {
-        let story = Story::from_file(&std::fs::read_to_string(&file).unwrap());
+        let story = Scenario::from_file(&std::fs::read_to_string(&file).unwrap());
         if let Err(difference) = judge(&story, Ids::default()) {
             panic!("{}: {}", file.display(), difference.sentence);
         }
@@ -113,7 +113,7 @@ impl Default for Run {
 
 impl Run {
     fn play(&mut self, seed: u64) {
-        let story = draw::story(seed);
+        let story = generator::story(seed);
         let wanted = self.wanted(seed);
         self.stories += 1;
         match judge_safely(&story, wanted) {
@@ -185,8 +185,8 @@ fn describe(row: &Row) -> String {
 }
 
 /// Makes the story small and writes it to a file.
-fn keep(seed: u64, story: Story, difference: Difference) -> String {
-    let is_bad = |story: &Story| judge_safely(story, Ids::default()).is_err();
+fn keep(seed: u64, story: Scenario, difference: Difference) -> String {
+    let is_bad = |story: &Scenario| judge_safely(story, Ids::default()).is_err();
     let story = shrink(story, difference.flow, is_bad);
     let sentence = judge_safely(&story, Ids::default())
         .err()
@@ -198,7 +198,7 @@ fn keep(seed: u64, story: Story, difference: Difference) -> String {
 }
 
 /// A panic is a difference too.
-fn judge_safely(story: &Story, wanted: Ids) -> Result<Judged, Difference> {
+fn judge_safely(story: &Scenario, wanted: Ids) -> Result<Judged, Difference> {
     let judged = catch_unwind(AssertUnwindSafe(|| judge(story, wanted)));
     judged.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

@@ -2,12 +2,16 @@
 
 use serde_json::Value;
 
-use crate::story::{Flow, Step, Story};
+use crate::scenario::{Flow, Scenario, Step};
 
 /// The smallest story that is found of which this still holds.
-pub(crate) fn shrink(mut story: Story, flow: Option<Box<Flow>>, is_bad: impl Fn(&Story) -> bool) -> Story {
+pub(crate) fn shrink(
+    mut story: Scenario,
+    flow: Option<Box<Flow>>,
+    is_bad: impl Fn(&Scenario) -> bool,
+) -> Scenario {
     if let Some(flow) = flow {
-        let alone = Story {
+        let alone = Scenario {
             flows: vec![*flow],
             ..story.clone()
         };
@@ -38,17 +42,17 @@ pub(crate) fn shrink(mut story: Story, flow: Option<Box<Flow>>, is_bad: impl Fn(
     }
 }
 
-fn size_of(story: &Story) -> usize {
+fn size_of(story: &Scenario) -> usize {
     story.to_file("").len()
 }
 
 /// Leaves out items one by one, from the last on.
 fn without(
-    mut story: Story,
-    length: impl Fn(&Story) -> usize,
-    remove: impl Fn(&mut Story, usize),
-    is_bad: &impl Fn(&Story) -> bool,
-) -> Story {
+    mut story: Scenario,
+    length: impl Fn(&Scenario) -> usize,
+    remove: impl Fn(&mut Scenario, usize),
+    is_bad: &impl Fn(&Scenario) -> bool,
+) -> Scenario {
     for at in (0..length(&story)).rev() {
         let mut smaller = story.clone();
         remove(&mut smaller, at);
@@ -60,7 +64,7 @@ fn without(
 }
 
 /// Leaves fields and items out of an object.
-fn smaller_object(mut story: Story, step: usize, is_bad: &impl Fn(&Story) -> bool) -> Story {
+fn smaller_object(mut story: Scenario, step: usize, is_bad: &impl Fn(&Scenario) -> bool) -> Scenario {
     let mut at = 0;
     loop {
         let mut smaller = story.clone();

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_policies::compiler::DnsStandIn;
-use egret_policies::memory::{Connection, Entering, Protocol};
 use egret_policies::model::cluster::{
     ApiServerAddresses, EndpointSlice, Entity, EntityKey, NamedPort, Namespace, Node, NodeAddressReport, Pod,
     PodLife, Service, ServicePort, TargetPort,
@@ -15,6 +14,7 @@ use egret_policies::model::{
     Action, Direction, Effect, Enforcement, Exposure, Kind, Labels, NamespaceSelector, Peer, Peers, Policy,
     PolicyId, Port, Ports, Rank, Requirement, Rule, Selector, Subject, Tier,
 };
+use egret_policies::simulator::{Connection, ForwardedConnection, Protocol};
 use egret_shared::net::{PortRange, Transport};
 use egret_shared::pod::PodKey;
 use proptest::collection::vec;
@@ -175,10 +175,10 @@ pub(crate) fn connections(pod: &PodKey) -> Vec<Connection> {
 }
 
 /// Every connection of a client outside that is worth asking about.
-pub(crate) fn entering() -> Vec<Entering> {
+pub(crate) fn entering() -> Vec<ForwardedConnection> {
     let all = connections(&PodKey::new("", "")).into_iter();
     all.filter(|connection| connection.direction == Direction::Egress)
-        .map(|connection| Entering {
+        .map(|connection| ForwardedConnection {
             destination: connection.peer,
             destination_is_own_node: connection.peer_is_own_node,
             protocol: connection.protocol,

@@ -7,9 +7,9 @@ use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::message::{ClusterDns, Hello, Interest, Pods, ToDnsd, ToEnforcer};
+use super::message::{ClusterDns, Hello, Interest, NodePods, ToDnsd, ToEnforcer};
 use crate::observation::Observation;
-use crate::revision::{Instance, Sequence};
+use crate::revision::{DnsdInstance, Sequence};
 
 /// The version that this code writes. A peer that writes a higher major version (the upper octet) is refused.
 pub const VERSION: u16 = 0x0100;
@@ -22,7 +22,7 @@ const HEADER: usize = 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame<M> {
     /// A message and the run of the program that said it.
-    Message(Instance, M),
+    Message(DnsdInstance, M),
     /// A kind that this version does not know; the frame was skipped.
     Unknown(u16),
 }
@@ -59,7 +59,7 @@ pub trait WireMessage: Sized {
 }
 
 /// Writes a frame behind what is in `out`.
-pub fn encode<M: WireMessage>(instance: Instance, message: &M, out: &mut Vec<u8>) {
+pub fn encode<M: WireMessage>(instance: DnsdInstance, message: &M, out: &mut Vec<u8>) {
     let begin = out.len();
     out.extend_from_slice(&[0; 4 + HEADER]);
     let kind = message.to_wire(out);
@@ -73,12 +73,12 @@ pub fn encode<M: WireMessage>(instance: Instance, message: &M, out: &mut Vec<u8>
 
 /// Takes octets as they arrive and gives frames; holds at most one frame and what was pushed with it.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct FrameDecoder {
     buffer: Vec<u8>,
     start: usize,
 }
 
-impl Decoder {
+impl FrameDecoder {
     /// Adds octets that arrived.
     pub fn push(&mut self, octets: &[u8]) {
         self.buffer.drain(..self.start);
@@ -129,21 +129,22 @@ fn decode<M: WireMessage>(frame: &[u8]) -> Result<Frame<M>, CodecError> {
         reason: error.to_string(),
     })?;
     Ok(match message {
-        Some(message) => Frame::Message(Instance::from_random(u64::from_le_bytes(*instance)), message),
+        Some(message) => Frame::Message(DnsdInstance::from_random(u64::from_le_bytes(*instance)), message),
         None => Frame::Unknown(kind),
     })
 }
 
 /// Writes the payload of a kind; gives the kind.
 fn payload<T: Serialize>(kind: u16, value: &T, out: &mut Vec<u8>) -> u16 {
-    postcard::serialize_with_flavor(value, Behind(out)).expect("postcard writes every value of these types");
+    postcard::serialize_with_flavor(value, PostcardWriter(out))
+        .expect("postcard writes every value of these types");
     kind
 }
 
 /// What is written goes behind what is there, a piece at a time: `postcard::to_extend` takes octets one by one.
-struct Behind<'a>(&'a mut Vec<u8>);
+struct PostcardWriter<'a>(&'a mut Vec<u8>);
 
-impl Flavor for Behind<'_> {
+impl Flavor for PostcardWriter<'_> {
     type Output = ();
 
     fn try_extend(&mut self, octets: &[u8]) -> postcard::Result<()> {
@@ -222,7 +223,7 @@ impl WireMessage for ToDnsd {
                 let (through, failed) = read(payload)?;
                 Self::Realized { through, failed }
             }
-            105 => Self::Pods(read::<Pods>(payload)?),
+            105 => Self::Pods(read::<NodePods>(payload)?),
             106 => Self::ClusterDns(read::<ClusterDns>(payload)?),
             _ => return Ok(None),
         }))
@@ -235,7 +236,7 @@ mod tests {
     use crate::observation::ObservedAddress;
     use crate::time::Timestamp;
 
-    const INSTANCE: Instance = Instance::from_random(7);
+    const INSTANCE: DnsdInstance = DnsdInstance::from_random(7);
 
     fn observed(addresses: usize) -> ToEnforcer {
         let address = ObservedAddress {
@@ -279,7 +280,7 @@ mod tests {
             }),
             ToDnsd::Interest(interest),
             ToDnsd::InterestComplete,
-            ToDnsd::Pods(Pods {
+            ToDnsd::Pods(NodePods {
                 caught: vec![[10, 0, 0, 1].into()],
                 spared: Vec::new(),
             }),
@@ -302,7 +303,7 @@ mod tests {
         messages
             .iter()
             .for_each(|message| encode(INSTANCE, message, &mut wire));
-        let (mut decoder, mut read) = (Decoder::default(), Vec::new());
+        let (mut decoder, mut read) = (FrameDecoder::default(), Vec::new());
         for octets in wire.chunks(piece) {
             decoder.push(octets);
             while let Some(Frame::Message(instance, message)) = decoder.next_frame::<M>().unwrap() {
@@ -326,7 +327,7 @@ mod tests {
         let mut wire = Vec::new();
         encode(INSTANCE, &ToDnsd::InterestComplete, &mut wire);
         encode(INSTANCE, &ToEnforcer::ResyncStarted, &mut wire);
-        let mut decoder = Decoder::default();
+        let mut decoder = FrameDecoder::default();
         decoder.push(&wire);
         assert_eq!(
             decoder.next_frame::<ToEnforcer>().unwrap(),
@@ -344,7 +345,7 @@ mod tests {
         encode(INSTANCE, &ToEnforcer::ResyncStarted, &mut wire);
         wire.extend_from_slice(b"more");
         wire[0] += 4;
-        let mut decoder = Decoder::default();
+        let mut decoder = FrameDecoder::default();
         decoder.push(&wire);
         assert_eq!(
             decoder.next_frame().unwrap(),
@@ -354,7 +355,7 @@ mod tests {
 
     #[test]
     fn lengths_and_versions_that_no_peer_writes_end_the_connection() {
-        let mut decoder = Decoder::default();
+        let mut decoder = FrameDecoder::default();
         decoder.push(&(MAX_FRAME + 1).to_le_bytes());
         assert_eq!(
             decoder.next_frame::<ToDnsd>(),
@@ -363,7 +364,7 @@ mod tests {
         let mut wire = Vec::new();
         encode(INSTANCE, &ToDnsd::InterestComplete, &mut wire);
         wire[5] = 2;
-        let mut decoder = Decoder::default();
+        let mut decoder = FrameDecoder::default();
         decoder.push(&wire);
         assert_eq!(decoder.next_frame::<ToDnsd>(), Err(CodecError::Version(0x0200)));
     }
@@ -371,7 +372,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_octets_make_the_decoder_panic(octets in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-            let mut decoder = Decoder::default();
+            let mut decoder = FrameDecoder::default();
             decoder.push(&octets);
             while let Ok(Some(_)) = decoder.next_frame::<ToEnforcer>() {}
         }

@@ -51,7 +51,7 @@ pub enum ToDnsd {
     /// All interests in force have been told since the connection began; a pod that was not named has none.
     InterestComplete,
     /// Whose questions to other resolvers are to be caught; replaces what was said before.
-    Pods(Pods),
+    Pods(NodePods),
     /// Where the cluster's own DNS is; replaces what was said before.
     ClusterDns(ClusterDns),
     /// The kernel holds what observations with these numbers call for.
@@ -74,7 +74,7 @@ pub struct Interest {
 
 /// The pods of the node, by all their addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pods {
+pub struct NodePods {
     /// Those whose questions to other resolvers are answered by dnsd, where it intercepts.
     pub caught: Vec<IpAddr>,
     /// Those of namespaces that are left alone.

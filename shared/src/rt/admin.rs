@@ -24,7 +24,7 @@ use super::task;
 use crate::escape;
 
 /// What a daemon answers to its operators.
-pub trait Admin: Send + Sync + 'static {
+pub trait AdminHandler: Send + Sync + 'static {
     /// `Ok`, or the reasons why the daemon does not do its work now.
     ///
     /// # Errors
@@ -116,9 +116,9 @@ fn source_towards(any: impl ToSocketAddrs, peer: SocketAddr) -> io::Result<IpAdd
 }
 
 /// Answers until the runtime ends.
-pub async fn serve(listener: tokio::net::TcpListener, admin: Arc<dyn Admin>) {
+pub async fn serve(listener: tokio::net::TcpListener, admin: Arc<dyn AdminHandler>) {
     let is_for_here = listener.local_addr().is_ok_and(is_loopback);
-    let (mut of_here, mut of_others) = (Connections::default(), Connections::default());
+    let (mut of_here, mut of_others) = (OpenConnections::default(), OpenConnections::default());
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -146,9 +146,9 @@ pub async fn serve(listener: tokio::net::TcpListener, admin: Arc<dyn Admin>) {
 
 /// Open connections, the oldest first.
 #[derive(Debug, Default)]
-struct Connections(VecDeque<JoinHandle<()>>);
+struct OpenConnections(VecDeque<JoinHandle<()>>);
 
-impl Connections {
+impl OpenConnections {
     fn add(&mut self, connection: JoinHandle<()>) {
         self.0.retain(|it| !it.is_finished());
         if self.0.len() >= MOST
@@ -161,7 +161,7 @@ impl Connections {
 }
 
 /// One request a connection: what is idle keeps no place.
-async fn answer(stream: TcpStream, is_from_here: bool, admin: Arc<dyn Admin>) {
+async fn answer(stream: TcpStream, is_from_here: bool, admin: Arc<dyn AdminHandler>) {
     let service = service_fn(move |request| {
         let response = respond(&request, is_from_here, admin.as_ref());
         async move { Ok::<_, Infallible>(response) }
@@ -177,7 +177,11 @@ async fn answer(stream: TcpStream, is_from_here: bool, admin: Arc<dyn Admin>) {
     }
 }
 
-fn respond(request: &Request<Incoming>, is_from_here: bool, admin: &dyn Admin) -> Response<Full<Bytes>> {
+fn respond(
+    request: &Request<Incoming>,
+    is_from_here: bool,
+    admin: &dyn AdminHandler,
+) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return text(
             StatusCode::METHOD_NOT_ALLOWED,

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 mod quantity;
 
-pub use quantity::{InvalidQuantity, Size, Span};
+pub use quantity::{ByteSize, InvalidQuantity, MillisDuration};
 
 /// Why a configuration file cannot be taken.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a daemon is asked by a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum SignalRequest {
     /// SIGTERM or SIGINT: finish what is under way and exit.
     Stop,
     /// SIGHUP or SIGUSR1: read the configuration again.
@@ -43,12 +43,12 @@ impl Signals {
     }
 
     /// Waits for the next request.
-    pub async fn next(&mut self) -> Request {
+    pub async fn next(&mut self) -> SignalRequest {
         tokio::select! {
-            _ = self.terminate.recv() => Request::Stop,
-            _ = self.interrupt.recv() => Request::Stop,
-            _ = self.hangup.recv() => Request::Reload,
-            _ = self.user.recv() => Request::Reload,
+            _ = self.terminate.recv() => SignalRequest::Stop,
+            _ = self.interrupt.recv() => SignalRequest::Stop,
+            _ = self.hangup.recv() => SignalRequest::Reload,
+            _ = self.user.recv() => SignalRequest::Reload,
         }
     }
 }

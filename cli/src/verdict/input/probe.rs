@@ -24,7 +24,7 @@ pub struct Probe {
     /// Where to.
     pub to: Destination,
     /// With what.
-    pub protocol: Protocol,
+    pub protocol: ProbeProtocol,
     /// The family to use; where it is left open, the first that both ends have.
     pub family: Option<Family>,
     /// How long after the records were learned this is asked.
@@ -59,7 +59,7 @@ pub enum Destination {
 
 /// The protocol and, where it has them, the destination port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum ProbeProtocol {
     /// A protocol with ports.
     Transport(Transport, NonZeroU16),
     /// ICMP or ICMPv6. A port that was written all the same means nothing; its row says so.
@@ -112,11 +112,11 @@ const SOURCES: &str = "\"namespace/pod\", {\"ip\": \"…\"} or {\"node\": \"…\
 const DESTINATIONS: &str = "\"namespace/pod\", {\"ip\": \"…\"}, {\"node\": \"…\"}, {\"service\": \"namespace/name\"} or {\"name\": \"…\"}";
 
 fn parse_source(value: &Value) -> Result<Source, LineProblem> {
-    match End::parse("from", value, SOURCES)? {
-        End::Pod(pod) => Ok(Source::Pod(pod)),
-        End::Tagged("ip", value) => Ok(Source::Address(parse_address("from.ip", value)?)),
-        End::Tagged("node", value) => Ok(Source::Node(parse_node("from.node", value)?)),
-        End::Tagged(tag, _) => Err(LineProblem::field(
+    match WrittenEnd::parse("from", value, SOURCES)? {
+        WrittenEnd::Pod(pod) => Ok(Source::Pod(pod)),
+        WrittenEnd::Tagged("ip", value) => Ok(Source::Address(parse_address("from.ip", value)?)),
+        WrittenEnd::Tagged("node", value) => Ok(Source::Node(parse_node("from.node", value)?)),
+        WrittenEnd::Tagged(tag, _) => Err(LineProblem::field(
             &format!("from.{tag}"),
             format!("a source is {SOURCES}"),
         )),
@@ -124,13 +124,13 @@ fn parse_source(value: &Value) -> Result<Source, LineProblem> {
 }
 
 fn parse_destination(value: &Value) -> Result<Destination, LineProblem> {
-    match End::parse("to", value, DESTINATIONS)? {
-        End::Pod(pod) => Ok(Destination::Pod(pod)),
-        End::Tagged("ip", value) => Ok(Destination::Address(parse_address("to.ip", value)?)),
-        End::Tagged("service", value) => Ok(Destination::Service(parse_text("to.service", value)?)),
-        End::Tagged("name", value) => Ok(Destination::Name(parse_text("to.name", value)?)),
-        End::Tagged("node", value) => Ok(Destination::Node(parse_node("to.node", value)?)),
-        End::Tagged(tag, _) => Err(LineProblem::field(
+    match WrittenEnd::parse("to", value, DESTINATIONS)? {
+        WrittenEnd::Pod(pod) => Ok(Destination::Pod(pod)),
+        WrittenEnd::Tagged("ip", value) => Ok(Destination::Address(parse_address("to.ip", value)?)),
+        WrittenEnd::Tagged("service", value) => Ok(Destination::Service(parse_text("to.service", value)?)),
+        WrittenEnd::Tagged("name", value) => Ok(Destination::Name(parse_text("to.name", value)?)),
+        WrittenEnd::Tagged("node", value) => Ok(Destination::Node(parse_node("to.node", value)?)),
+        WrittenEnd::Tagged(tag, _) => Err(LineProblem::field(
             &format!("to.{tag}"),
             format!("a destination is {DESTINATIONS}"),
         )),
@@ -138,12 +138,12 @@ fn parse_destination(value: &Value) -> Result<Destination, LineProblem> {
 }
 
 /// An end as written: a pod, or an object with one key.
-enum End<'a> {
+enum WrittenEnd<'a> {
     Pod(PodKey),
     Tagged(&'a str, &'a Value),
 }
 
-impl<'a> End<'a> {
+impl<'a> WrittenEnd<'a> {
     fn parse(field: &str, value: &'a Value, accepted: &str) -> Result<Self, LineProblem> {
         if value.is_string() {
             return Ok(Self::Pod(parse_text(field, value)?));
@@ -172,14 +172,14 @@ fn parse_node(field: &str, value: &Value) -> Result<Arc<str>, LineProblem> {
     parse_text(field, value).map(|name: String| name.into())
 }
 
-fn parse_protocol(protocol: &Value, port: Option<&Value>) -> Result<Protocol, LineProblem> {
+fn parse_protocol(protocol: &Value, port: Option<&Value>) -> Result<ProbeProtocol, LineProblem> {
     let word: String = parse_text("protocol", protocol)?;
     let transport = match word.to_ascii_uppercase().as_str() {
         "TCP" => Transport::Tcp,
         "UDP" => Transport::Udp,
         "SCTP" => Transport::Sctp,
         "ICMP" => {
-            return Ok(Protocol::Icmp {
+            return Ok(ProbeProtocol::Icmp {
                 written_port: port.and_then(Value::as_u64),
             });
         }
@@ -191,7 +191,7 @@ fn parse_protocol(protocol: &Value, port: Option<&Value>) -> Result<Protocol, Li
         }
     };
     let port = port.ok_or_else(|| LineProblem::field("port", format!("missing; {transport} has one")))?;
-    Ok(Protocol::Transport(transport, parse_port(port)?))
+    Ok(ProbeProtocol::Transport(transport, parse_port(port)?))
 }
 
 fn parse_port(port: &Value) -> Result<NonZeroU16, LineProblem> {
@@ -251,7 +251,7 @@ impl fmt::Display for Destination {
     }
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for ProbeProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Transport(transport, port) => write!(f, "{transport}/{port}"),
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(probe.from, Source::Pod(PodKey::new("a", "b")));
         assert_eq!(probe.to, Destination::Pod(PodKey::new("c", "d")));
         let port = NonZeroU16::new(80).unwrap();
-        assert_eq!(probe.protocol, Protocol::Transport(Transport::Tcp, port));
+        assert_eq!(probe.protocol, ProbeProtocol::Transport(Transport::Tcp, port));
         let probe = parse(
             r#"{"id":2,"from":{"ip":"::ffff:10.0.0.1"},"to":{"name":"API.Example.com."},"protocol":"icmp","family":"IPv6"}"#,
         )
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(probe.id, Value::from(2));
         assert_eq!(probe.from, Source::Address("10.0.0.1".parse().unwrap()));
         assert_eq!(probe.to, Destination::Name("api.example.com".parse().unwrap()));
-        assert_eq!(probe.protocol, Protocol::Icmp { written_port: None });
+        assert_eq!(probe.protocol, ProbeProtocol::Icmp { written_port: None });
         assert_eq!(probe.family, Some(Family::V6));
     }
 

@@ -15,7 +15,7 @@ const DESTINATIONS: &str =
 
 /// One connection.
 #[derive(Args, Clone, Debug)]
-pub struct Question {
+pub struct QuestionOptions {
     /// Who connects: namespace/pod, an address, or node:NAME
     #[arg(long, value_name = "END", requires = "to")]
     from: Option<String>,
@@ -39,16 +39,16 @@ pub struct Question {
 /// An option that cannot be understood.
 #[derive(Debug, thiserror::Error)]
 #[error("--{}: {}", .0.name(), .0.problem())]
-pub struct BadQuestion(Problem);
+pub struct InvalidQuestion(OptionProblem);
 
 /// What is wrong with an option.
 #[derive(Debug)]
-enum Problem {
+enum OptionProblem {
     End { option: &'static str, problem: String },
     Other(LineProblem),
 }
 
-impl Problem {
+impl OptionProblem {
     /// The fields of a probe have the names of the options; what is below one (`to.ip`) belongs to it.
     fn name(&self) -> &str {
         match self {
@@ -73,12 +73,12 @@ impl Problem {
     }
 }
 
-impl Question {
+impl QuestionOptions {
     /// The probe, if anything was asked.
     ///
     /// # Errors
     /// An option that cannot be understood.
-    pub fn probe(&self) -> Result<Option<Probe>, BadQuestion> {
+    pub fn probe(&self) -> Result<Option<Probe>, InvalidQuestion> {
         let (Some(from), Some(to)) = (&self.from, &self.to) else {
             return Ok(None);
         };
@@ -95,14 +95,14 @@ impl Question {
             .into_iter()
             .filter_map(|(field, value)| Some((field.to_owned(), value?)))
             .collect();
-        let probe =
-            parse_object(map, Probe::parse).map_err(|problem| BadQuestion(Problem::Other(problem)))?;
+        let probe = parse_object(map, Probe::parse)
+            .map_err(|problem| InvalidQuestion(OptionProblem::Other(problem)))?;
         Ok(Some(probe))
     }
 }
 
 /// An end as a probe has it. A word alone may be meant as a pod or as a name, so it is neither.
-fn end(option: &'static str, text: &str, accepted: &str) -> Result<Value, BadQuestion> {
+fn end(option: &'static str, text: &str, accepted: &str) -> Result<Value, InvalidQuestion> {
     let tagged = |tag: &str, value: &str| Value::from(Map::from_iter([(tag.to_owned(), value.into())]));
     if text.parse::<std::net::IpAddr>().is_ok() {
         return Ok(tagged("ip", text));
@@ -119,5 +119,5 @@ fn end(option: &'static str, text: &str, accepted: &str) -> Result<Value, BadQue
         return Ok(tagged("name", text));
     }
     let problem = format!("{text:?} is no end of a connection; accepted: {accepted}");
-    Err(BadQuestion(Problem::End { option, problem }))
+    Err(InvalidQuestion(OptionProblem::End { option, problem }))
 }

@@ -7,11 +7,11 @@ use std::num::NonZeroU16;
 use egret_shared::net::{Family, Transport};
 use egret_shared::pod::PodKey;
 
-use super::{Connection, Unjudgeable};
+use super::{ProbeConnection, Unjudgeable};
 
 /// Who connects.
 #[derive(Debug)]
-pub(super) struct Origin {
+pub(super) struct ProbeSource {
     /// As the probe has it.
     pub(super) written: String,
     /// The pod, if it is one.
@@ -20,7 +20,7 @@ pub(super) struct Origin {
     pub(super) addresses: Vec<IpAddr>,
 }
 
-impl Origin {
+impl ProbeSource {
     /// The connection to somebody with these addresses: by the first family that both have, in the order of
     /// the source's addresses.
     pub(super) fn connect(
@@ -28,15 +28,18 @@ impl Origin {
         name: &str,
         addresses: &[IpAddr],
         port: Option<(Transport, NonZeroU16)>,
-    ) -> Result<Connection, Unjudgeable> {
+    ) -> Result<ProbeConnection, Unjudgeable> {
         let to = |source: &IpAddr| {
             let same_family = |address: &&IpAddr| Family::of(**address) == Family::of(*source);
-            addresses.iter().find(same_family).map(|destination| Connection {
-                source: *source,
-                destination: *destination,
-                port,
-                is_forwarded: false,
-            })
+            addresses
+                .iter()
+                .find(same_family)
+                .map(|destination| ProbeConnection {
+                    source: *source,
+                    destination: *destination,
+                    port,
+                    is_forwarded: false,
+                })
         };
         self.addresses.iter().find_map(to).ok_or_else(|| {
             let families = addresses.iter().copied().map(Family::of).collect();

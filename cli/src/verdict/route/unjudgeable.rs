@@ -8,7 +8,7 @@ use egret_shared::name::DnsName;
 use egret_shared::net::Family;
 use egret_shared::pod::PodKey;
 
-use crate::verdict::cluster::UnknownPort;
+use crate::cluster::UnknownPort;
 
 /// Why a probe cannot be judged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! Where pods are in the tree of control groups.
+//! Finds the cgroups of pods.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 /// How deep below the root the kubelet puts a pod: `kubelet/kubepods/burstable/pod…` is the deepest known.
-const DEEPEST: usize = 4;
+const MAX_DEPTH: usize = 4;
 
-/// The directory to look in: the one that was given, if it is in a cgroup2 tree; on a host that has version 1
-/// beside it, the tree may be elsewhere, and the kernel knows where.
-pub(super) fn tree(given: &Path) -> io::Result<PathBuf> {
+/// The directory to search: the given one if it is in a cgroup2 tree. On a host that mounts version 1 there, the tree
+/// is found in the mount table.
+pub(super) fn cgroup2_root(given: &Path) -> io::Result<PathBuf> {
     if statfs(given).is_ok_and(|found| found.filesystem_type() == CGROUP2_SUPER_MAGIC) {
         return Ok(given.to_owned());
     }
@@ -38,16 +38,16 @@ pub(super) fn tree(given: &Path) -> io::Result<PathBuf> {
 pub(super) struct PodCgroups(BTreeMap<String, PathBuf>);
 
 impl PodCgroups {
-    /// Looks through the tree below `root`. A directory that goes away meanwhile is not there.
+    /// Searches the tree below `root`. A directory that is removed meanwhile is skipped.
     pub(super) fn find(root: &Path) -> io::Result<Self> {
         let mut found = Self::default();
-        found.search(root, DEEPEST).map(|()| found)
+        found.search(root, MAX_DEPTH).map(|()| found)
     }
 
-    /// The cgroup of a pod and its number.
+    /// The cgroup of a pod and its id.
     pub(super) fn of(&self, uid: &str) -> Option<(&Path, u64)> {
         let path = self.0.get(&canonical(uid))?;
-        // The number by which BPF knows a cgroup is its inode (fs/kernfs, kernfs_id on 64-bit hosts).
+        // A cgroup's id is its inode (fs/kernfs, kernfs_id on 64-bit hosts).
         fs::metadata(path)
             .ok()
             .map(|metadata| (path.as_path(), metadata.ino()))
@@ -61,7 +61,7 @@ impl PodCgroups {
             }
             match entry.file_name().to_str().and_then(uid_in) {
                 Some(uid) => drop(self.0.insert(uid, entry.path())),
-                None if levels > 1 => gone_is_empty(self.search(&entry.path(), levels - 1))?,
+                None if levels > 1 => ignore_if_gone(self.search(&entry.path(), levels - 1))?,
                 None => {}
             }
         }
@@ -69,7 +69,7 @@ impl PodCgroups {
     }
 }
 
-fn gone_is_empty(result: io::Result<()>) -> io::Result<()> {
+fn ignore_if_gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound) => Ok(()),
         result => result,

@@ -1,4 +1,4 @@
-//! Counts of verdicts, by rule: counters are found by the digest of their rule, so they go on after a restart.
+//! Counters of verdicts. A counter is found by the digest of its rule, so it continues after a restart.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ use super::syscall::{Map, Update};
 use crate::backend::series::Series;
 use crate::backend::{BackendError, Decider, VerdictCount, VerdictCounters, VerdictKey};
 
-/// TCP connections that came about, as sock_ops saw them.
+/// TCP connections that were established, as sock_ops counts them.
 #[derive(Debug)]
 pub(super) struct Established(Map);
 
@@ -22,15 +22,15 @@ impl Established {
         Map::open(&pins.join("egret_established"), (4, 8), processors).map(Self)
     }
 
-    /// Those that pods opened, and those that they accepted.
+    /// Connections that pods opened, and those that they accepted.
     pub(super) fn read(&self) -> io::Result<[u64; 2]> {
         let read = |index: u32| self.0.lookup(&index.to_ne_bytes());
         Ok([read(0)?, read(1)?].map(|value| value.map_or(0, |value| words(&value).sum())))
     }
 }
 
-/// The map of counters, with the names of the rules they are of. The engine's thread names rules while any
-/// other reads: hence the lock, which is held for no system call that waits.
+/// The map of counters, with their rules. The engine's thread adds rules while others read. The lock is held for no
+/// system call that blocks.
 #[derive(Debug)]
 pub(super) struct Counters {
     map: Map,
@@ -41,7 +41,7 @@ pub(super) struct Counters {
 type Label = (CounterKey, Option<(Arc<str>, usize)>);
 
 impl Counters {
-    /// Opens the pinned map, and makes the counters that belong to no rule.
+    /// Opens the pinned map, and creates the counters without a rule.
     pub(super) fn open(pins: &Path, processors: usize) -> io::Result<Self> {
         let map = Map::open(&pins.join("egret_counters"), (CounterKey::SIZE, 8), processors)?;
         let counters = Self {
@@ -55,8 +55,8 @@ impl Counters {
         Ok(counters)
     }
 
-    /// Makes the counters of rules. When there is no room, counters of rules that no pod has are added up
-    /// under their tier first.
+    /// Creates the counters of rules. If the map is full, counters of rules that no pod has are first summed up under
+    /// their tier.
     pub(super) fn register(
         &self,
         rules: &[(CounterKey, (Arc<str>, usize))],
@@ -109,7 +109,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Adds to a counter which no program writes, processor by processor.
+    /// Adds to a counter that no program writes, for each CPU.
     fn add(&self, total: CounterKey, counts: &[u8]) -> io::Result<()> {
         let key = total.to_octets();
         let sum = self.map.lookup(&key)?.unwrap_or_else(|| vec![0; counts.len()]);
@@ -140,7 +140,7 @@ impl VerdictCounters for Counters {
             };
             let origin = self.label(&octets).and_then(|(_, origin)| origin);
             let packets = words(&value).sum();
-            // Of tiers and actions that do not go together there is nothing to tell.
+            // Some tiers and actions do not occur together.
             if packets > 0 || origin.is_some() {
                 let key = verdict_key(key);
                 counts.push(VerdictCount { key, origin, packets });
@@ -151,7 +151,7 @@ impl VerdictCounters for Counters {
 
     fn by_series(&self, most: usize) -> Result<Vec<VerdictCount>, BackendError> {
         let counts = self.read()?;
-        // Numbers are whole at every moment.
+        // A panic leaves valid numbers.
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(series.add_up(&counts, most))
     }
@@ -176,8 +176,7 @@ fn verdict_key(key: CounterKey) -> VerdictKey {
     }
 }
 
-/// The counters without a rule: every tier and action, for what rules counted that are gone; the default;
-/// and what a pod without rules was refused.
+/// All counters without a rule: for removed rules by tier and action, for the default, and for pods without rules.
 fn every_key() -> impl Iterator<Item = CounterKey> {
     let tiers = Tier::ALL
         .into_iter()
@@ -200,7 +199,7 @@ fn is_ruleless(octets: &[u8]) -> bool {
         .is_none_or(|digest| digest.iter().all(|octet| *octet == 0))
 }
 
-/// Tier, action and direction of a counter, whatever rule it is of.
+/// Tier, action and direction of a counter.
 fn parse(octets: &[u8]) -> Option<CounterKey> {
     every_key().find(|key| key.to_octets().get(..4) == octets.get(..4))
 }

@@ -1,4 +1,4 @@
-//! The layouts of `bpf/maps.h`, written as octets.
+//! The layouts of `bpf/maps.h`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
@@ -10,14 +10,14 @@ use ipnet::Ipv4Net;
 
 /// `MAX_RULES`.
 pub(super) const MAX_RULES: usize = 256;
-/// `MAX_OWN_ADDRESSES`: one more would only be judged like any other.
+/// `MAX_OWN_ADDRESSES`: further ones are judged like any other.
 const MAX_OWN_ADDRESSES: usize = 4;
 /// `sizeof(struct pod)`.
 pub(super) const POD_SIZE: usize = 104 + MAX_RULES * RULE_SIZE;
 const RULE_SIZE: usize = 48;
 const NANOSECONDS_PER_MILLISECOND: u64 = 1_000_000;
 
-/// A map of members, by what its keys look like.
+/// A map of members, by the layout of its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Table {
     /// `egret_members`: addresses, and records with their expiry.
@@ -44,15 +44,15 @@ impl Table {
     }
 }
 
-/// Where an element is.
+/// The key of an element in a map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct ElementKey {
     pub(super) table: Table,
     pub(super) key: Vec<u8>,
 }
 
-impl Place {
-    /// The place of a member of a set.
+impl ElementKey {
+    /// The element of a member.
     pub(super) fn of(set: SetId, member: &Member) -> Self {
         let digest = set.digest();
         let set = digest.as_str().as_bytes();
@@ -76,7 +76,7 @@ impl Place {
         }
     }
 
-    /// The place of an address of the node.
+    /// The element of one of the node's addresses.
     pub(super) fn of_node(own: IpAddr) -> Self {
         Self {
             table: Table::Node,
@@ -84,7 +84,7 @@ impl Place {
         }
     }
 
-    /// The digest of the set, where it is a member of one.
+    /// The digest of the set, if it is a member.
     pub(super) fn set(&self) -> Option<&[u8]> {
         match self.table {
             Table::Members | Table::Ports => Some(&self.key[..16]),
@@ -93,8 +93,8 @@ impl Place {
         }
     }
 
-    /// Where the members of a set can be, as ranges of places: for networks that is the whole table, for the
-    /// length of the prefix comes first in the key.
+    /// Ranges that hold the members of a set. For networks that is the whole map, because keys begin with the prefix
+    /// length.
     pub(super) fn ranges_of(set: SetId) -> [Range<Self>; 3] {
         let digest = set.digest();
         let set = digest.as_str().as_bytes();
@@ -115,7 +115,7 @@ impl Place {
         ]
     }
 
-    /// The value to be written there.
+    /// The element's value.
     pub(super) fn value(&self, expires: Option<Timestamp>) -> Vec<u8> {
         match self.table {
             Table::Members => expires.map_or(0, nanoseconds).to_ne_bytes().to_vec(),
@@ -124,7 +124,7 @@ impl Place {
     }
 }
 
-/// A moment as the programs compare it. Never 0, which means that there is no expiry.
+/// A timestamp as the programs compare it. Never 0, which means no expiry.
 fn nanoseconds(moment: Timestamp) -> u64 {
     moment
         .as_millis()
@@ -132,7 +132,7 @@ fn nanoseconds(moment: Timestamp) -> u64 {
         .max(1)
 }
 
-/// The later of two expiries, as values of [`Table::Members`]; what never ends is no expiry, and is not kept.
+/// The later of two expiries of [`Table::Members`]; without an expiry the new value counts.
 pub(super) fn later(held: &[u8], value: Vec<u8>) -> Vec<u8> {
     let number = |octets: &[u8]| octets.try_into().map_or(0, u64::from_ne_bytes);
     if number(&value) != 0 && number(held) > number(&value) {
@@ -142,7 +142,7 @@ pub(super) fn later(held: &[u8], value: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Whether a value of [`Table::Members`] has ended at a moment.
+/// Whether a value of [`Table::Members`] has expired.
 pub(super) fn has_expired(value: &[u8], now: Timestamp) -> bool {
     value.try_into().is_ok_and(|octets| {
         let expires = u64::from_ne_bytes(octets);
@@ -191,11 +191,11 @@ pub(super) struct CounterKey {
     pub(super) tier: CounterTier,
     pub(super) action: Action,
     pub(super) direction: Direction,
-    /// What the counter is of; none for what no rule decided, and for rules that are gone.
+    /// The rule's digest; none for what no rule decided and for removed rules.
     pub(super) digest: Option<Digest>,
 }
 
-/// The tiers of policies, and the two ends of a list that no policy wrote.
+/// The tiers of policies, and the two ends of a rule list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CounterTier {
     Policy(Tier),
@@ -247,9 +247,9 @@ const fn action_number(action: Action) -> u8 {
 pub(super) struct RuleValue {
     pub(super) counter: CounterKey,
     pub(super) peer: PeerValue,
-    /// No transport: every protocol and port.
+    /// None for every protocol and port.
     pub(super) ports: Option<(Transport, PortRange)>,
-    /// Where a Pass goes on.
+    /// Where a Pass continues.
     pub(super) next: u32,
 }
 
@@ -313,7 +313,7 @@ impl PodValue {
     }
 }
 
-/// The generation that a pod has in the kernel, where it is programmed.
+/// The generation of a pod in the kernel, if it is programmed.
 pub(super) fn generation_of(pod: &[u8]) -> Option<u32> {
     let word = |at: usize| pod.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
     (word(8)? == 1).then(|| word(12))?
@@ -330,31 +330,35 @@ mod tests {
     #[test]
     fn a_mapped_address_or_network_is_ipv4() {
         let [mapped, plain] = ["::ffff:192.0.2.1", "192.0.2.1"]
-            .map(|text| Place::of(set(), &Member::Address(text.parse().unwrap())));
+            .map(|text| ElementKey::of(set(), &Member::Address(text.parse().unwrap())));
         assert_eq!(mapped, plain);
         for (a, b, equal) in [
             ("::ffff:192.0.2.0/120", "192.0.2.0/24", true),
             ("::/0", "0.0.0.0/0", false),
             ("192.0.2.7/24", "192.0.2.0/24", true),
         ] {
-            let [left, right] = [a, b].map(|text| Place::of(set(), &Member::Network(text.parse().unwrap())));
-            assert_eq!(left == right, equal, "{a} {b}");
+            let [left, clear_fault] =
+                [a, b].map(|text| ElementKey::of(set(), &Member::Network(text.parse().unwrap())));
+            assert_eq!(left == clear_fault, equal, "{a} {b}");
         }
     }
 
     #[test]
     fn an_expiry_is_never_written_as_for_ever() {
-        let place = Place::of(set(), &Member::Address("192.0.2.1".parse().unwrap()));
-        let value = place.value(Some(Timestamp::from_millis(0)));
+        let element = ElementKey::of(set(), &Member::Address("192.0.2.1".parse().unwrap()));
+        let value = element.value(Some(Timestamp::from_millis(0)));
         assert_ne!(value, [0; 8]);
         assert!(has_expired(&value, Timestamp::from_millis(0)));
-        assert!(!has_expired(&place.value(None), Timestamp::from_millis(u64::MAX)));
+        assert!(!has_expired(
+            &element.value(None),
+            Timestamp::from_millis(u64::MAX)
+        ));
         assert!(has_expired(
-            &place.value(Some(Timestamp::from_millis(7))),
+            &element.value(Some(Timestamp::from_millis(7))),
             Timestamp::from_millis(7)
         ));
         assert!(!has_expired(
-            &place.value(Some(Timestamp::from_millis(7))),
+            &element.value(Some(Timestamp::from_millis(7))),
             Timestamp::from_millis(6)
         ));
     }

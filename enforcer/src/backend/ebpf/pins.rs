@@ -1,9 +1,9 @@
-//! The directory in a BPF file system by which programs, maps and attachments outlive the enforcer:
-//! `<pin path>/<object>/<map>` and `<pin path>/<object>/pods/<uid>/<hook>`, where `<object>` is the digest
-//! of the compiled programs.
+//! Pins in a BPF file system, which keep programs, maps and attachments when the enforcer ends: `<pin
+//! path>/<object>/<map>` and `<pin path>/<object>/pods/<uid>/<hook>`, where `<object>` is the digest of the compiled
+//! programs.
 //!
-//! So the programs of another release never meet maps of another layout. Until a pod is programmed by this
-//! release, what the other one left goes on judging it; meanwhile both judge, and both must allow.
+//! So programs never use maps of another release. Until this release has programmed a pod, the other release's programs
+//! judge it; in between both judge, and both must allow.
 
 use std::fs;
 use std::io;
@@ -14,10 +14,10 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::syscall;
 
-/// Where systemd mounts the BPF file system, and other programs expect it.
-const USUAL_PLACE: &str = "/sys/fs/bpf";
+/// Where systemd mounts the BPF file system.
+const BPF_FS: &str = "/sys/fs/bpf";
 
-/// The pins of one release under a pin path.
+/// The pins of one release.
 #[derive(Clone, Debug)]
 pub(super) struct Pins {
     base: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    /// Those of an object.
+    /// The pins of an object.
     pub(super) fn new(base: &Path, object: String) -> Self {
         Self {
             base: base.to_owned(),
@@ -33,28 +33,28 @@ impl Pins {
         }
     }
 
-    /// Makes the directories, and mounts a BPF file system where there is none: at its usual place, if the
-    /// pins are to be there (in sysfs nobody can make a directory), else on the directory for pins.
+    /// Creates the directories, and mounts a BPF file system if there is none: at its usual place if the pins are below
+    /// it (sysfs has no mkdir), else on the pin path.
     pub(super) fn prepare(&self) -> io::Result<()> {
-        if self.base.starts_with(USUAL_PLACE) {
-            mount_bpf(Path::new(USUAL_PLACE))?;
+        if self.base.starts_with(BPF_FS) {
+            mount_bpf(Path::new(BPF_FS))?;
         }
         fs::create_dir_all(&self.base)?;
         mount_bpf(&self.base)?;
         fs::create_dir_all(self.pods())
     }
 
-    /// Where the maps are.
+    /// The directory of the maps.
     pub(super) fn maps(&self) -> PathBuf {
         self.base.join(&self.object)
     }
 
-    /// Where the attachments of a pod are.
+    /// The directory of a pod's attachments.
     pub(super) fn pod(&self, uid: &str) -> PathBuf {
         self.pods().join(uid)
     }
 
-    /// The pods that have attachments.
+    /// Pods with attachments.
     pub(super) fn pinned_pods(&self) -> io::Result<Vec<String>> {
         names(&self.pods())
     }
@@ -64,8 +64,8 @@ impl Pins {
         detach(&self.pod(uid))
     }
 
-    /// Detaches a pod from the programs of other releases, now that this one judges it.
-    pub(super) fn supersede(&self, uid: &str) -> io::Result<()> {
+    /// Detaches a pod from the programs of other releases, once this one judges it.
+    pub(super) fn detach_other_releases(&self, uid: &str) -> io::Result<()> {
         for other in self.releases()?.into_iter().filter(|name| *name != self.object) {
             let other = self.base.join(other);
             detach(&other.join("pods").join(uid))?;
@@ -76,7 +76,7 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes everything, of every release; and the file system, if `prepare` mounted one for this alone.
+    /// Removes the pins of every release, and the file system if `prepare` mounted it.
     pub(super) fn remove_everything(&self) -> io::Result<()> {
         if !self.base.exists() {
             return Ok(());
@@ -84,7 +84,7 @@ impl Pins {
         if statfs(&self.base)?.filesystem_type() == BPF_FS_MAGIC {
             self.remove_releases()?;
         }
-        if self.base == Path::new(USUAL_PLACE) || !names(&self.base)?.is_empty() {
+        if self.base == Path::new(BPF_FS) || !names(&self.base)?.is_empty() {
             return Ok(());
         }
         if is_mount_point(&self.base)? {
@@ -104,7 +104,7 @@ impl Pins {
         Ok(())
     }
 
-    /// Other programs may have pins beside ours: only what holds our maps is ours.
+    /// Other programs may have pins there, too: only a directory with our map is ours.
     fn releases(&self) -> io::Result<Vec<String>> {
         let mut names = names(&self.base)?;
         names.retain(|name| self.base.join(name).join("egret_pods").exists());

@@ -1,4 +1,4 @@
-//! One pod: what it should have in the kernel, and putting it there.
+//! Programs one pod.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use super::render::{Rendered, deny_everything, render};
 use super::syscall::{Map, Update};
 use super::tables::{Fault, Tables};
 
-/// All that is open in the kernel.
+/// All open kernel objects.
 #[derive(Debug)]
 pub(super) struct Kernel {
     pub(super) programs: Programs,
@@ -37,60 +37,60 @@ pub(super) struct Pod {
     rules: PodRules,
     rendered: Rendered,
     state: State,
-    /// Its open UDP flows are to be judged again.
-    judge_again: bool,
+    /// Whether its open UDP flows are re-evaluated.
+    reevaluate: bool,
 }
 
-/// Where a pod stands.
+/// How far a pod is programmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// Its rules wait to be put into the kernel.
+    /// Its rules wait to be written.
     New,
     /// The kernel judges it by its rules.
     Programmed,
-    /// The kernel denies it everything, because its rules cannot be put there.
+    /// The kernel denies it everything, because its rules cannot be written.
     Denied(String),
     /// It could not be programmed.
     Failed(String),
 }
 
-/// Which pods are to be looked at.
+/// Which pods are programmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
-    /// Those with new rules: a record costs nothing here.
+pub(super) enum Scope {
+    /// Pods with new rules; records change no pod.
     Changed,
-    /// Those that are not programmed as well.
+    /// Also those that are not programmed.
     Unsettled,
-    /// All, against what the kernel holds.
+    /// All, compared with the kernel.
     All,
 }
 
 impl Pod {
     /// A pod with new rules.
     pub(super) fn with_rules(old: Option<Self>, rules: PodRules) -> Self {
-        let judge_again = old.is_some_and(|old| old.judge_again);
+        let reevaluate = old.is_some_and(|old| old.reevaluate);
         Self {
             rules,
             rendered: Rendered::default(),
             state: State::New,
-            judge_again,
+            reevaluate,
         }
     }
 
-    /// From now on, an open UDP flow needs a rule.
-    pub(super) const fn judge_again(&mut self) {
-        self.judge_again = true;
+    /// Re-evaluates its open UDP flows.
+    pub(super) const fn reevaluate(&mut self) {
+        self.reevaluate = true;
     }
 
-    fn is_due(&self, which: Which) -> bool {
-        match which {
-            Which::Changed => self.state == State::New || self.judge_again && self.state == State::Programmed,
-            Which::Unsettled => self.state != State::Programmed || self.judge_again,
-            Which::All => true,
+    fn is_due(&self, scope: Scope) -> bool {
+        match scope {
+            Scope::Changed => self.state == State::New || self.reevaluate && self.state == State::Programmed,
+            Scope::Unsettled => self.state != State::Programmed || self.reevaluate,
+            Scope::All => true,
         }
     }
 
-    /// What is wrong with it.
+    /// Why it is not programmed.
     pub(super) fn fault(&self) -> Option<String> {
         match &self.state {
             State::Programmed => None,
@@ -100,7 +100,7 @@ impl Pod {
         }
     }
 
-    /// Detaches it.
+    /// Detaches its programs.
     pub(super) fn release(&self, kernel: &Kernel) -> io::Result<()> {
         match self.uid() {
             Ok(uid) => kernel.pins.release(uid),
@@ -121,7 +121,7 @@ impl Pod {
         }
     }
 
-    /// Programs it, and says whether something was not as it should be.
+    /// Programs it. Returns whether something was not as it should be.
     fn program(
         &mut self,
         kernel: &mut Kernel,
@@ -152,8 +152,7 @@ impl Pod {
         render(&self.rules, |set| sets.get(&set).copied()).map_err(|error| error.to_string())
     }
 
-    /// A set that would let through what it should not: only a member that is missing from what is
-    /// allowed does no harm.
+    /// A set that would let through too much. Only a missing member of an Allow does no harm.
     fn wrong_set(&self, kernel: &Kernel) -> Option<String> {
         self.sets()
             .find_map(|(action, set)| match (action, kernel.tables.fault(set)?) {
@@ -185,7 +184,7 @@ impl Pod {
                 PeerMatch::In(set) => Some((rule.action, set)),
                 PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => None,
             };
-            // A member that is missing from an exception of an Allow lets through what it should not.
+            // A missing member of an Allow's exception lets through too much.
             peer.into_iter().chain(rule.except.map(|set| (Action::Pass, set)))
         })
     }
@@ -209,9 +208,9 @@ impl Pod {
         self.attach(kernel, cgroup, id, &pins, &value)?;
         kernel
             .pins
-            .supersede(&uid)
+            .detach_other_releases(&uid)
             .map_err(|error| format!("cannot detach what another release left: {error}"))?;
-        self.judge_again = false;
+        self.reevaluate = false;
         Ok(true)
     }
 
@@ -230,10 +229,10 @@ impl Pod {
             .map_err(|error| format!("cannot attach to {}: {error}", cgroup.display()))
     }
 
-    /// What its attach point should hold: the same generation as before, unless its flows are to be judged again.
+    /// The value of its attach point. The generation changes only if flows are re-evaluated.
     fn value(&self, id: u64, held: Option<&[u8]>) -> Vec<u8> {
         let before = held.and_then(generation_of).unwrap_or(0);
-        let generation = if self.judge_again || before == 0 {
+        let generation = if self.reevaluate || before == 0 {
             before.wrapping_add(1).max(1)
         } else {
             before
@@ -266,18 +265,18 @@ impl fmt::Display for Pod {
     }
 }
 
-/// Programs pods; says how many were not as they should be.
+/// Programs pods. Returns how many were not as they should be.
 pub(super) fn program(
     kernel: &mut Kernel,
     pods: &mut BTreeMap<PodKey, Pod>,
     sets: &BTreeMap<SetId, SetKind>,
-    which: Which,
+    scope: Scope,
 ) -> u64 {
-    if !pods.values().any(|pod| pod.is_due(which)) {
+    if !pods.values().any(|pod| pod.is_due(scope)) {
         return 0;
     }
-    register_counters(kernel, pods, sets, which);
-    let due = pods.values_mut().filter(|pod| pod.is_due(which));
+    register_counters(kernel, pods, sets, scope);
+    let due = pods.values_mut().filter(|pod| pod.is_due(scope));
     match PodCgroups::find(&kernel.cgroup_root) {
         Ok(cgroups) => due
             .map(|pod| u64::from(pod.program(kernel, &cgroups, sets)))
@@ -293,12 +292,12 @@ pub(super) fn program(
     }
 }
 
-/// Makes the counters before there is a rule that counts. Without room for one, its rule decides uncounted.
+/// Creates counters before the rules that use them. Without space for a counter, its rule decides uncounted.
 fn register_counters(
     kernel: &Kernel,
     pods: &BTreeMap<PodKey, Pod>,
     sets: &BTreeMap<SetId, SetKind>,
-    which: Which,
+    scope: Scope,
 ) {
     let rendered = |pod: &Pod| render(&pod.rules, |set| sets.get(&set).copied()).ok();
     let used = LazyCell::new(|| {
@@ -308,7 +307,7 @@ fn register_counters(
             .flat_map(|rendered| rendered.labels);
         labels.map(|(key, _)| key).collect::<BTreeSet<CounterKey>>()
     });
-    for rendered in pods.values().filter(|pod| pod.is_due(which)).filter_map(rendered) {
+    for rendered in pods.values().filter(|pod| pod.is_due(scope)).filter_map(rendered) {
         if let Err(error) = kernel
             .counters
             .register(&rendered.labels, |key| used.contains(&key))
@@ -319,7 +318,7 @@ fn register_counters(
 }
 
 impl Kernel {
-    /// Forgets the pins of pods whose cgroup is gone and that nobody wants any more.
+    /// Removes pins of pods that are gone, if their cgroup is gone.
     pub(super) fn remove_severed<'a>(&self, pods: impl Iterator<Item = &'a Pod>) {
         let wanted: Vec<&str> = pods.filter_map(|pod| pod.uid().ok()).collect();
         let unwanted = |uid: &String| !wanted.contains(&uid.as_str());

@@ -1,4 +1,4 @@
-//! The programs: from the object that the enforcer carries into the kernel, and onto the cgroups of pods.
+//! Loads the programs, and attaches them to the cgroups of pods.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,7 +13,7 @@ use super::syscall;
 /// The compiled `bpf/egress.bpf.c`.
 pub(super) const OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/egress.bpf.o");
 
-/// A place in the kernel at which a program runs for the sockets of a cgroup.
+/// A hook for the sockets of a cgroup.
 #[derive(Clone, Copy, Debug)]
 struct Hook {
     program: &'static str,
@@ -29,7 +29,7 @@ enum Kind {
     SockOps,
 }
 
-/// In the order in which they are attached: what denies comes first.
+/// In the order of attachment: what denies comes first.
 const HOOKS: [Hook; 6] = [
     Hook {
         program: "egret_connect4",
@@ -82,8 +82,8 @@ pub(super) enum LoadError {
 }
 
 impl Programs {
-    /// Loads them with the maps that are pinned in a directory, and pins those that are not there yet. With
-    /// maps of their own they would judge by nothing.
+    /// Loads the programs with the maps pinned in a directory, and pins missing maps. With maps of their own they would
+    /// judge by nothing.
     pub(super) fn load(maps: &Path) -> Result<Self, LoadError> {
         let mut object = EbpfLoader::new().default_map_pin_directory(maps).load(OBJECT)?;
         for hook in HOOKS {
@@ -103,9 +103,8 @@ impl Programs {
         Ok(Self(object))
     }
 
-    /// Attaches what is not attached to a cgroup yet, with pins in a directory. `when_storage_exists` is
-    /// called as soon as the attach point has its storage: until it has written that, the pod is denied
-    /// everything.
+    /// Attaches missing programs to a cgroup, with pins in a directory. `when_storage_exists` is called once the attach
+    /// point has its storage: until it has written that, the pod is denied everything.
     pub(super) fn attach(
         &self,
         cgroup: &Path,
@@ -129,7 +128,7 @@ impl Programs {
             if syscall::cgroup_of_link(&link)? == id {
                 return Ok(());
             }
-            // The pod of this UID had another cgroup before: a static pod that was made again.
+            // The pod of this UID had another cgroup before: a static pod that was recreated.
             fs::remove_file(&pin)?;
         }
         let program = self
@@ -142,13 +141,13 @@ impl Programs {
     }
 }
 
-/// Whether the cgroup that a pod's pins were made for is gone, and nothing is judged by them any more.
+/// Whether the cgroup of a pod's pins is gone.
 pub(super) fn is_severed(pins: &Path) -> io::Result<bool> {
     let link = pinned_link(&pins.join(HOOKS[0].program))?;
     link.map_or(Ok(true), |link| syscall::cgroup_of_link(&link).map(|id| id == 0))
 }
 
-/// How many of the hooks of a pod are on its cgroup.
+/// How many hooks of a pod are attached to its cgroup.
 pub(super) fn hooks_in_place(pins: &Path, id: u64) -> io::Result<usize> {
     let mut count = 0;
     for hook in HOOKS {
@@ -159,7 +158,7 @@ pub(super) fn hooks_in_place(pins: &Path, id: u64) -> io::Result<usize> {
     Ok(count)
 }
 
-/// How many hooks a pod should have.
+/// The hooks of each pod.
 pub(super) const HOOKS_OF_A_POD: usize = HOOKS.len();
 
 fn pinned_link(pin: &Path) -> io::Result<Option<OwnedFd>> {
@@ -188,7 +187,9 @@ mod tests {
             return std::io::stderr().write_all(said).unwrap();
         }
         let name = format!("eg-ebpf-unprogrammed-{}", std::process::id());
-        let cgroup = cgroup::tree(Path::new("/sys/fs/cgroup")).unwrap().join(&name);
+        let cgroup = cgroup::cgroup2_root(Path::new("/sys/fs/cgroup"))
+            .unwrap()
+            .join(&name);
         let pins = Pins::new(&std::env::temp_dir().join(&name), "object".to_owned());
         fs::create_dir(&cgroup).unwrap();
         pins.prepare().unwrap();

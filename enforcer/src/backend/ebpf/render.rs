@@ -1,16 +1,16 @@
-//! A pod's rules as its attach point will hold them: one list, in which a tier that isolates ends in a rule
-//! that denies everything, and a Pass says where it goes on.
+//! Renders a pod's rules as one list: an isolating tier ends with a rule that denies everything, and a Pass says where
+//! the list continues.
 
 use std::sync::Arc;
 
 use egret_policies::rules::{
-    Action, Digest, Direction, Origin, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, Tier,
-    TierRules,
+    Action, DefaultAction, Digest, Direction, Origin, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind,
+    Tier, TierRules,
 };
 
 use super::layout::{CounterKey, CounterTier, MAX_RULES, PeerValue, RuleValue};
 
-/// Why rules cannot be put into the kernel: the pod is denied everything instead.
+/// Why rules cannot be rendered: the pod is denied everything instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unrenderable {
     #[error("its egress rules are {0}, the eBPF programs hold at most {MAX_RULES} for one pod")]
@@ -23,14 +23,14 @@ pub(super) enum Unrenderable {
     Icmp { policy: Arc<str> },
 }
 
-/// The rendered list, and what its counters are of.
+/// The rendered list, and the rules of its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rendered {
     pub(super) rules: Vec<RuleValue>,
     pub(super) labels: Vec<(CounterKey, (Arc<str>, usize))>,
 }
 
-/// Renders the egress rules of a pod over sets whose kinds are known.
+/// Renders the egress rules of a pod; `kind_of` gives the kinds of sets.
 pub(super) fn render(
     pod: &PodRules,
     kind_of: impl Fn(SetId) -> Option<SetKind>,
@@ -45,7 +45,7 @@ pub(super) fn render(
     }
 }
 
-/// The list of a pod whose rules cannot be told.
+/// The list of a pod whose rules cannot be rendered.
 pub(super) fn deny_everything() -> Rendered {
     let counter = CounterKey {
         tier: CounterTier::Unprogrammed,
@@ -70,10 +70,10 @@ impl Rendered {
         tier: &TierRules,
         kind_of: &impl Fn(SetId) -> Option<SetKind>,
     ) -> Result<(), Unrenderable> {
-        // The programs leave alone what a pod sends to its own addresses, and of a Service they see its address.
+        // The programs skip what a pod sends to its own addresses, and see the address of a Service.
         let rules = || tier.rules.iter().filter(|rule| rule.peer != PeerMatch::Itself);
         let exceptions = rules().filter(|rule| rule.except.is_some()).count();
-        let length = rules().count() + exceptions + usize::from(tier.otherwise == Otherwise::Deny);
+        let length = rules().count() + exceptions + usize::from(tier.default_action == DefaultAction::Deny);
         let next = u32::try_from(self.rules.len() + length).unwrap_or(u32::MAX);
         for rule in rules() {
             let counter = self.counter(tier.tier, rule.action, &rule.origin);
@@ -86,7 +86,7 @@ impl Rendered {
                 }
             };
             if let Some(except) = rule.except {
-                // In front of the rule a Pass that leads behind it.
+                // A Pass in front of the rule skips it.
                 let behind = u32::try_from(self.rules.len() + 2).unwrap_or(u32::MAX);
                 let counter = self.counter(tier.tier, Action::Pass, &rule.origin);
                 self.rules.push(RuleValue {
@@ -103,7 +103,7 @@ impl Rendered {
                 next,
             });
         }
-        if tier.otherwise == Otherwise::Deny {
+        if tier.default_action == DefaultAction::Deny {
             let counter = self.counter(tier.tier, Action::Deny, &isolation());
             self.rules.push(RuleValue {
                 counter,
@@ -115,7 +115,7 @@ impl Rendered {
         Ok(())
     }
 
-    /// Equal rules of different pods share a counter, and find it again after a restart.
+    /// Equal rules of different pods share a counter, also after a restart.
     fn counter(&mut self, tier: Tier, action: Action, origin: &Origin) -> CounterKey {
         let text = format!("{}\n{action:?}\n{}\n{}", tier.word(), origin.policy, origin.rule);
         let counter = CounterKey {
@@ -130,7 +130,7 @@ impl Rendered {
     }
 }
 
-/// What the counter of a tier's end is called.
+/// The origin of the counter at a tier's end.
 fn isolation() -> Origin {
     Origin {
         policy: "isolation".into(),
@@ -199,11 +199,11 @@ mod tests {
         }
     }
 
-    fn tier(tier: Tier, rules: Vec<Rule>, otherwise: Otherwise) -> TierRules {
+    fn tier(tier: Tier, rules: Vec<Rule>, otherwise: DefaultAction) -> TierRules {
         TierRules {
             tier,
             rules,
-            otherwise,
+            default_action: otherwise,
         }
     }
 
@@ -216,12 +216,12 @@ mod tests {
                     rule(Action::Pass, PeerMatch::Any),
                     rule(Action::Deny, PeerMatch::OwnNode),
                 ],
-                Otherwise::NextTier,
+                DefaultAction::NextTier,
             ),
             tier(
                 Tier::NetworkPolicy,
                 vec![rule(Action::Allow, PeerMatch::Any)],
-                Otherwise::Deny,
+                DefaultAction::Deny,
             ),
         ]);
         let rendered = render(&pod, |_| None).unwrap();
@@ -249,7 +249,7 @@ mod tests {
             except: Some(cluster),
             ..rule(action, PeerMatch::In(set))
         };
-        let firewalls = |rules| tier(Tier::ClusterEgressFirewall, rules, Otherwise::NextTier);
+        let firewalls = |rules| tier(Tier::ClusterEgressFirewall, rules, DefaultAction::NextTier);
         let pod = pod(vec![
             firewalls(vec![excepting(Action::Pass), excepting(Action::Deny)]),
             firewalls(vec![rule(Action::Deny, PeerMatch::Any)]),
@@ -279,7 +279,7 @@ mod tests {
             port: PortMatch::Icmp,
             ..rule(Action::Deny, PeerMatch::Any)
         };
-        let firewalls = tier(Tier::ClusterEgressFirewall, vec![icmp], Otherwise::NextTier);
+        let firewalls = tier(Tier::ClusterEgressFirewall, vec![icmp], DefaultAction::NextTier);
         let policy = "Kind/a".into();
         assert_eq!(
             render(&pod(vec![firewalls]), |_| None),
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn no_tier_is_no_rule_and_an_isolating_tier_without_rules_is_one() {
         assert_eq!(render(&pod(Vec::new()), |_| None).unwrap().rules.len(), 0);
-        let isolated = pod(vec![tier(Tier::NetworkPolicy, Vec::new(), Otherwise::Deny)]);
+        let isolated = pod(vec![tier(Tier::NetworkPolicy, Vec::new(), DefaultAction::Deny)]);
         assert_eq!(
             render(&isolated, |_| None).unwrap().rules[0].counter.action,
             Action::Deny
@@ -302,14 +302,14 @@ mod tests {
         let many = pod(vec![tier(
             Tier::NetworkPolicy,
             vec![rule(Action::Allow, PeerMatch::Any); 256],
-            Otherwise::Deny,
+            DefaultAction::Deny,
         )]);
         assert_eq!(render(&many, |_| None), Err(Unrenderable::TooMany(257)));
         let set = SetId::of_content("unheard of");
         let unknown = pod(vec![tier(
             Tier::NetworkPolicy,
             vec![rule(Action::Allow, PeerMatch::In(set))],
-            Otherwise::Deny,
+            DefaultAction::Deny,
         )]);
         assert_eq!(
             render(&unknown, |_| None),

@@ -1,5 +1,5 @@
-//! bpf(2), as far as maps, pins and cgroup links need it. aya loads the object; what it has no words for
-//! (storage of an attach point, the cgroup of a link) is asked here, in octets.
+//! bpf(2) for maps, pins and cgroup links. aya loads the object; storage of an attach point and the cgroup of a link
+//! are not in its interface.
 
 #![allow(unsafe_code, reason = "the system call takes addresses of buffers")]
 
@@ -21,7 +21,7 @@ const MAP_LOOKUP_AND_DELETE_ELEM: c_long = 21;
 const LINK_CREATE: c_long = 28;
 const LINK_DETACH: c_long = 34;
 
-/// A map, with the sizes that the kernel reads and writes: every buffer is measured against them.
+/// A map with its sizes: each buffer is checked against them.
 #[derive(Debug)]
 pub(super) struct Map {
     fd: OwnedFd,
@@ -29,18 +29,18 @@ pub(super) struct Map {
     value_size: usize,
 }
 
-/// What an update may do.
+/// The flag of an update.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Update {
-    /// Make or replace.
+    /// Create or replace.
     Any = 0,
-    /// Make; `EEXIST` where there is one.
+    /// Create; `EEXIST` if it exists.
     New = 1,
 }
 
 impl Map {
-    /// A pinned map with these sizes of key and value. `copies` is how many values the kernel gives for
-    /// one key: the possible processors for a per-CPU map, else 1.
+    /// Opens a pinned map and checks its sizes. `copies` is the number of values for a key: the possible CPUs for a
+    /// per-CPU map, else 1.
     pub(super) fn open(path: &Path, sizes: (usize, usize), copies: usize) -> io::Result<Self> {
         let fd = open_pin(path)?;
         // `struct bpf_map_info`: type, id, key_size, value_size.
@@ -62,7 +62,7 @@ impl Map {
         })
     }
 
-    /// Octets of a value, all copies of it.
+    /// Octets of a value with all copies.
     pub(super) const fn value_size(&self) -> usize {
         self.value_size
     }
@@ -81,18 +81,18 @@ impl Map {
         self.read(MAP_LOOKUP_ELEM, key)
     }
 
-    /// Removes a key, and says what its value was, as one step.
+    /// Removes a key and returns its value, atomically.
     pub(super) fn take(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.read(MAP_LOOKUP_AND_DELETE_ELEM, key)
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key, if it exists.
     pub(super) fn delete(&self, key: &[u8]) -> io::Result<()> {
         self.check(key)?;
-        there(self.element(MAP_DELETE_ELEM, key, 0, 0)).map(drop)
+        none_if_missing(self.element(MAP_DELETE_ELEM, key, 0, 0)).map(drop)
     }
 
-    /// All keys; while others write, one may be missed or come twice.
+    /// All keys. While others write, a key may be missed or listed twice.
     pub(super) fn keys(&self) -> io::Result<Vec<Vec<u8>>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         let mut next = vec![0; self.key_size];
@@ -106,7 +106,7 @@ impl Map {
                 flags: 0,
             };
             // SAFETY: `after` is null or points at a key of this map, `next` has room for one.
-            if there(unsafe { bpf(MAP_GET_NEXT_KEY, &mut attributes) })?.is_none() {
+            if none_if_missing(unsafe { bpf(MAP_GET_NEXT_KEY, &mut attributes) })?.is_none() {
                 return Ok(keys);
             }
             keys.push(next.clone());
@@ -116,7 +116,7 @@ impl Map {
     fn read(&self, command: c_long, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.check(key)?;
         let mut value = vec![0; self.value_size];
-        let read = there(self.element(command, key, value.as_mut_ptr() as u64, 0))?;
+        let read = none_if_missing(self.element(command, key, value.as_mut_ptr() as u64, 0))?;
         Ok(read.map(|()| value))
     }
 
@@ -142,7 +142,7 @@ impl Map {
     }
 }
 
-/// Attaches a program to a cgroup; it stays attached as long as the link or a pin of it.
+/// Attaches a program to a cgroup, as long as the link or a pin of it exists.
 pub(super) fn attach(
     program: BorrowedFd<'_>,
     cgroup: BorrowedFd<'_>,
@@ -192,14 +192,14 @@ pub(super) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     owned(fd)
 }
 
-/// The cgroup that a link is attached to; 0 when it is gone.
+/// The id of a link's cgroup; 0 if that is gone.
 pub(super) fn cgroup_of_link(link: &OwnedFd) -> io::Result<u64> {
     // `struct bpf_link_info`: type and id, prog_id and padding, cgroup_id (kernel/bpf/cgroup.c).
     let [_, _, cgroup] = info::<[u64; 3]>(link)?;
     Ok(cgroup)
 }
 
-/// The start of what the kernel says of an object: it fills as much as there is room for.
+/// The first part of an object's info: the kernel fills what fits.
 fn info<T: Copy + Default>(object: &OwnedFd) -> io::Result<T> {
     let mut info = T::default();
     let size = u32::try_from(size_of::<T>()).expect("a few octets");
@@ -213,7 +213,7 @@ fn info<T: Copy + Default>(object: &OwnedFd) -> io::Result<T> {
     Ok(info)
 }
 
-// The members of `union bpf_attr` that are used; the kernel takes what is missing as zero.
+// The members of `union bpf_attr` that are used; the kernel takes missing ones as zero.
 
 #[repr(C)]
 struct Element {
@@ -280,7 +280,7 @@ fn size(octets: u32) -> usize {
 }
 
 /// `None` where the kernel says that there is no such element.
-fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn none_if_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),

@@ -1,4 +1,4 @@
-//! Members of sets, and the node's own addresses: what should be in the maps, and what is.
+//! Members of sets and the node's own addresses in maps: desired and programmed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,20 +7,20 @@ use std::path::Path;
 use egret_policies::rules::{Member, SetId};
 use egret_shared::time::Timestamp;
 
-use super::layout::{Place, Table, has_expired, later};
+use super::layout::{ElementKey, Table, has_expired, later};
 use super::syscall::{Map, Update};
-use crate::apply::delta::Tracker;
+use crate::apply::tracker::Tracker;
 
-/// The maps of members, with what is wanted in them.
+/// The maps of members, with their desired content.
 #[derive(Debug)]
 pub(super) struct Tables {
     maps: BTreeMap<Table, Map>,
-    tracker: Tracker<Place, Vec<u8>>,
-    faults: BTreeMap<Place, Fault>,
+    tracker: Tracker<ElementKey, Vec<u8>>,
+    faults: BTreeMap<ElementKey, Fault>,
     faults_changed: bool,
 }
 
-/// A member that the kernel did not take or did not give up.
+/// A member that could not be written or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Missing(String),
@@ -43,13 +43,13 @@ impl Tables {
         tables.list().map(|()| tables)
     }
 
-    /// Believes what the kernel holds.
+    /// Reads the maps.
     pub(super) fn list(&mut self) -> io::Result<()> {
         let mut listed = BTreeMap::new();
         for (table, map) in &self.maps {
             for key in map.keys()? {
                 if let Some(value) = map.lookup(&key)? {
-                    listed.insert(Place { table: *table, key }, value);
+                    listed.insert(ElementKey { table: *table, key }, value);
                 }
             }
         }
@@ -57,119 +57,120 @@ impl Tables {
         Ok(())
     }
 
-    /// Puts a member into a set, or gives it a later expiry. An earlier one is not taken: the pod was told
-    /// that the address lives longer, by an enforcer that is no more.
+    /// Adds a member or extends its expiry. An earlier expiry is ignored: the previous process gave the pod a longer
+    /// one.
     pub(super) fn add(&mut self, set: SetId, member: &Member, expires: Option<Timestamp>) {
-        let place = Place::of(set, member);
-        let mut value = place.value(expires);
-        if let Some(held) = self.tracker.programmed().get(&place) {
+        let element = ElementKey::of(set, member);
+        let mut value = element.value(expires);
+        if let Some(held) = self.tracker.programmed().get(&element) {
             value = later(held, value);
         }
-        self.want(place, value);
+        self.want(element, value);
     }
 
-    /// Takes a member out of a set.
+    /// Removes a member.
     pub(super) fn remove(&mut self, set: SetId, member: &Member) {
-        self.unwant(&Place::of(set, member));
+        self.unwant(&ElementKey::of(set, member));
     }
 
-    /// Takes all members out of a set.
+    /// Removes all members of a set.
     pub(super) fn clear(&mut self, set: SetId) {
-        let of_set = |place: &&Place| place.set() == Some(set.digest().as_str().as_bytes());
-        let ranges = Place::ranges_of(set).into_iter();
+        let of_set = |element: &&ElementKey| element.set() == Some(set.digest().as_str().as_bytes());
+        let ranges = ElementKey::ranges_of(set).into_iter();
         let candidates = ranges
             .flat_map(|range| self.tracker.desired().range(range))
-            .map(|(place, _)| place);
-        let places: Vec<_> = candidates.filter(of_set).cloned().collect();
-        places.iter().for_each(|place| self.unwant(place));
+            .map(|(element, _)| element);
+        let elements: Vec<_> = candidates.filter(of_set).cloned().collect();
+        elements.iter().for_each(|element| self.unwant(element));
     }
 
-    /// Says which addresses are the node's own.
+    /// Sets the node's own addresses.
     pub(super) fn set_node(&mut self, own: impl IntoIterator<Item = std::net::IpAddr>) {
-        let own: Vec<_> = own.into_iter().map(Place::of_node).collect();
-        let is_node = |place: &&Place| place.table == Table::Node;
+        let own: Vec<_> = own.into_iter().map(ElementKey::of_node).collect();
+        let is_node = |element: &&ElementKey| element.table == Table::Node;
         let wanted: Vec<_> = self.tracker.desired().keys().filter(is_node).cloned().collect();
         wanted
             .iter()
-            .filter(|place| !own.contains(place))
-            .for_each(|place| self.unwant(place));
-        own.into_iter().for_each(|place| {
-            let value = place.value(None);
-            self.want(place, value);
+            .filter(|element| !own.contains(element))
+            .for_each(|element| self.unwant(element));
+        own.into_iter().for_each(|element| {
+            let value = element.value(None);
+            self.want(element, value);
         });
     }
 
-    /// Whether the kernel holds anything, of this life or an earlier one.
+    /// Whether the maps hold anything, of this process or the previous one.
     pub(super) fn hold_anything(&self) -> bool {
         !self.tracker.programmed().is_empty()
     }
 
-    /// Wants the records that the kernel holds of these sets: they end when they expire.
+    /// Adopts records of these sets from the kernel, until they expire.
     pub(super) fn adopt_records(&mut self, is_records: impl Fn(&[u8]) -> bool, now: Timestamp) {
-        let is_adopted = |(place, value): &(&Place, &Vec<u8>)| {
-            place.table == Table::Members
-                && !self.tracker.desired().contains_key(place)
+        let is_adopted = |(element, value): &(&ElementKey, &Vec<u8>)| {
+            element.table == Table::Members
+                && !self.tracker.desired().contains_key(element)
                 && !has_expired(value, now)
-                && place.set().is_some_and(&is_records)
+                && element.set().is_some_and(&is_records)
         };
         let adopted: Vec<_> = self
             .tracker
             .programmed()
             .iter()
             .filter(is_adopted)
-            .map(|(place, value)| (place.clone(), value.clone()))
+            .map(|(element, value)| (element.clone(), value.clone()))
             .collect();
         adopted
             .into_iter()
-            .for_each(|(place, value)| self.tracker.want(place, value));
+            .for_each(|(element, value)| self.tracker.set_desired(element, value));
     }
 
-    /// Removes what has expired: the programs do not match it any more, but it takes room.
+    /// Removes expired members: the programs ignore them, but they take space.
     pub(super) fn sweep(&mut self, now: Timestamp) {
-        let expired =
-            |(place, value): &(&Place, &Vec<u8>)| place.table == Table::Members && has_expired(value, now);
-        let places: Vec<_> = self
+        let expired = |(element, value): &(&ElementKey, &Vec<u8>)| {
+            element.table == Table::Members && has_expired(value, now)
+        };
+        let elements: Vec<_> = self
             .tracker
             .desired()
             .iter()
             .filter(expired)
-            .map(|(place, _)| place.clone())
+            .map(|(element, _)| element.clone())
             .collect();
-        places.iter().for_each(|place| self.unwant(place));
+        elements.iter().for_each(|element| self.unwant(element));
     }
 
-    /// Does all that is pending, and counts what it did: `(written, removed)`.
+    /// Writes and removes all that is pending. Returns how many: `(written, removed)`.
     pub(super) fn settle(&mut self) -> (u64, u64) {
         let write: Vec<_> = self
             .tracker
             .to_program()
-            .map(|(place, value)| (place.clone(), value.clone()))
+            .map(|(element, value)| (element.clone(), value.clone()))
             .collect();
         let remove: Vec<_> = self.tracker.to_remove().cloned().collect();
         let counts = (write.len() as u64, remove.len() as u64);
         write
             .into_iter()
-            .for_each(|(place, value)| self.write(place, value));
-        remove.iter().for_each(|place| self.erase(place));
+            .for_each(|(element, value)| self.write(element, value));
+        remove.iter().for_each(|element| self.erase(element));
         counts
     }
 
-    /// Whether something went wrong, or right again, since this was asked last.
+    /// Whether faults changed since the last call.
     pub(super) const fn take_faults_changed(&mut self) -> bool {
         std::mem::replace(&mut self.faults_changed, false)
     }
 
-    /// What is wrong with a set.
+    /// The fault of a set.
     pub(super) fn fault(&self, set: SetId) -> Option<&Fault> {
         let digest = set.digest();
         let mut of_set = self
             .faults
             .iter()
-            .filter(|(place, _)| place.set() == Some(digest.as_str().as_bytes()));
+            .filter(|(element, _)| element.set() == Some(digest.as_str().as_bytes()));
         of_set.next().map(|(_, fault)| fault)
     }
 
-    /// How many members there are, and how many are pending.
+    /// The numbers of members and of pending ones.
     pub(super) fn counts(&self) -> (usize, usize) {
         (
             self.tracker.programmed().len(),
@@ -177,46 +178,46 @@ impl Tables {
         )
     }
 
-    fn want(&mut self, place: Place, value: Vec<u8>) {
-        self.tracker.want(place.clone(), value.clone());
-        if !self.tracker.is_settled(&place) {
-            self.write(place, value);
+    fn want(&mut self, element: ElementKey, value: Vec<u8>) {
+        self.tracker.set_desired(element.clone(), value.clone());
+        if !self.tracker.is_settled(&element) {
+            self.write(element, value);
         }
     }
 
-    fn unwant(&mut self, place: &Place) {
-        self.tracker.unwant(place);
-        if !self.tracker.is_settled(place) {
-            self.erase(place);
+    fn unwant(&mut self, element: &ElementKey) {
+        self.tracker.remove_desired(element);
+        if !self.tracker.is_settled(element) {
+            self.erase(element);
         }
     }
 
-    fn write(&mut self, place: Place, value: Vec<u8>) {
-        match self.maps[&place.table].update(&place.key, &value, Update::Any) {
+    fn write(&mut self, element: ElementKey, value: Vec<u8>) {
+        match self.maps[&element.table].update(&element.key, &value, Update::Any) {
             Ok(()) => {
-                self.right(&place);
-                self.tracker.was_programmed(place, value);
+                self.clear_fault(&element);
+                self.tracker.set_programmed(element, value);
             }
-            Err(error) => self.wrong(place, Fault::Missing(error.to_string())),
+            Err(error) => self.set_fault(element, Fault::Missing(error.to_string())),
         }
     }
 
-    fn erase(&mut self, place: &Place) {
-        match self.maps[&place.table].delete(&place.key) {
+    fn erase(&mut self, element: &ElementKey) {
+        match self.maps[&element.table].delete(&element.key) {
             Ok(()) => {
-                self.right(place);
-                self.tracker.was_removed(place);
+                self.clear_fault(element);
+                self.tracker.remove_programmed(element);
             }
-            Err(error) => self.wrong(place.clone(), Fault::Surplus(error.to_string())),
+            Err(error) => self.set_fault(element.clone(), Fault::Surplus(error.to_string())),
         }
     }
 
-    fn right(&mut self, place: &Place) {
-        self.faults_changed |= self.faults.remove(place).is_some();
+    fn clear_fault(&mut self, element: &ElementKey) {
+        self.faults_changed |= self.faults.remove(element).is_some();
     }
 
-    fn wrong(&mut self, place: Place, fault: Fault) {
-        let before = self.faults.insert(place, fault.clone());
+    fn set_fault(&mut self, element: ElementKey, fault: Fault) {
+        let before = self.faults.insert(element, fault.clone());
         self.faults_changed |= before != Some(fault);
     }
 }

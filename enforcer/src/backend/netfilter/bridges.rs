@@ -9,15 +9,15 @@
 use std::collections::BTreeSet;
 
 use egret_kernel::Family;
-use egret_kernel::bridges::{Bridges, Calls};
+use egret_kernel::bridges::{BridgeNfCalls, Bridges};
 use egret_kernel::iptables::{InterfaceName, Rule as Line, TableListing};
 use egret_kernel::links::Links;
 use egret_shared::switch::{Switch, is_off};
 use serde::{Deserialize, Serialize};
 
+use crate::backend::bypass::{Bypass, BypassKind};
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::render::chains::Chains;
-use crate::backend::outlook::{Gap, GapKind};
 
 /// What is done about bridges whose ports iptables does not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -55,7 +55,7 @@ impl EnabledBridges {
         }
         let off = bridges.iter().flat_map(|bridge| {
             let calls = calls_of(bridge);
-            let off = Family::BOTH.into_iter().filter(move |family| !calls.of(*family));
+            let off = Family::ALL.into_iter().filter(move |family| !calls.of(*family));
             off.map(|family| (family, bridge.clone()))
         });
         off.collect()
@@ -83,19 +83,19 @@ impl EnabledBridges {
     }
 
     /// Bridges whose ports reach each other without iptables.
-    pub(crate) fn gaps(&self, bridges: &BTreeSet<InterfaceName>) -> Vec<Gap> {
+    pub(crate) fn gaps(&self, bridges: &BTreeSet<InterfaceName>) -> Vec<Bypass> {
         let unseen = bridges.iter().filter(|bridge| !calls_of(bridge).both());
         unseen.map(|bridge| self.gap(bridge)).collect()
     }
 
-    fn gap(&self, bridge: &InterfaceName) -> Gap {
+    fn gap(&self, bridge: &InterfaceName) -> Bypass {
         let why = match self.mode {
             _ if !Bridges::can_call() => "br_netfilter is not loaded",
             BridgeNetfilter::Off => "bridgeNetfilter is off",
             BridgeNetfilter::Enable => "it cannot be turned on",
         };
-        Gap {
-            kind: GapKind::Bridge,
+        Bypass {
+            kind: BypassKind::Bridge,
             what: format!(
                 "what goes from pod to pod on the bridge {} is not judged, and a pod there may use another's address: {why}",
                 bridge.as_str()
@@ -172,8 +172,8 @@ pub(crate) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result
 }
 
 /// What cannot be asked counts as unseen.
-fn calls_of(bridge: &InterfaceName) -> Calls {
-    let nothing = Calls { v4: false, v6: false };
+fn calls_of(bridge: &InterfaceName) -> BridgeNfCalls {
+    let nothing = BridgeNfCalls { v4: false, v6: false };
     if !Bridges::can_call() {
         return nothing;
     }
@@ -186,7 +186,7 @@ fn calls_of(bridge: &InterfaceName) -> Calls {
     };
     let own = index().and_then(|index| Bridges::open().ok()?.calls(index).ok()?);
     let everywhere = Bridges::calls_everywhere();
-    own.map_or(nothing, |own| Calls {
+    own.map_or(nothing, |own| BridgeNfCalls {
         v4: own.v4 || everywhere.v4,
         v6: own.v6 || everywhere.v6,
     })

@@ -19,7 +19,7 @@ use crate::backend::netfilter::{bridges, pod_netns};
 /// With what could not be removed.
 pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
     let mut found = Vec::new();
-    for family in Family::BOTH {
+    for family in Family::ALL {
         found.extend(remove_rules(IpTables::new(flavour, family), Mode::Remove)?);
     }
     found.extend(remove_sets(Mode::Remove)?);
@@ -29,7 +29,7 @@ pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
 
 /// Removes what is in one flavour; the sets stay.
 pub(crate) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
-    Family::BOTH
+    Family::ALL
         .into_iter()
         .try_for_each(|family| remove_rules(IpTables::new(flavour, family), Mode::Remove).map(drop))
 }
@@ -53,7 +53,7 @@ pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
         return Ok(found);
     }
     for flavour in Flavour::BOTH {
-        for family in Family::BOTH {
+        for family in Family::ALL {
             if flavour == Flavour::Nft || legacy::is_there(family, Table::Filter) {
                 found.extend(remove_rules(IpTables::new(flavour, family), mode)?);
             }

@@ -160,7 +160,7 @@ impl Compiler {
             }),
             ipvs_pods: has_ipvs.then(|| ipvs_pods(pods, &attached, ruleset.refused())),
             attached,
-            bridges: Family::BOTH.map(|family| inputs.bridges.chain(family)),
+            bridges: Family::ALL.map(|family| inputs.bridges.chain(family)),
         };
         let is_new = self.shared.as_ref() != Some(&shared);
         for (at, table) in ruleset.tables_mut().iter_mut().enumerate() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::backend::Standing;
+use crate::backend::SyncStatus;
 
 /// Differences that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Drift {
     }
 
     /// Says that this was repaired.
-    pub(crate) fn add_to(self, standing: &mut Standing) {
+    pub(crate) fn add_to(self, standing: &mut SyncStatus) {
         add(&mut standing.repaired, self.counts);
         let room = MOST_NAMED.saturating_sub(standing.differences.len());
         standing.differences.extend(self.named.into_iter().take(room));

@@ -29,8 +29,11 @@ use super::sets::preallocate::Preallocation;
 use super::tables::program::WriteStats;
 use super::tables::ruleset::Ruleset;
 use super::tables::wire::NftWriter;
-use crate::backend::outlook::Outlook;
-use crate::backend::{Backend, BackendError, Ended, Inquiry, Meanwhile, Standing, VerdictCounters};
+use crate::backend::bypass::BypassReport;
+use crate::backend::{
+    Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, SyncStatus,
+    VerdictCounters,
+};
 use crate::node::Locate;
 
 mod batches;
@@ -209,7 +212,7 @@ impl Backend for Netfilter {
         self.sets.lock().remove_temporary().map_err(unlisted)?;
         self.sets.lock().resync(now).map_err(unlisted)?;
         let listings = self.ruleset.adopt(now)?;
-        for (family, listing) in Family::BOTH.into_iter().zip(&listings) {
+        for (family, listing) in Family::ALL.into_iter().zip(&listings) {
             self.bridges.adopt(family, listing);
         }
         self.generations.adopt(self.ruleset.tables()[0].connmarks());
@@ -228,14 +231,14 @@ impl Backend for Netfilter {
         matches!(self.phase, Phase::Adopting { had_state: true } | Phase::InForce)
     }
 
-    fn close_unknown(&mut self) -> Result<bool, BackendError> {
+    fn close_unknown_pods(&mut self) -> Result<bool, BackendError> {
         match self.phase {
             Phase::Adopting { had_state: false } => self.close_before_first_batch(),
             Phase::Adopting { had_state: true } | Phase::InForce => Ok(false),
         }
     }
 
-    fn apply(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         let batch = self.merged_sets.merge(batch);
         match self.phase {
             Phase::Adopting { had_state } => self.apply_first(&batch, had_state, now),
@@ -243,14 +246,14 @@ impl Backend for Netfilter {
         }
     }
 
-    fn open_answer(&mut self, batch: &Batch, now: Timestamp) -> Option<Standing> {
+    fn add_records(&mut self, batch: &Batch, now: Timestamp) -> Option<SyncStatus> {
         let opened = self.sets.add_members(&batch.members_changed, now);
-        opened.is_err().then(|| self.standing(Standing::default()))
+        opened.is_err().then(|| self.standing(SyncStatus::default()))
     }
 
-    fn links_changed(&mut self, _now: Timestamp) -> Standing {
+    fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
         if self.phase != Phase::InForce {
-            return Standing::default();
+            return SyncStatus::default();
         }
         let mut has_changed = self.pods.read_surroundings();
         has_changed |= self.pods.relocate();
@@ -259,10 +262,10 @@ impl Backend for Netfilter {
             self.program();
         }
         self.detect_bypasses(false);
-        self.standing(Standing::default())
+        self.standing(SyncStatus::default())
     }
 
-    fn look(&mut self, now: Timestamp) -> Option<String> {
+    fn poll_drift(&mut self, now: Timestamp) -> Option<String> {
         if self.phase != Phase::InForce {
             return None;
         }
@@ -279,11 +282,11 @@ impl Backend for Netfilter {
             .or_else(|| self.drift_poll.poll(self.ruleset.flavour(), &self.sets, now))
     }
 
-    fn reconcile(&mut self, now: Timestamp) -> Standing {
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus {
         if self.phase != Phase::InForce {
-            return Standing::default();
+            return SyncStatus::default();
         }
-        let mut standing = Standing::default();
+        let mut standing = SyncStatus::default();
         self.follow_flavour(now);
         match self.sets.lock().resync(now) {
             Ok(drift) => drift.add_to(&mut standing),
@@ -311,11 +314,11 @@ impl Backend for Netfilter {
         self.apply_deferred(standing, now)
     }
 
-    fn inquiry(&mut self) -> Option<Inquiry> {
+    fn connection_search(&mut self) -> Option<ConnectionSearch> {
         self.connections.begin_inquiry()
     }
 
-    fn end_forbidden(&mut self) -> Ended {
+    fn end_denied_connections(&mut self) -> EndedConnections {
         let in_force = InForce {
             pods: &self.pods,
             sets: &self.sets,
@@ -343,18 +346,19 @@ impl Backend for Netfilter {
         self.connections.revoke(in_force, self.ruleset.is_broken())
     }
 
-    fn pod_behind(&self, interface: &str, address: IpAddr) -> Option<PodKey> {
+    fn pod_at_interface(&self, interface: &str, address: IpAddr) -> Option<PodKey> {
         self.pods.behind(interface, address).cloned()
     }
 
-    fn meanwhile(&self) -> Option<Arc<dyn Meanwhile>> {
-        (!is_off(Switch::RecordsMeanwhile)).then(|| Arc::new(self.sets.clone()) as Arc<dyn Meanwhile>)
+    fn concurrent_set_update(&self) -> Option<Arc<dyn ConcurrentSetUpdate>> {
+        (!is_off(Switch::RecordsMeanwhile))
+            .then(|| Arc::new(self.sets.clone()) as Arc<dyn ConcurrentSetUpdate>)
     }
 
-    fn outlook(&self) -> Outlook {
+    fn bypass_report(&self) -> BypassReport {
         self.bypass
             .as_ref()
-            .map(BypassDetector::outlook)
+            .map(BypassDetector::bypass_report)
             .unwrap_or_default()
     }
 

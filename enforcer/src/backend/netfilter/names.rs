@@ -387,7 +387,7 @@ pub fn is_temporary(name: &str) -> bool {
 /// The family that the name of a set says.
 #[must_use]
 pub fn family_of_set(name: &str) -> Option<Family> {
-    Family::BOTH.into_iter().find(|family| match family {
+    Family::ALL.into_iter().find(|family| match family {
         Family::V4 => name.ends_with("-4"),
         Family::V6 => name.ends_with("-6"),
     })

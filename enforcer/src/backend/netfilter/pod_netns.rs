@@ -16,19 +16,18 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{Entry, IpSets, Kind, Member as KernelMember, SetSpec};
+use egret_kernel::ipset::{IpSets, Kind, Member as KernelMember, SetEntry, SetSpec};
 use egret_kernel::iptables::{
-    ChainName, Flavour, Hook, InterfaceName, IpTables, Match, Protocol, Rule as Line, SetName, Side, Sides,
-    Table, TableListing, Target,
+    ChainName, Endpoint, Flavour, Hook, InterfaceName, IpTables, Match, Protocol, Rule as Line, SetLookup,
+    SetName, Table, TableListing, Target,
 };
 use egret_kernel::links::Links;
 use egret_kernel::namespaces;
-use egret_policies::rules::{Action, Otherwise, PeerMatch, PortMatch, Rule, SetId, SetKind};
+use egret_policies::rules::{Action, DefaultAction, PeerMatch, PortMatch, Rule, SetId, SetKind};
 use nix::errno::Errno;
 
 use crate::backend::BackendError;
 use crate::backend::netfilter::model::egress_firewall::EgressFirewall;
-use crate::backend::netfilter::model::kernel_transport;
 use crate::backend::netfilter::model::settings::DenyAction;
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::conn_state::{neighbours, replies};
@@ -109,7 +108,7 @@ impl<'a> DesiredState<'a> {
         for (id, (kind, members)) in contents.iter().filter(|(id, _)| named.contains(id)) {
             let members: Vec<KernelMember> = members.keys().copied().flat_map(members::whole).collect();
             kinds.insert(*id, *kind);
-            for family in Family::BOTH {
+            for family in Family::ALL {
                 let members = members.iter().copied().filter(|member| member.family() == family);
                 let set = (family, kernel_kind(*kind), members.collect());
                 sets.insert(set_name(*id, family).as_str().to_owned(), set);
@@ -127,7 +126,7 @@ impl<'a> DesiredState<'a> {
         let mut ipsets = IpSets::open().map_err(|error| error.to_string())?;
         let there = self.write_sets(&mut ipsets).map_err(|error| error.to_string())?;
         let mut differed = 0;
-        for family in Family::BOTH {
+        for family in Family::ALL {
             let tables = IpTables::new(writing.flavour, family);
             let listing = tables.save(Table::Filter).map_err(|error| error.to_string())?;
             if let Some(text) = change(&listing, &self.chains(family, writing.deny)) {
@@ -161,9 +160,9 @@ impl<'a> DesiredState<'a> {
             }
             let held = &there[name];
             let lasting =
-                |members: Vec<&KernelMember>| members.into_iter().copied().map(Entry::lasting).collect();
-            let added: Vec<Entry> = lasting(members.difference(held).collect());
-            let gone: Vec<Entry> = lasting(held.difference(members).collect());
+                |members: Vec<&KernelMember>| members.into_iter().copied().map(SetEntry::lasting).collect();
+            let added: Vec<SetEntry> = lasting(members.difference(held).collect());
+            let gone: Vec<SetEntry> = lasting(held.difference(members).collect());
             ipsets.delete(name, &gone)?;
             ipsets.add(name, &added)?;
         }
@@ -196,7 +195,7 @@ impl<'a> DesiredState<'a> {
                 .iter()
                 .filter_map(|rule| self.rule(rule, next.as_ref(), family));
             lines.extend(text(rules.collect()));
-            lines.extend(text(end(tier.otherwise, next.as_ref())));
+            lines.extend(text(end(tier.default_action, next.as_ref())));
             chains.insert(list(place).as_str().to_owned(), lines);
         }
         chains
@@ -231,20 +230,20 @@ impl<'a> DesiredState<'a> {
     }
 
     fn matching(&self, id: SetId, family: Family) -> Match {
-        let to = Side::Destination;
+        let to = Endpoint::Destination;
         let sides = match self.kinds.get(&id) {
-            Some(SetKind::AddressPorts) => Sides::Two(to, to),
-            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => Sides::One(to),
+            Some(SetKind::AddressPorts) => SetLookup::Two(to, to),
+            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => SetLookup::One(to),
         };
         Match::Set(set_name(id, family), sides)
     }
 }
 
-fn end(otherwise: Otherwise, next: Option<&ChainName>) -> Vec<Line> {
+fn end(otherwise: DefaultAction, next: Option<&ChainName>) -> Vec<Line> {
     match (otherwise, next) {
-        (Otherwise::Deny, _) => vec![Line::to(Target::Goto(denied()))],
-        (Otherwise::NextTier, Some(next)) => vec![Line::to(Target::Goto(next.clone()))],
-        (Otherwise::NextTier, None) => Vec::new(),
+        (DefaultAction::Deny, _) => vec![Line::to(Target::Goto(denied()))],
+        (DefaultAction::NextTier, Some(next)) => vec![Line::to(Target::Goto(next.clone()))],
+        (DefaultAction::NextTier, None) => Vec::new(),
     }
 }
 
@@ -255,10 +254,9 @@ fn port(line: Line, port: PortMatch, family: Family) -> Line {
             Family::V4 => Protocol::Icmp,
             Family::V6 => Protocol::IcmpV6,
         }),
-        PortMatch::Range(transport, range) => line.protocol(Protocol::to_ports(
-            kernel_transport(transport),
-            range.first()..=range.last(),
-        )),
+        PortMatch::Range(transport, range) => {
+            line.protocol(Protocol::to_ports(transport, range.first()..=range.last()))
+        }
     }
 }
 
@@ -296,7 +294,7 @@ fn change(listing: &TableListing, wanted: &Chains) -> Option<String> {
 fn removed(is_removed: bool) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for flavour in Flavour::BOTH {
-        for family in Family::BOTH {
+        for family in Family::ALL {
             if flavour == Flavour::Legacy && !legacy::is_there(family, Table::Filter) {
                 continue;
             }

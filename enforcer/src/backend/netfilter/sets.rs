@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{self, Entry, IpSets, Kind, Member as KernelMember, Reason, SetHeader};
-use egret_policies::rules::{Lapsed, Member, MembersChanged, SetId, SetKind, SetSpec};
+use egret_kernel::ipset::{self, IpSets, Kind, Member as KernelMember, Reason, SetEntry, SetHeader};
+use egret_policies::rules::{ExpiredMembers, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
@@ -275,7 +275,7 @@ impl Sets {
             return false;
         };
         let target = members::target(&wanted.members);
-        Family::BOTH.into_iter().any(|family| {
+        Family::ALL.into_iter().any(|family| {
             let known = self.programmed.get(names::set(id, family).as_str());
             let held = known.into_iter().flat_map(|known| known.members.keys());
             let wanted = target.keys().filter(|member| member.family() == family);
@@ -285,7 +285,7 @@ impl Sets {
 
     /// Whether a set is programmed, in any family.
     pub(crate) fn is_known(&self, id: SetId) -> bool {
-        let mut families = Family::BOTH.into_iter();
+        let mut families = Family::ALL.into_iter();
         families.any(|family| self.programmed.contains_key(names::set(id, family).as_str()))
     }
 
@@ -363,7 +363,7 @@ impl Sets {
     }
 
     /// Takes records that were over before their set was made.
-    pub(crate) fn note_expired(&mut self, all: &[Lapsed]) {
+    pub(crate) fn note_expired(&mut self, all: &[ExpiredMembers]) {
         for lapsed in all {
             let Some(wanted) = self.desired.get_mut(&lapsed.set) else {
                 continue;
@@ -467,7 +467,7 @@ impl Sets {
 
     /// An earlier version made each set in both families.
     fn remove_from_others(&mut self, id: SetId, wanted: Families) {
-        let others = Family::BOTH.into_iter().filter(|family| !wanted.has(*family));
+        let others = Family::ALL.into_iter().filter(|family| !wanted.has(*family));
         let names = others.map(|family| String::from(names::set(id, family)));
         self.undesired
             .extend(names.filter(|name| self.programmed.contains_key(name)));
@@ -475,7 +475,7 @@ impl Sets {
 
     /// Programmed members that are not desired.
     fn surplus(&self, id: SetId, target: &Members) -> BTreeSet<KernelMember> {
-        Family::BOTH
+        Family::ALL
             .iter()
             .filter_map(|family| self.programmed.get(names::set(id, *family).as_str()))
             .flat_map(|known| known.members.keys())
@@ -511,7 +511,7 @@ impl Sets {
         now: Timestamp,
         writes: &mut Vec<Write>,
     ) {
-        for family in Family::BOTH {
+        for family in Family::ALL {
             if touched.iter().all(|member| member.family() != family) {
                 continue;
             }
@@ -522,7 +522,7 @@ impl Sets {
                 let held = known.and_then(|known| known.members.get(member)).copied();
                 match target(*member) {
                     Some(expires) if lives_longer(expires, held, now) => write.add(*member, expires, now),
-                    None if held.is_some() => write.change.deleted.push(Entry::lasting(*member)),
+                    None if held.is_some() => write.change.deleted.push(SetEntry::lasting(*member)),
                     Some(_) | None => {}
                 }
             }
@@ -652,16 +652,16 @@ impl Sets {
 /// What is to be written to the set of one family.
 struct Write {
     id: SetId,
-    change: ipset::Change,
+    change: ipset::MemberChange,
     /// What it holds then, with expiries to the millisecond: the kernel has seconds.
     held: Vec<(KernelMember, Option<Timestamp>)>,
 }
 
 impl Write {
     fn of(id: SetId, name: String) -> Self {
-        let change = ipset::Change {
+        let change = ipset::MemberChange {
             name,
-            ..ipset::Change::default()
+            ..ipset::MemberChange::default()
         };
         let held = Vec::new();
         Self { id, change, held }
@@ -681,7 +681,7 @@ impl Write {
 
 /// The names of a set in the kernel.
 fn both(id: SetId) -> [String; 2] {
-    Family::BOTH.map(|family| String::from(names::set(id, family)))
+    Family::ALL.map(|family| String::from(names::set(id, family)))
 }
 
 /// Records that are over and remembered for the connections that they opened, for each set.
@@ -757,10 +757,12 @@ fn lives_longer(wanted: Option<Timestamp>, held: Option<Option<Timestamp>>, now:
     }
 }
 
-fn entry(member: KernelMember, expires: Option<Timestamp>, now: Timestamp) -> Option<Entry> {
+fn entry(member: KernelMember, expires: Option<Timestamp>, now: Timestamp) -> Option<SetEntry> {
     match expires {
-        None => Some(Entry::lasting(member)),
-        Some(at) => at.seconds_left(now).map(|seconds| Entry::living(member, seconds)),
+        None => Some(SetEntry::lasting(member)),
+        Some(at) => at
+            .seconds_left(now)
+            .map(|seconds| SetEntry::living(member, seconds)),
     }
 }
 

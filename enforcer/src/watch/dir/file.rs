@@ -1,4 +1,4 @@
-//! One file: what it said last that could be taken, and what is wrong with it now.
+//! A manifest file: its last valid content, and its diagnostics.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -14,35 +14,35 @@ use egret_shared::switch::{Switch, is_off};
 
 use super::scan::Fingerprint;
 
-/// A file of manifests.
+/// A manifest file.
 #[derive(Debug, Default)]
-pub(super) struct File {
+pub(super) struct ManifestFile {
     fingerprint: Option<Fingerprint>,
-    /// What is in force of it.
+    /// Its objects that are in force.
     pub(super) entities: Box<[Arc<Entity>]>,
-    /// What is wrong with it as it is now, each in a line.
+    /// Diagnostics of its current content.
     pub(super) lines: Vec<(Severity, String)>,
-    /// Why it, or an object in it, cannot be taken as it is now.
+    /// Why its current content, or an object in it, is invalid.
     pub(super) bad: Option<String>,
-    has_good: bool,
-    /// Its objects as they last were without an error.
-    sound: Box<[Arc<Entity>]>,
-    /// What it has to be read from, one after the other, to say what it says: the last text without an error, and one
-    /// with errors that was taken since; none where nobody keeps them.
+    was_valid: bool,
+    /// The last valid version of its objects.
+    last_valid: Box<[Arc<Entity>]>,
+    /// Texts whose parsing in order gives the objects in force: the last one without an error, and a later one with
+    /// errors. None if nothing is stored.
     texts: Vec<Arc<[u8]>>,
 }
 
-impl File {
-    /// How it looked when it was read.
+impl ManifestFile {
+    /// Its fingerprint when it was read.
     pub(super) fn fingerprint(&self) -> Option<Fingerprint> {
         self.fingerprint
     }
 
-    /// A file that was read in an earlier life. It is read again when it is there.
-    pub(super) fn known(path: &Path, texts: &[Arc<[u8]>], shared: &mut Shared) -> Self {
+    /// A stored file. It is read again when it exists.
+    pub(super) fn stored(path: &Path, texts: &[Arc<[u8]>], shared: &mut Shared) -> Self {
         let mut file = Self::default();
         for text in texts {
-            file.take_content(Content::of(path, Ok(text.to_vec())), path, shared);
+            file.update_content(FileContent::of(path, Ok(text.to_vec())), path, shared);
         }
         file
     }
@@ -51,52 +51,52 @@ impl File {
         &self.texts
     }
 
-    /// Takes what was read. Where it cannot be taken, what it said before stays; where it said nothing before, what can be read
-    /// of it counts, since to enforce nothing of it would be weaker. An object with an error is treated alike: an API
-    /// server would have refused it and kept the one before.
-    pub(super) fn take(
+    /// Updates it with its new content. If that is invalid, the objects of before stay in force. If there were none,
+    /// the readable part counts, because nothing would be weaker. An object with an error is treated alike: an API
+    /// server would have refused it and kept the last version.
+    pub(super) fn update(
         &mut self,
         path: &Path,
-        content: Content,
+        content: FileContent,
         fingerprint: Fingerprint,
         shared: &mut Shared,
     ) {
         self.fingerprint = Some(fingerprint);
-        self.take_content(content, path, shared);
+        self.update_content(content, path, shared);
     }
 
-    /// Nobody asks for its texts.
+    /// Drops its texts.
     pub(super) fn forget_texts(&mut self) {
         self.texts = Vec::new();
     }
 
-    fn take_content(&mut self, content: Content, path: &Path, shared: &mut Shared) {
+    fn update_content(&mut self, content: FileContent, path: &Path, shared: &mut Shared) {
         let name = path.display().to_string();
-        let Content { read, text } = content;
+        let FileContent { read, text } = content;
         self.lines = read.lines;
         self.bad = read.bad;
         if self.bad.is_some() && is_off(Switch::KeepLastGood) {
             self.entities = Box::default();
-        } else if self.bad.is_none() || !self.has_good {
-            self.take_objects(read.objects, &name, shared);
+        } else if self.bad.is_none() || !self.was_valid {
+            self.update_objects(read.objects, &name, shared);
             self.keep_text(text);
         } else {
-            self.say_kept(&name);
+            self.report_kept(&name);
         }
-        self.has_good |= self.bad.is_none();
+        self.was_valid |= self.bad.is_none();
     }
 
-    /// After it was taken. Without errors it says everything; with errors it says something beside what was there.
+    /// Keeps the text, after an update. Text without errors replaces all others.
     fn keep_text(&mut self, text: Option<Vec<u8>>) {
-        let last_good = usize::from(self.has_good && self.bad.is_some());
+        let last_good = usize::from(self.was_valid && self.bad.is_some());
         self.texts.truncate(last_good);
         self.texts.extend(text.map(Arc::from));
     }
 
-    fn take_objects(&mut self, objects: Vec<Object>, name: &str, shared: &mut Shared) {
-        let before = std::mem::take(&mut self.sound).into_iter();
+    fn update_objects(&mut self, objects: Vec<LoweredObject>, name: &str, shared: &mut Shared) {
+        let before = std::mem::take(&mut self.last_valid).into_iter();
         let before: BTreeMap<EntityKey, Arc<Entity>> = before.map(|entity| (entity.key(), entity)).collect();
-        let (mut entities, mut sound) = (Vec::new(), Vec::new());
+        let (mut entities, mut last_valid) = (Vec::new(), Vec::new());
         for object in objects {
             for entity in object.entities {
                 let last = before
@@ -105,22 +105,22 @@ impl File {
                 let taken = match (&object.error, last) {
                     (Some(error), Some(last)) => {
                         self.bad.get_or_insert_with(|| error.clone());
-                        self.say_kept(&format!("{name}: {}", last.key()));
+                        self.report_kept(&format!("{name}: {}", last.key()));
                         Arc::clone(last)
                     }
                     (None, _) | (Some(_), None) => Arc::new(shared.entity(entity)),
                 };
                 if object.error.is_none() || last.is_some() {
-                    sound.push(Arc::clone(&taken));
+                    last_valid.push(Arc::clone(&taken));
                 }
                 entities.push(taken);
             }
         }
         self.entities = entities.into();
-        self.sound = sound.into();
+        self.last_valid = last_valid.into();
     }
 
-    fn say_kept(&mut self, what: &str) {
+    fn report_kept(&mut self, what: &str) {
         self.lines.push((
             Severity::Warning,
             format!("{what}: not taken as it is now; what it said before stays in force"),
@@ -128,48 +128,48 @@ impl File {
     }
 }
 
-/// As much of a file as is looked at, and one octet by which it is seen that there is more.
-pub(super) fn octets_of(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads a file up to one octet more than the limit, which shows that it is too large.
+pub(super) fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     let mut octets = Vec::new();
     let most = u64::try_from(manifest::MAX_BYTES + 1).map_err(io::Error::other)?;
     std::fs::File::open(path)?.take(most).read_to_end(&mut octets)?;
     Ok(octets)
 }
 
-/// What was read of a file, and understood without regard to what it said before.
-pub(super) struct Content {
-    read: Read,
+/// The parsed content of a file, without regard to what it was before.
+pub(super) struct FileContent {
+    read: Parsed,
     text: Option<Vec<u8>>,
 }
 
-impl Content {
+impl FileContent {
     pub(super) fn of(path: &Path, octets: io::Result<Vec<u8>>) -> Self {
         let name = path.display().to_string();
         match octets {
             Ok(octets) => Self {
-                read: Read::of(&octets, &name),
+                read: Parsed::of(&octets, &name),
                 text: Some(octets),
             },
             Err(error) => Self {
-                read: Read::failed(format!("{name}: {error}")),
+                read: Parsed::failed(format!("{name}: {error}")),
                 text: None,
             },
         }
     }
 }
 
-struct Object {
+struct LoweredObject {
     entities: Vec<Entity>,
     error: Option<String>,
 }
 
-struct Read {
-    objects: Vec<Object>,
+struct Parsed {
+    objects: Vec<LoweredObject>,
     lines: Vec<(Severity, String)>,
     bad: Option<String>,
 }
 
-impl Read {
+impl Parsed {
     fn failed(reason: String) -> Self {
         Self {
             objects: Vec::new(),
@@ -201,7 +201,7 @@ impl Read {
                 .map(|found| (found.severity, format!("{name}: {found}")))
                 .collect();
             let error = found.iter().find(|(severity, _)| *severity == Severity::Error);
-            objects.push(Object {
+            objects.push(LoweredObject {
                 entities: lowered.entities,
                 error: error.map(|(_, line)| line.clone()),
             });

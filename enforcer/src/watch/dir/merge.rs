@@ -1,4 +1,4 @@
-//! From files to objects: each object once, whatever files it is in.
+//! Merges files into objects: each object counts once, whatever files it is in.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,9 +9,9 @@ use egret_policies::compiler::Event;
 use egret_policies::diagnostic::Severity;
 use egret_policies::model::cluster::{Entity, EntityKey};
 
-use super::file::File;
+use super::file::ManifestFile;
 
-/// What all files say together.
+/// The content of all files.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     pub(super) entities: BTreeMap<EntityKey, Arc<Entity>>,
@@ -20,8 +20,8 @@ pub(super) struct Merged {
     pub(super) severities: BTreeMap<Severity, usize>,
 }
 
-/// Puts the files together; of an object in two files, the one whose path sorts first counts.
-pub(super) fn merge(files: &BTreeMap<PathBuf, File>) -> Merged {
+/// Merges the files. Of an object in two files, the one whose path sorts first counts.
+pub(super) fn merge(files: &BTreeMap<PathBuf, ManifestFile>) -> Merged {
     let mut merged = Merged::default();
     let mut homes: BTreeMap<EntityKey, &Path> = BTreeMap::new();
     for (path, file) in files {
@@ -46,7 +46,7 @@ pub(super) fn merge(files: &BTreeMap<PathBuf, File>) -> Merged {
     merged
 }
 
-/// What leads from one state to the other.
+/// The events between two states.
 pub(super) fn events(
     before: &BTreeMap<EntityKey, Arc<Entity>>,
     after: &BTreeMap<EntityKey, Arc<Entity>>,

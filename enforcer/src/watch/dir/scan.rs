@@ -1,16 +1,16 @@
-//! Which files there are, and how they look from outside.
+//! Lists manifest files and how they look from outside.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::is_manifest;
-use super::news::News;
+use super::watcher::FolderWatcher;
 
-/// How deep folders are looked into: a link that leads to its own folder ends there.
-const DEEPEST: usize = 16;
+/// The deepest folder level: a link to its own folder ends there.
+const MAX_DEPTH: usize = 16;
 
-/// What changes when a file is written, replaced, or a link to it is.
+/// Differs when a file is written or replaced, or a link to it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     device: u64,
@@ -21,27 +21,30 @@ pub(super) struct Fingerprint {
     is_link: bool,
 }
 
-/// All manifest files below a folder. Names that begin with a dot are skipped: that is where a ConfigMap keeps
-/// the folders that its visible names link to. Each folder is listened to before it is listed.
-pub(super) fn scan(root: &Path, news: &mut News) -> Result<BTreeMap<PathBuf, Fingerprint>, String> {
+/// Lists all manifest files below a folder. Names that begin with a dot are skipped: a ConfigMap keeps there the
+/// folders that its visible names link to. Each folder is watched before it is listed.
+pub(super) fn scan(
+    root: &Path,
+    watcher: &mut FolderWatcher,
+) -> Result<BTreeMap<PathBuf, Fingerprint>, String> {
     let mut found = BTreeMap::new();
-    news.begin(root);
-    let looked = look_into(root, DEEPEST, news, &mut found);
-    news.end();
+    watcher.begin_scan(root);
+    let looked = scan_folder(root, MAX_DEPTH, watcher, &mut found);
+    watcher.end_scan();
     looked.map_err(|(path, error)| format!("{}: {error}", path.display()))?;
     Ok(found)
 }
 
 type Failure = (PathBuf, std::io::Error);
 
-fn look_into(
+fn scan_folder(
     folder: &Path,
     depth: usize,
-    news: &mut News,
+    watcher: &mut FolderWatcher,
     found: &mut BTreeMap<PathBuf, Fingerprint>,
 ) -> Result<(), Failure> {
     let failed = |error| (folder.to_owned(), error);
-    news.watch(folder);
+    watcher.watch(folder);
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let path = entry.path();
@@ -52,12 +55,12 @@ fn look_into(
             continue;
         }
         match std::fs::metadata(&path) {
-            // Gone since it was listed, or a link to nothing: it says nothing.
+            // It was deleted since the listing, or it is a dangling link.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err((path, error)),
             Ok(there) if there.is_dir() && depth > 0 => {
-                let below = look_into(&path, depth - 1, news, found);
-                below.or_else(|failure| excuse_if_gone(failure, &path))?;
+                let below = scan_folder(&path, depth - 1, watcher, found);
+                below.or_else(|failure| ignore_if_gone(failure, &path))?;
             }
             Ok(there) if there.is_file() && is_manifest(&path) => {
                 let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
@@ -69,15 +72,15 @@ fn look_into(
     Ok(())
 }
 
-/// A folder that went while it was looked into says nothing.
-fn excuse_if_gone(failure: Failure, folder: &Path) -> Result<(), Failure> {
+/// Ignores a folder that was deleted during the scan.
+fn ignore_if_gone(failure: Failure, folder: &Path) -> Result<(), Failure> {
     let (path, error) = &failure;
     let is_gone = error.kind() == std::io::ErrorKind::NotFound && path == folder;
     if is_gone { Ok(()) } else { Err(failure) }
 }
 
 impl Fingerprint {
-    /// Whether a link leads to another file than before: who swaps links has written what they lead to.
+    /// Whether a link leads to another file than before: such a file is complete.
     pub(super) fn is_other_target(self, before: Option<Self>) -> bool {
         let is_same = |before: Self| (before.device, before.inode) == (self.device, self.inode);
         self.is_link && !before.is_some_and(is_same)

@@ -11,8 +11,8 @@
 //! * NFLOG's prefix comes before its group, and group 0 is left out.
 
 use super::{
-    Clause, ConnState, Direction, Limit, Match, Ports, Protocol, RejectWith, Rule, Segments, Side, Sides,
-    Target,
+    ConnState, Direction, Endpoint, Limit, Match, MatchClause, Ports, Protocol, RejectWith, Rule, SetLookup,
+    Target, TcpSegments,
 };
 use crate::Mark;
 use ipnet::IpNet;
@@ -35,7 +35,7 @@ impl Display for Rule {
                 .map(|interface| format!("-o {}", interface.as_str())),
         );
         words.extend(self.protocol.as_ref().map(Protocol::to_string));
-        words.extend(self.clauses.iter().map(Clause::to_string));
+        words.extend(self.clauses.iter().map(MatchClause::to_string));
         words.extend(self.target.as_ref().map(Target::to_string));
         f.write_str(&words.join(" "))
     }
@@ -76,12 +76,12 @@ fn write_ports(f: &mut Formatter<'_>, name: &str, ports: &Ports) -> fmt::Result 
         .try_for_each(|(flag, range)| write!(f, " {flag} {range}"))
 }
 
-fn write_segments(f: &mut Formatter<'_>, segments: Segments, ports: &RangeInclusive<u16>) -> fmt::Result {
+fn write_segments(f: &mut Formatter<'_>, segments: TcpSegments, ports: &RangeInclusive<u16>) -> fmt::Result {
     f.write_str("-p tcp -m tcp")?;
     if let Some(ports) = restricted(ports) {
         write!(f, " --dport {ports}")?;
     }
-    let not = not(segments == Segments::Opening);
+    let not = not(segments == TcpSegments::Opening);
     write!(f, " {not}--tcp-flags FIN,SYN,RST,ACK SYN")
 }
 
@@ -93,7 +93,7 @@ fn restricted(range: &RangeInclusive<u16>) -> Option<String> {
     }
 }
 
-impl Display for Clause {
+impl Display for MatchClause {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Condition { holds, condition } => write_condition(f, not(*holds), condition),
@@ -149,11 +149,11 @@ fn write_condition(f: &mut Formatter<'_>, not: &str, condition: &Match) -> fmt::
     }
 }
 
-impl Sides {
+impl SetLookup {
     fn words(self) -> String {
         let word = |side| match side {
-            Side::Source => "src",
-            Side::Destination => "dst",
+            Endpoint::Source => "src",
+            Endpoint::Destination => "dst",
         };
         match self {
             Self::One(side) => word(side).to_owned(),
@@ -302,7 +302,7 @@ mod tests {
         let rule = Rule::to(Target::Goto(chain()))
             .when(Match::Set(
                 SetName::new("s").unwrap(),
-                Sides::Two(Side::Destination, Side::Destination),
+                SetLookup::Two(Endpoint::Destination, Endpoint::Destination),
             ))
             .comment("ns/name")
             .protocol(Protocol::to_ports(Transport::Tcp, 80..=90))

@@ -20,9 +20,9 @@ pub enum InvalidQuantity {
 /// A span of time in whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Span(u64);
+pub struct MillisDuration(u64);
 
-impl Span {
+impl MillisDuration {
     /// So many milliseconds.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
@@ -38,7 +38,7 @@ impl Span {
 
 const SPANS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 
-impl FromStr for Span {
+impl FromStr for MillisDuration {
     type Err = InvalidQuantity;
 
     fn from_str(text: &str) -> Result<Self, InvalidQuantity> {
@@ -48,7 +48,7 @@ impl FromStr for Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for MillisDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_quantity(f, self.0, &SPANS)
     }
@@ -57,9 +57,9 @@ impl fmt::Display for Span {
 /// A number of octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Size(usize);
+pub struct ByteSize(usize);
 
-impl Size {
+impl ByteSize {
     /// So many octets.
     #[must_use]
     pub const fn from_octets(octets: usize) -> Self {
@@ -75,7 +75,7 @@ impl Size {
 
 const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
-impl FromStr for Size {
+impl FromStr for ByteSize {
     type Err = InvalidQuantity;
 
     fn from_str(text: &str) -> Result<Self, InvalidQuantity> {
@@ -86,7 +86,7 @@ impl FromStr for Size {
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_quantity(f, self.0 as u64, &SIZES)
     }
@@ -129,7 +129,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Span, Size);
+as_text!(MillisDuration, ByteSize);
 
 #[cfg(test)]
 mod tests {
@@ -144,14 +144,18 @@ mod tests {
             ("1h", 3_600_000),
             ("0s", 0),
         ] {
-            assert_eq!(text.parse::<Span>().unwrap(), Span(millis), "{text}");
+            assert_eq!(
+                text.parse::<MillisDuration>().unwrap(),
+                MillisDuration(millis),
+                "{text}"
+            );
         }
         for text in ["", "200", "ms", "1.5s", "-1s", "1 s", "99999999999999999999s"] {
-            assert!(text.parse::<Span>().is_err(), "{text:?}");
+            assert!(text.parse::<MillisDuration>().is_err(), "{text:?}");
         }
-        assert_eq!("32MiB".parse::<Size>().unwrap().as_octets(), 32 << 20);
+        assert_eq!("32MiB".parse::<ByteSize>().unwrap().as_octets(), 32 << 20);
         assert_eq!(
-            (Span(90_000).to_string(), Size(3 << 20).to_string()),
+            (MillisDuration(90_000).to_string(), ByteSize(3 << 20).to_string()),
             ("90s".into(), "3MiB".into())
         );
     }

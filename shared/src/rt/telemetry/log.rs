@@ -11,12 +11,12 @@ use crate::escape;
 
 /// Fields as text. Lines of a message that follow its first one are indented.
 pub(super) fn fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
-    Fields
+    JsonFields
 }
 
-struct Fields;
+struct JsonFields;
 
-impl<'a> FormatFields<'a> for Fields {
+impl<'a> FormatFields<'a> for JsonFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'a>, fields: R) -> std::fmt::Result {
         let is_first = Cell::new(true);
         debug_fn(move |writer: &mut Writer<'_>, field, value| {
@@ -37,9 +37,9 @@ impl<'a> FormatFields<'a> for Fields {
 
 /// Where lines of JSON go.
 #[derive(Debug)]
-pub(super) struct Json<W>(pub(super) W);
+pub(super) struct JsonWriter<W>(pub(super) W);
 
-impl<W: Write> Write for Json<W> {
+impl<W: Write> Write for JsonWriter<W> {
     /// The log writes an event at once.
     fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
         self.0
@@ -108,7 +108,7 @@ mod tests {
         let said = Said::default();
         let writer = said.clone();
         let log = tracing_subscriber::fmt()
-            .with_writer(move || Json(writer.clone()))
+            .with_writer(move || JsonWriter(writer.clone()))
             .json()
             .flatten_event(true)
             .finish();

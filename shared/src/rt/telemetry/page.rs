@@ -6,18 +6,13 @@ use crate::escape;
 
 /// A page of metrics: a family has one head, and all of its series behind it.
 #[derive(Debug, Default)]
-pub struct Page(String);
+pub struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     /// Begins a family.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         self.line(format_args!("# HELP {name} {help}"));
-        self.kind(name, kind);
-    }
-
-    /// Begins a family that nobody described.
-    pub(super) fn kind(&mut self, name: &str, kind: &str) {
         self.line(format_args!("# TYPE {name} {kind}"));
     }
 
@@ -90,7 +85,7 @@ mod tests {
 
     #[test]
     fn labels_have_nothing_that_a_terminal_obeys_and_are_read_as_prometheus_reads() {
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         page.count("a", &[("zone", "ü\u{202e}\u{1b}\\\"\n")], 1);
         assert_eq!(page.text(), "a{zone=\"ü\\\\u{202e}\\\\u{1b}\\\\\\\"\\n\"} 1\n");
     }

@@ -96,7 +96,7 @@ impl AffectedConnections {
             .families
             .extend(networks.map(|network| Family::of(network.addr())));
         if has_ipvs() {
-            query.families.extend(Family::BOTH);
+            query.families.extend(Family::ALL);
         }
         query
     }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
+use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter, Tuple};
 use egret_kernel::{Family, netlink};
 use egret_policies::rules::Direction;
 
@@ -61,7 +61,7 @@ impl FlowDump {
         let count = conntrack.count()?;
         let is_all = filters.len() + more > 1 && (is_whole(&filters) || count <= FEW_FLOWS);
         if is_all {
-            filters = vec![Filter::ALL];
+            filters = vec![FlowFilter::ALL];
         }
         // What begins from now on is judged by the rules of now.
         if count == 0 {
@@ -86,35 +86,35 @@ impl FlowDump {
 const FEW_FLOWS: u32 = 1 << 13;
 
 /// What is to be asked. Of IPv6 the kernel tells all in any case.
-fn filters(query: &FlowQuery) -> Vec<Filter> {
+fn filters(query: &FlowQuery) -> Vec<FlowFilter> {
     const FEW: usize = 2;
     let ends = |family| {
         let ends = query.ends.iter();
         ends.filter(move |(_, address)| Family::of(*address) == family)
     };
     let is_whole = |family| query.families.contains(&family);
-    let mut filters: Vec<Filter> = match ends(Family::V4).count() {
+    let mut filters: Vec<FlowFilter> = match ends(Family::V4).count() {
         0..=FEW if !is_whole(Family::V4) => ends(Family::V4).map(|end| filter(*end)).collect(),
-        _ => vec![Filter::family(Family::V4)],
+        _ => vec![FlowFilter::family(Family::V4)],
     };
     if is_whole(Family::V6) || ends(Family::V6).next().is_some() {
-        filters.push(Filter::family(Family::V6));
+        filters.push(FlowFilter::family(Family::V6));
     }
     filters
 }
 
-fn filter((direction, address): FlowEnd) -> Filter {
+fn filter((direction, address): FlowEnd) -> FlowFilter {
     match direction {
-        Direction::Egress => Filter::from_source(address),
-        Direction::Ingress => Filter::answered_by(address),
+        Direction::Egress => FlowFilter::from_source(address),
+        Direction::Ingress => FlowFilter::answered_by(address),
     }
 }
 
 /// Whether they ask about everything together.
-fn is_whole(filters: &[Filter]) -> bool {
-    Family::BOTH
+fn is_whole(filters: &[FlowFilter]) -> bool {
+    Family::ALL
         .into_iter()
-        .all(|family| filters.contains(&Filter::family(family)))
+        .all(|family| filters.contains(&FlowFilter::family(family)))
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
             assert_eq!((asked.len(), is_whole(&asked)), (number, whole), "{ends:?}");
         }
         let networks = FlowQuery {
-            families: Family::BOTH.into(),
+            families: Family::ALL.into(),
             ..FlowQuery::about(few)
         };
         assert!(is_whole(&filters(&networks)));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use egret_kernel::conntrack::{Conntrack, Flow};
-use egret_kernel::{Mark, netlink, passing};
+use egret_kernel::{Mark, netlink, rcu};
 use egret_policies::rules::Direction;
 use egret_shared::switch::{Switch, is_off};
 
@@ -15,7 +15,7 @@ use super::expired_records;
 use super::flow_dump::FlowDump;
 use super::{Connections, InForce};
 use crate::backend::netfilter::names::PodChains;
-use crate::backend::{Found, Inquiry};
+use crate::backend::{ConnectionSearch, SearchResult};
 
 /// Affected connections that wait for an inquiry. While there are any, the kernel holds the inquiry marker set.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ type InquiryResult = Arc<Mutex<Option<Result<FlowDump, Unknown>>>>;
 #[derive(Debug, thiserror::Error)]
 enum Unknown {
     #[error(transparent)]
-    Passing(#[from] passing::Error),
+    Passing(#[from] rcu::Error),
     #[error(transparent)]
     Flows(#[from] netlink::Error),
     #[error("{0} flows are concerned, and to mark each takes longer than to write chains")]
@@ -51,7 +51,7 @@ const MANY: usize = 1 << 12;
 
 impl MemberInquiry {
     /// An inquiry about those who are due, unless there is one under way.
-    fn begin(&mut self) -> Option<Inquiry> {
+    fn begin(&mut self) -> Option<ConnectionSearch> {
         if self.running.is_some() || self.due.is_empty() {
             return None;
         }
@@ -67,9 +67,9 @@ impl MemberInquiry {
             let is_nothing = matches!(&found, Ok(dump) if dump.flows.is_empty());
             *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             if is_nothing {
-                Found::Nothing
+                SearchResult::Nothing
             } else {
-                Found::Something
+                SearchResult::Something
             }
         }))
     }
@@ -88,7 +88,7 @@ impl MemberInquiry {
 
 /// Connections from or to changed members. The sets are programmed by then.
 fn look(affected: &AffectedConnections) -> Result<FlowDump, Unknown> {
-    passing::wait()?;
+    rcu::wait()?;
     let mut dump = FlowDump::query(&mut Conntrack::open()?, affected.query(), 0)?;
     dump.flows.retain(|flow| affected.touch(flow));
     Ok(dump)
@@ -108,7 +108,7 @@ impl Connections {
     }
 
     /// An inquiry about those who are due, unless there is one under way.
-    pub(crate) fn begin_inquiry(&mut self) -> Option<Inquiry> {
+    pub(crate) fn begin_inquiry(&mut self) -> Option<ConnectionSearch> {
         self.inquiry.begin()
     }
 

@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use egret_kernel::Transport;
-use egret_kernel::conntrack::{Detail, Tuple};
+use egret_kernel::conntrack::{ProtocolDetail, Tuple};
 use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::Links;
 use egret_kernel::namespaces;
 use egret_kernel::netlink;
-use egret_kernel::sockets::Sockets;
+use egret_kernel::sock_diag::Sockets;
 
 /// One end of a connection, as the program that has it sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) struct SocketTuple {
 impl SocketTuple {
     /// The socket that sends packets like this; none for protocols without ports.
     pub(super) fn sending(tuple: &Tuple) -> Option<Self> {
-        let Detail::Ports { source, destination } = tuple.detail else {
+        let ProtocolDetail::Ports { source, destination } = tuple.detail else {
             return None;
         };
         Some(Self {

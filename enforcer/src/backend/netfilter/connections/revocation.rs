@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Conntrack, Filter, Flow, Tuple};
+use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter, Tuple};
 use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::Links;
 use egret_kernel::netlink;
@@ -25,7 +25,7 @@ use super::flow_dump::{FlowDump, FlowQuery};
 use super::pod_sockets::{self, SocketTuple};
 use super::verdict::Evaluator;
 use super::{Changed, Connections, InForce, Revoked};
-use crate::backend::Ended;
+use crate::backend::EndedConnections;
 use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::model::pods::names_any;
 use crate::backend::netfilter::names::PodChains;
@@ -43,18 +43,18 @@ enum FlowAction {
 
 impl Connections {
     /// Ends what the batches so far forbid. What cannot be done now is done the next time.
-    pub(crate) fn revoke(&mut self, in_force: InForce<'_>, is_broken: bool) -> Ended {
+    pub(crate) fn revoke(&mut self, in_force: InForce<'_>, is_broken: bool) -> EndedConnections {
         let dump = self.dump.take();
         let opened = in_force.sets.lock().take_concurrent();
         if !self.revoked.is_empty() {
             self.changed_since.sets.extend(opened);
         }
         if !self.has_work() || is_broken || is_off(Switch::Revoke) {
-            return Ended::default();
+            return EndedConnections::default();
         }
         self.try_to_revoke(in_force, dump).unwrap_or_else(|error| {
             tracing::warn!(%error, "connections that are forbidden by now may go on until it is tried again");
-            Ended::default()
+            EndedConnections::default()
         })
     }
 
@@ -62,14 +62,14 @@ impl Connections {
         &mut self,
         in_force: InForce<'_>,
         dump: Option<FlowDump>,
-    ) -> Result<Ended, netlink::Error> {
+    ) -> Result<EndedConnections, netlink::Error> {
         let mut conntrack = Conntrack::open()?;
         let own_node = Links::open()?.addresses()?;
         let own_node = own_node.into_iter().map(|address| address.net.addr()).collect();
         let dump = self.dump_or_query(in_force, &mut conntrack, dump)?;
         let forbidden = self.forbidden(in_force, dump, &own_node);
         self.unrevoke(in_force, &mut conntrack, &own_node)?;
-        let mut ended = Ended::default();
+        let mut ended = EndedConnections::default();
         for (flow_action, one) in &forbidden {
             let marks = in_force.marks;
             ended.flows += u64::from(match flow_action {
@@ -131,9 +131,9 @@ impl Connections {
                     let marked = dump.flows.iter().filter(|flow| mark.is_in(flow.mark));
                     marked.cloned().collect()
                 }
-                None => conntrack.dump(&Filter {
+                None => conntrack.dump(&FlowFilter {
                     mark: Some(mark),
-                    ..Filter::ALL
+                    ..FlowFilter::ALL
                 })?,
             };
             revoked.extend(flows.into_iter().map(|flow| Revoked { direction, flow }));

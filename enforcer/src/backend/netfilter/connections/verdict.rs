@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Detail, Flow};
-use egret_policies::rules::{Action, Direction, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId};
+use egret_kernel::conntrack::{Flow, ProtocolDetail};
+use egret_policies::rules::{Action, DefaultAction, Direction, PeerMatch, PodRules, PortMatch, Rule, SetId};
 use egret_shared::net::Transport;
 
 use crate::backend::netfilter::sets::concurrent::SharedSets;
@@ -29,9 +29,9 @@ impl Evaluator<'_> {
                 Some(Action::Allow) => return true,
                 Some(Action::Deny) => return false,
                 Some(Action::Pass) => {}
-                None => match tier.otherwise {
-                    Otherwise::Deny => return false,
-                    Otherwise::NextTier => {}
+                None => match tier.default_action {
+                    DefaultAction::Deny => return false,
+                    DefaultAction::NextTier => {}
                 },
             }
         }
@@ -77,8 +77,8 @@ impl FlowPeer {
             Direction::Ingress => flow.original.source,
         };
         let port = match flow.reply.detail {
-            Detail::Ports { source, .. } => Some(source),
-            Detail::Icmp { .. } | Detail::Nothing => None,
+            ProtocolDetail::Ports { source, .. } => Some(source),
+            ProtocolDetail::Icmp { .. } | ProtocolDetail::Nothing => None,
         };
         Self {
             peer,
@@ -87,7 +87,7 @@ impl FlowPeer {
                 .into_iter()
                 .find(|transport| transport.number() == flow.reply.protocol),
             port,
-            is_icmp: matches!(flow.reply.detail, Detail::Icmp { .. }),
+            is_icmp: matches!(flow.reply.detail, ProtocolDetail::Icmp { .. }),
         }
     }
 

@@ -12,7 +12,7 @@ use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use super::{Netfilter, Phase};
-use crate::backend::Standing;
+use crate::backend::SyncStatus;
 use crate::backend::netfilter::compile;
 use crate::backend::netfilter::connections::AffectedConnections;
 use crate::backend::netfilter::monitor::concerns_pod_netns;
@@ -22,7 +22,7 @@ use crate::backend::netfilter::tables::ruleset::is_named;
 
 impl Netfilter {
     /// The first batch, in one step or, where that would not be safe, in two.
-    pub(super) fn apply_first(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> Standing {
+    pub(super) fn apply_first(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> SyncStatus {
         let staged = self.sets_to_stage(batch);
         if staged.is_empty() {
             return self.begin(batch, had_state, now);
@@ -34,20 +34,20 @@ impl Netfilter {
     }
 
     /// A batch behind the first one, and behind what of that one is still deferred.
-    pub(super) fn apply_next(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    pub(super) fn apply_next(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         // Where the tables cannot be written at all, nobody can be closed, and nothing of this life is in force that would follow.
         if self.deferred.is_empty() && (self.ruleset.is_broken() || self.close_outdated(batch)) {
             return self.step(batch, now);
         }
         self.deferred.push_back(batch.clone());
         self.program();
-        let standing = self.standing(Standing::default());
+        let standing = self.standing(SyncStatus::default());
         self.apply_deferred(standing, now)
     }
 
     /// Takes the steps that were deferred, as long as the tables can be written: until then all rules are those of before, and
     /// name the sets that these steps change.
-    pub(super) fn apply_deferred(&mut self, begun: Standing, now: Timestamp) -> Standing {
+    pub(super) fn apply_deferred(&mut self, begun: SyncStatus, now: Timestamp) -> SyncStatus {
         let mut standing = begun;
         while !self.ruleset.is_broken()
             && let Some(batch) = self.deferred.pop_front()
@@ -57,7 +57,7 @@ impl Netfilter {
                 self.step(&batch, now)
             } else {
                 self.deferred.push_front(batch);
-                self.standing(Standing::default())
+                self.standing(SyncStatus::default())
             };
             standing.repaired = repaired;
         }
@@ -65,11 +65,11 @@ impl Netfilter {
     }
 
     /// The first batch: everything is desired at once and compared with what an earlier life left.
-    fn begin(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> Standing {
-        let mut standing = Standing::default();
+    fn begin(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> SyncStatus {
+        let mut standing = SyncStatus::default();
         self.sets.lock().add_desired(&batch.sets_created);
         self.sets.lock().note_members(&batch.members_changed);
-        self.sets.lock().note_expired(&batch.lapsed);
+        self.sets.lock().note_expired(&batch.expired);
         let had_inquiry_marker = self.sets.lock().has_inquiry_marker();
         self.replace(&batch.rules_replaced);
         self.pods.replace_node_rules(batch.node_rules.as_ref());
@@ -118,7 +118,7 @@ impl Netfilter {
         new.map(|rules| rules.pod.clone()).collect()
     }
 
-    fn step(&mut self, batch: &Batch, now: Timestamp) -> Standing {
+    fn step(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         self.change_sets(batch, now);
         self.connections.note(batch, &self.pods);
         let affected = AffectedConnections::of(batch);
@@ -145,13 +145,13 @@ impl Netfilter {
             self.sets.lock().remove_desired(&batch.sets_destroyed);
             self.destroy_unused_sets();
         }
-        self.standing(Standing::default())
+        self.standing(SyncStatus::default())
     }
 
     fn change_sets(&mut self, batch: &Batch, now: Timestamp) {
         self.sets.lock().add_desired(&batch.sets_created);
         self.sets.lock().note_members(&batch.members_changed);
-        self.sets.lock().note_expired(&batch.lapsed);
+        self.sets.lock().note_expired(&batch.expired);
         for spec in &batch.sets_created {
             self.sets.lock().sync_one(spec.id, now);
         }

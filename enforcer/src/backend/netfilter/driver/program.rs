@@ -10,6 +10,7 @@ use egret_shared::time::Timestamp;
 
 use super::Netfilter;
 use crate::backend::BackendError;
+use crate::backend::bypass::Bypass;
 use crate::backend::netfilter::bridges;
 use crate::backend::netfilter::cleanup;
 use crate::backend::netfilter::compile;
@@ -20,7 +21,6 @@ use crate::backend::netfilter::names::{self, PodChains};
 use crate::backend::netfilter::pod_netns::RuleSettings;
 use crate::backend::netfilter::sets::SetsSnapshot;
 use crate::backend::netfilter::tables::program::Applied;
-use crate::backend::outlook::Gap;
 
 impl Netfilter {
     /// Makes the tables hold what is desired.
@@ -248,7 +248,7 @@ impl Netfilter {
     }
 
     /// Turns bridges of pods on as wished, and off again what is wished for no more. Returns what stays unseen.
-    fn update_bridges(&mut self) -> Vec<Gap> {
+    fn update_bridges(&mut self) -> Vec<Bypass> {
         match self.set_bridges() {
             Ok(true) => {
                 self.pods.relocate();

@@ -7,10 +7,10 @@ use egret_shared::pod::PodKey;
 
 use super::Netfilter;
 use crate::backend::netfilter::sets::Failure;
-use crate::backend::{Pending, Standing};
+use crate::backend::{Pending, SyncStatus};
 
 impl Netfilter {
-    pub(super) fn standing(&self, standing: Standing) -> Standing {
+    pub(super) fn standing(&self, standing: SyncStatus) -> SyncStatus {
         let mut pending: BTreeMap<PodKey, Pending> = BTreeMap::new();
         let failed = self.sets.lock().failed().clone();
         for (pod, local) in self.pods.iter() {
@@ -34,7 +34,7 @@ impl Netfilter {
             (pod.clone(), Pending::Refused(format!("{in_force}{reason}")))
         });
         pending.extend(refused);
-        Standing {
+        SyncStatus {
             pending,
             refused: self.refused_of_no_pod(&failed),
             broken: self

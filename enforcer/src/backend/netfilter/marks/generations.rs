@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use egret_kernel::conntrack::{Conntrack, Filter, Flow};
+use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter};
 use egret_kernel::netlink;
 use egret_policies::rules::{Direction, PodRules};
 
@@ -138,9 +138,9 @@ impl Generations {
     fn unmark(&self, generation: Generation, numbers: &BTreeSet<Generation>) -> Result<(), netlink::Error> {
         let mut conntrack = Conntrack::open()?;
         for direction in Direction::ALL {
-            let alike = Filter {
+            let alike = FlowFilter {
                 mark: self.marks.alike(direction, generation, AT_ONCE),
-                ..Filter::ALL
+                ..FlowFilter::ALL
             };
             let unmarked = self.marks.unmarked(direction);
             let bears = |flow: &Flow| {

@@ -38,7 +38,7 @@ impl Families {
 
     /// Those in which it is.
     pub fn all(self) -> impl Iterator<Item = Family> {
-        Family::BOTH.into_iter().filter(move |family| self.has(*family))
+        Family::ALL.into_iter().filter(move |family| self.has(*family))
     }
 }
 

@@ -88,7 +88,7 @@ impl Pods {
 
     /// Takes new or changed pods.
     pub(crate) fn replace(&mut self, replaced: &[PodRules]) {
-        self.locate.look_again();
+        self.locate.forget_links();
         for rules in replaced {
             let locations = self.locate.locate(&rules.addresses);
             let is_same = |before: &&LocalPod| {
@@ -166,7 +166,7 @@ impl Pods {
 
     /// Locates all pods again; says whether any moved.
     pub(crate) fn relocate(&mut self) -> bool {
-        self.locate.look_again();
+        self.locate.forget_links();
         let mut has_changed = false;
         for pod in self.pods.values_mut() {
             let locations = self.locate.locate(&pod.rules.addresses);

@@ -56,7 +56,7 @@ pub(super) struct UnknownInterfaces {
     pods: Option<UnknownPods>,
     /// None before the first batch.
     has_policies: Option<bool>,
-    surroundings: node::Surroundings,
+    surroundings: node::NodeInterfaces,
     /// Beginnings of the names of interfaces that a warning was logged about.
     warned: BTreeSet<String>,
 }
@@ -77,7 +77,7 @@ impl UnknownInterfaces {
 
     /// Reads the node's links again; says whether anything changed.
     pub(super) fn read_surroundings(&mut self, locate: &mut dyn Locate) -> bool {
-        match locate.surroundings() {
+        match locate.node_interfaces() {
             Ok(surroundings) => std::mem::replace(&mut self.surroundings, surroundings) != self.surroundings,
             Err(reason) => {
                 tracing::warn!(
@@ -102,7 +102,7 @@ impl UnknownInterfaces {
             return Vec::new();
         };
         let is_other = |bridge: &InterfaceName| !named.iter().any(|pattern| pattern.matches(bridge.as_str()));
-        let holds_pods_alone = |bridge: &InterfaceName| self.surroundings.bridges_of_cables.contains(bridge);
+        let holds_pods_alone = |bridge: &InterfaceName| self.surroundings.veth_bridges.contains(bridge);
         let others = bridges.into_iter().filter(is_other).filter(holds_pods_alone);
         let others: Vec<InterfacePattern> = others.map(InterfacePattern::from).collect();
         [named.clone(), others].concat()

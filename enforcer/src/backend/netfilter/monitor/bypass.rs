@@ -12,17 +12,17 @@ use std::time::Duration;
 
 use egret_kernel::fast_paths::{FastPath, FastPaths, Kind};
 use egret_kernel::iptables::InterfaceName;
-use egret_kernel::links::{Decapsulates, Interface, Links};
+use egret_kernel::links::{Interface, Links, Tunnel};
 use egret_kernel::namespaces;
 use egret_shared::pod::PodKey;
 use egret_shared::switch::{Switch, is_off};
 
+use crate::backend::bypass::{Bypass, BypassKind, BypassReport};
 use crate::backend::netfilter::model::egress_firewall::EgressFirewall;
 use crate::backend::netfilter::model::ipvs;
 use crate::backend::netfilter::pod_netns::{self, RuleSettings};
 use crate::backend::netfilter::sets::Contents;
-use crate::backend::outlook::{Gap, GapKind, Outlook};
-use crate::node::cables::Cables;
+use crate::node::veth::VethTopology;
 
 /// What the detector works on: a copy, so that it shares no lock with the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) struct PodSnapshot {
     /// Whether the pods' namespaces are read again even if nothing changed.
     pub(crate) is_whole: bool,
     /// Bridges whose ports reach each other without iptables.
-    pub(crate) bridges: Vec<Gap>,
+    pub(crate) bridges: Vec<Bypass>,
 }
 
 /// A pod whose attachment is known.
@@ -49,14 +49,14 @@ pub(crate) struct WatchedPod {
 #[derive(Debug)]
 pub(crate) struct BypassDetector {
     views: mpsc::Sender<PodSnapshot>,
-    seen: Arc<Mutex<Outlook>>,
+    seen: Arc<Mutex<BypassReport>>,
 }
 
 impl BypassDetector {
     /// Starts the thread, in the caller's network namespace.
     pub(crate) fn start(writing: RuleSettings) -> std::io::Result<Self> {
         let (views, told) = mpsc::channel();
-        let seen = Arc::new(Mutex::new(Outlook::default()));
+        let seen = Arc::new(Mutex::new(BypassReport::default()));
         let sight = DetectorThread {
             writing,
             seen: Arc::clone(&seen),
@@ -76,19 +76,19 @@ impl BypassDetector {
     }
 
     /// The last report.
-    pub(crate) fn outlook(&self) -> Outlook {
+    pub(crate) fn bypass_report(&self) -> BypassReport {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// Interfaces by which a pod could have the node forward packets that nobody judges, though encapsulation is denied to pods by port.
-fn tunnels(links: &mut Links) -> Result<Vec<Gap>, String> {
+fn tunnels(links: &mut Links) -> Result<Vec<Bypass>, String> {
     let interfaces = links.interfaces().map_err(|error| error.to_string())?;
     let hidden = interfaces
         .into_iter()
-        .filter(|interface| interface.decapsulates == Decapsulates::UdpSomewhere);
-    let gap = |interface: Interface| Gap {
-        kind: GapKind::Tunnel,
+        .filter(|interface| interface.decapsulates == Tunnel::UdpSomewhere);
+    let gap = |interface: Interface| Bypass {
+        kind: BypassKind::Tunnel,
         what: format!(
             "the interface {} takes packets out of datagrams to a port that it does not tell: what a pod may send there is judged, what is inside is not",
             interface.name
@@ -103,7 +103,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The state of the thread.
 struct DetectorThread {
     writing: RuleSettings,
-    seen: Arc<Mutex<Outlook>>,
+    seen: Arc<Mutex<BypassReport>>,
     /// What was written into the namespaces of pods, and what the sets there hold.
     done: BTreeMap<PodKey, Enforced>,
     contents: Contents,
@@ -127,9 +127,9 @@ impl DetectorThread {
             }
             let outlook = self.look(&view).unwrap_or_else(|reason| {
                 let what = format!("ways past the rules cannot be looked for: {reason}");
-                let kind = GapKind::Unseen;
-                Outlook {
-                    gaps: BTreeSet::from([Gap { kind, what }]),
+                let kind = BypassKind::Unseen;
+                BypassReport {
+                    bypasses: BTreeSet::from([Bypass { kind, what }]),
                     pending: BTreeMap::new(),
                 }
             });
@@ -138,32 +138,32 @@ impl DetectorThread {
         }
     }
 
-    fn publish(&self, outlook: Outlook) {
+    fn publish(&self, outlook: BypassReport) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        for gap in outlook.gaps.difference(&seen.gaps) {
+        for gap in outlook.bypasses.difference(&seen.bypasses) {
             tracing::warn!(kind = gap.kind.word(), "{gap}");
         }
-        for gap in seen.gaps.difference(&outlook.gaps) {
+        for gap in seen.bypasses.difference(&outlook.bypasses) {
             tracing::info!(kind = gap.kind.word(), "not any more: {gap}");
         }
         *seen = outlook;
     }
 
-    fn look(&mut self, view: &PodSnapshot) -> Result<Outlook, String> {
+    fn look(&mut self, view: &PodSnapshot) -> Result<BypassReport, String> {
         let mut links = Links::open().map_err(|error| error.to_string())?;
-        let mut cables = Cables::look(&mut links).map_err(|error| error.to_string())?;
-        let mut outlook = Outlook {
-            gaps: BTreeSet::new(),
+        let mut cables = VethTopology::read(&mut links).map_err(|error| error.to_string())?;
+        let mut outlook = BypassReport {
+            bypasses: BTreeSet::new(),
             pending: BTreeMap::new(),
         };
         let numbers = numbers(&mut cables, view, &mut outlook);
         if !is_off(Switch::NameFastPaths) {
-            outlook.gaps.extend(view.bridges.iter().cloned());
-            outlook.gaps.extend(fast_paths(&cables, view, &numbers)?);
+            outlook.bypasses.extend(view.bridges.iter().cloned());
+            outlook.bypasses.extend(fast_paths(&cables, view, &numbers)?);
         }
-        outlook.gaps.extend(ipvs_gap());
-        outlook.gaps.extend(tunnels(&mut links)?);
-        outlook.gaps.extend(unjudged_cables(&cables, view, &numbers));
+        outlook.bypasses.extend(ipvs_gap());
+        outlook.bypasses.extend(tunnels(&mut links)?);
+        outlook.bypasses.extend(unjudged_cables(&cables, view, &numbers));
         let bypassing = bypassing(&mut cables, &numbers, &mut outlook);
         self.guard(&mut links, view, &bypassing, &mut outlook);
         Ok(outlook)
@@ -175,7 +175,7 @@ impl DetectorThread {
         links: &mut Links,
         view: &PodSnapshot,
         bypassing: &BTreeMap<PodKey, BypassingInterfaces>,
-        outlook: &mut Outlook,
+        outlook: &mut BypassReport,
     ) {
         let files = namespaces::find(links, bypassing.values().map(|there| there.number).collect());
         let is_new = view.is_whole || self.contents != view.contents;
@@ -195,7 +195,7 @@ impl DetectorThread {
                 Err(reason) => Err(reason),
             };
             outlook
-                .gaps
+                .bypasses
                 .extend(there.gaps(pod, watched, outcome.as_ref().err()));
             match outcome {
                 Ok(wanted) if wanted.interfaces.is_empty() => {}
@@ -253,7 +253,7 @@ impl BypassingInterfaces {
         })
     }
 
-    fn gaps(&self, pod: &PodKey, watched: &WatchedPod, hindered: Option<&String>) -> Vec<Gap> {
+    fn gaps(&self, pod: &PodKey, watched: &WatchedPod, hindered: Option<&String>) -> Vec<Bypass> {
         let enforced = match hindered {
             _ if watched.firewall.is_empty() => "and no policy is enforced there".to_owned(),
             None => "and ClusterEgressFirewall alone is enforced there, inside the pod".to_owned(),
@@ -261,8 +261,8 @@ impl BypassingInterfaces {
         };
         let gap = |interface: &Interface| {
             let (name, kind) = (&interface.name, interface.kind.as_deref().unwrap_or("a card"));
-            Gap {
-                kind: GapKind::Interface,
+            Bypass {
+                kind: BypassKind::Interface,
                 what: format!("the interface {name} ({kind}) of pod {pod} leads past the node, {enforced}"),
             }
         };
@@ -271,13 +271,17 @@ impl BypassingInterfaces {
 }
 
 /// The numbers of the pods' namespaces, as far as they are known.
-fn numbers(cables: &mut Cables, view: &PodSnapshot, outlook: &mut Outlook) -> BTreeMap<PodKey, u32> {
+fn numbers(
+    cables: &mut VethTopology,
+    view: &PodSnapshot,
+    outlook: &mut BypassReport,
+) -> BTreeMap<PodKey, u32> {
     let mut numbers = BTreeMap::new();
     for (pod, watched) in &view.pods {
         for interface in &watched.interfaces {
             match cables.namespace(interface.as_str(), &watched.addresses) {
                 Ok(number) => numbers.extend(number.map(|number| (pod.clone(), number))),
-                Err(reason) => drop(outlook.gaps.insert(unseen(pod, &reason))),
+                Err(reason) => drop(outlook.bypasses.insert(unseen(pod, &reason))),
             }
         }
     }
@@ -286,18 +290,18 @@ fn numbers(cables: &mut Cables, view: &PodSnapshot, outlook: &mut Outlook) -> BT
 
 /// Pods with the interfaces that lead past the node, of which there may be none.
 fn bypassing(
-    cables: &mut Cables,
+    cables: &mut VethTopology,
     numbers: &BTreeMap<PodKey, u32>,
-    outlook: &mut Outlook,
+    outlook: &mut BypassReport,
 ) -> BTreeMap<PodKey, BypassingInterfaces> {
     let mut found = BTreeMap::new();
     for (pod, number) in numbers {
-        match cables.leading_elsewhere(*number) {
+        match cables.leading_past_node(*number) {
             Ok(interfaces) => {
                 let number = *number;
                 found.insert(pod.clone(), BypassingInterfaces { number, interfaces });
             }
-            Err(reason) => drop(outlook.gaps.insert(unseen(pod, &reason))),
+            Err(reason) => drop(outlook.bypasses.insert(unseen(pod, &reason))),
         }
     }
     found
@@ -305,7 +309,11 @@ fn bypassing(
 
 /// Veths of pods that are ports of a device by which no address of the pod is reached: their packets carry the interface of that
 /// device.
-fn unjudged_cables(cables: &Cables, view: &PodSnapshot, numbers: &BTreeMap<PodKey, u32>) -> Vec<Gap> {
+fn unjudged_cables(
+    cables: &VethTopology,
+    view: &PodSnapshot,
+    numbers: &BTreeMap<PodKey, u32>,
+) -> Vec<Bypass> {
     let mut gaps = Vec::new();
     for (pod, number) in numbers {
         let interfaces = view
@@ -324,8 +332,8 @@ fn unjudged_cables(cables: &Cables, view: &PodSnapshot, numbers: &BTreeMap<PodKe
             cables
                 .ends_of(*number)
                 .filter(|end| !is_judged(end))
-                .map(|end| Gap {
-                    kind: GapKind::Interface,
+                .map(|end| Bypass {
+                    kind: BypassKind::Interface,
                     what: format!(
                         "the link {} to pod {pod} is not judged: it is a port of something else",
                         end.name
@@ -336,9 +344,9 @@ fn unjudged_cables(cables: &Cables, view: &PodSnapshot, numbers: &BTreeMap<PodKe
     gaps
 }
 
-fn unseen(pod: &PodKey, reason: &str) -> Gap {
-    Gap {
-        kind: GapKind::Unseen,
+fn unseen(pod: &PodKey, reason: &str) -> Bypass {
+    Bypass {
+        kind: BypassKind::Unseen,
         what: format!("whether all interfaces of pod {pod} pass the node cannot be found out: {reason}"),
     }
 }
@@ -346,10 +354,10 @@ fn unseen(pod: &PodKey, reason: &str) -> Gap {
 /// What is on the links by which pods are reached, the ports of bridges among them, and all flowtables: which packets they
 /// take is decided by rules that name no pod.
 fn fast_paths(
-    cables: &Cables,
+    cables: &VethTopology,
     view: &PodSnapshot,
     numbers: &BTreeMap<PodKey, u32>,
-) -> Result<Vec<Gap>, String> {
+) -> Result<Vec<Bypass>, String> {
     let said = |error: egret_kernel::netlink::Error| error.to_string();
     let mut paths = FastPaths::open().map_err(said)?;
     let mut found = paths.flowtables().map_err(said)?;
@@ -366,26 +374,26 @@ fn fast_paths(
     Ok(found.iter().map(gap).collect())
 }
 
-fn gap(path: &FastPath) -> Gap {
+fn gap(path: &FastPath) -> Bypass {
     let (kind, follows) = match path.kind {
         Kind::Flowtable => (
-            GapKind::Flowtable,
+            BypassKind::Flowtable,
             "forwards packets of open connections that no rule sees: what is revoked may go on",
         ),
-        Kind::Tc => (GapKind::Tc, "may lead packets of pods past the rules"),
-        Kind::Tcx => (GapKind::Tcx, "may lead packets of pods past the rules"),
-        Kind::Xdp => (GapKind::Xdp, "may lead packets of pods past the rules"),
+        Kind::Tc => (BypassKind::Tc, "may lead packets of pods past the rules"),
+        Kind::Tcx => (BypassKind::Tcx, "may lead packets of pods past the rules"),
+        Kind::Xdp => (BypassKind::Xdp, "may lead packets of pods past the rules"),
     };
-    Gap {
+    Bypass {
         kind,
         what: format!("{path} {follows}"),
     }
 }
 
 /// What the rules do not see with IPVS.
-fn ipvs_gap() -> impl Iterator<Item = Gap> {
-    let gap = || Gap {
-        kind: GapKind::Ipvs,
+fn ipvs_gap() -> impl Iterator<Item = Bypass> {
+    let gap = || Bypass {
+        kind: BypassKind::Ipvs,
         what:
             "what IPVS leads to a process of this node is judged by the address and port of the Service alone"
                 .to_owned(),

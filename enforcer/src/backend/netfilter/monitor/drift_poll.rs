@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use egret_kernel::Family;
-use egret_kernel::iptables::legacy::{Entries, Outline};
+use egret_kernel::iptables::legacy::{TableEntries, TableSummary};
 use egret_kernel::iptables::{Flavour, Table as Which};
 use egret_shared::time::Timestamp;
 
@@ -20,7 +20,7 @@ use crate::backend::netfilter::tables::foreign_rules::{ForeignMarks, look_for_ma
 #[derive(Debug, Default)]
 pub(crate) struct DriftPoll {
     /// Of the legacy tables, right before they were listed.
-    outlines: Vec<Option<Outline>>,
+    outlines: Vec<Option<TableSummary>>,
     fingerprints: Vec<Option<u64>>,
     next_fingerprints: Option<Timestamp>,
     /// Sets that were not as they should be; what cannot be repaired is no news.
@@ -84,16 +84,16 @@ impl DriftPoll {
     }
 }
 
-fn outlines(flavour: Flavour) -> Vec<Option<Outline>> {
+fn outlines(flavour: Flavour) -> Vec<Option<TableSummary>> {
     legacy_tables(flavour)
-        .map(|(family, table)| Outline::read(family, table).ok().flatten())
+        .map(|(family, table)| TableSummary::read(family, table).ok().flatten())
         .collect()
 }
 
 fn fingerprints(flavour: Flavour) -> Vec<Option<u64>> {
     let fingerprint = |(family, table)| {
         // What cannot be read now is read when everything is compared, and said then.
-        let entries = Entries::read(family, table).ok().flatten();
+        let entries = TableEntries::read(family, table).ok().flatten();
         entries.map(|entries| entries.fingerprint())
     };
     legacy_tables(flavour).map(fingerprint).collect()
@@ -101,7 +101,7 @@ fn fingerprints(flavour: Flavour) -> Vec<Option<u64>> {
 
 /// The tables that hold chains of ours, where the kernel tells of no change to them.
 fn legacy_tables(flavour: Flavour) -> impl Iterator<Item = (Family, Which)> {
-    let families = Family::BOTH
+    let families = Family::ALL
         .into_iter()
         .filter(move |_| flavour == Flavour::Legacy);
     families.flat_map(|family| [Which::Raw, Which::Filter].map(|which| (family, which)))

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use egret_kernel::iptables::{Hook, Table};
-use egret_kernel::nftables::{Change, Monitor, News};
+use egret_kernel::nftables::{TableChange, TableChanges, TableMonitor};
 use egret_shared::switch::{Switch, is_off};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -13,28 +13,28 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::tables::hooks::{self, jumps};
 
-/// Waits for changes that others make in the nft flavour. The legacy one tells of none.
+/// Waits for changes by others in the nft flavour. The legacy flavour reports none.
 #[derive(Debug)]
-pub struct RulesetEvents {
-    monitor: Monitor,
+pub struct ChangeMonitor {
+    monitor: TableMonitor,
     hooks: Vec<Hook>,
 }
 
-/// A program often makes several changes in a row.
+/// A program often makes several changes in a row: one report covers them.
 const BURST: Duration = Duration::from_millis(20);
 
-impl RulesetEvents {
-    /// Starts to listen.
+impl ChangeMonitor {
+    /// Subscribes to the kernel's notifications.
     ///
     /// # Errors
     /// When the kernel gives no socket.
     pub fn listen() -> io::Result<Self> {
         let hooks = jumps().into_iter().map(|jump| jump.hook).collect();
-        let monitor = Monitor::open().map_err(io::Error::other)?;
+        let monitor = TableMonitor::open().map_err(io::Error::other)?;
         Ok(Self { monitor, hooks })
     }
 
-    /// Blocks until somebody changed our chains, or the hooks that lead to them; says who.
+    /// Blocks until another program changes our chains or the hooks that lead to them. Returns who did it.
     ///
     /// # Errors
     /// When the socket broke.
@@ -48,17 +48,17 @@ impl RulesetEvents {
             }
             std::thread::sleep(BURST);
             let hooks = &self.hooks;
-            let news = self.monitor.drain(|change| concerns_us(change, hooks));
+            let news = self.monitor.drain(|change| is_about_our_chains(change, hooks));
             let news = news.map_err(io::Error::other)?;
             let is_heard = !news.authors.is_empty() || !is_off(Switch::HearOverrun);
             if !news.is_empty() && is_heard && !is_off(Switch::Notice) {
-                return Ok(in_words(&news));
+                return Ok(describe_authors(&news));
             }
         }
     }
 }
 
-fn concerns_us(change: &Change, hooks: &[Hook]) -> bool {
+fn is_about_our_chains(change: &TableChange, hooks: &[Hook]) -> bool {
     let is_here = |table: Table| table.name() == change.table;
     [Table::Raw, Table::Filter].into_iter().any(is_here)
         && change.chain.as_deref().is_none_or(|chain| {
@@ -69,7 +69,7 @@ fn concerns_us(change: &Change, hooks: &[Hook]) -> bool {
         })
 }
 
-fn in_words(news: &News) -> String {
+fn describe_authors(news: &TableChanges) -> String {
     let mut authors: Vec<String> = news
         .authors
         .iter()
@@ -78,7 +78,7 @@ fn in_words(news: &News) -> String {
     authors.sort();
     authors.dedup();
     if authors.is_empty() {
-        return "somebody; the news of who it was were lost".to_owned();
+        return "unknown; the notification that names the process was lost".to_owned();
     }
     authors.join(", ")
 }

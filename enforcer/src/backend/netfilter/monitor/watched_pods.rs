@@ -6,14 +6,14 @@ use std::sync::Arc;
 use egret_policies::rules::{Batch, SetId};
 
 use super::bypass::{PodSnapshot, WatchedPod};
+use crate::backend::bypass::Bypass;
 use crate::backend::netfilter::model::pods::Pods;
 use crate::backend::netfilter::sets::Contents;
 use crate::backend::netfilter::sets::concurrent::SharedSets;
-use crate::backend::outlook::Gap;
 
 impl PodSnapshot {
     /// The pods that have their place, and what the sets of their egress firewalls hold.
-    pub(crate) fn of(pods: &Pods, sets: &SharedSets, bridges: Vec<Gap>, is_whole: bool) -> Self {
+    pub(crate) fn of(pods: &Pods, sets: &SharedSets, bridges: Vec<Bypass>, is_whole: bool) -> Self {
         let named: BTreeSet<SetId> = pods.firewall_sets().collect();
         let contents: Contents = named
             .into_iter()
@@ -53,7 +53,7 @@ mod tests {
 
     use egret_kernel::iptables::InterfaceName;
     use egret_policies::rules::{
-        Action, Audit, Breadth, DirectionRules, Member, MembersChanged, Origin, Otherwise, PeerMatch,
+        Action, Audit, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, Origin, PeerMatch,
         PodRules, PortMatch, Rule, SetKind, SetSpec, Tier, TierRules,
     };
     use egret_shared::pod::PodKey;
@@ -87,7 +87,7 @@ mod tests {
         let tiers = vec![TierRules {
             tier: Tier::ClusterEgressFirewall,
             rules: vec![deny],
-            otherwise: Otherwise::NextTier,
+            default_action: DefaultAction::NextTier,
         }];
         PodRules {
             audit: Audit::default(),

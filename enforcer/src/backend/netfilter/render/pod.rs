@@ -18,10 +18,12 @@
 
 use std::net::IpAddr;
 
-use egret_kernel::iptables::{ChainName, InterfaceName, Match, Protocol, Rule as Line, Side, Sides, Target};
+use egret_kernel::iptables::{
+    ChainName, Endpoint, InterfaceName, Match, Protocol, Rule as Line, SetLookup, Target,
+};
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
-    Action, Direction, DirectionRules, OWN_NODE, Otherwise, PeerMatch, PodRules, PortMatch, Rule, SetId,
+    Action, DefaultAction, Direction, DirectionRules, OWN_NODE, PeerMatch, PodRules, PortMatch, Rule, SetId,
     SetKind, TierRules,
 };
 use egret_shared::net::PortRange;
@@ -50,7 +52,6 @@ pub(crate) use audit::why_not_audited;
 pub use external_clients::exposed;
 
 use crate::backend::netfilter::marks::PodMarks;
-use crate::backend::netfilter::model::kernel_transport;
 use port_groups::{PortGroup, PortSplit};
 use tiers::TierGroup;
 
@@ -238,10 +239,10 @@ impl<'a> PodDirection<'a> {
     /// The lines of a list, or of those of its rules that matter here, to its end.
     fn all_of(&mut self, tier: &TierRules, rules: &[&Rule], next: &Target) -> Vec<Line> {
         let mut lines = self.lines_of(tier, rules, next);
-        lines.push(match tier.otherwise {
-            Otherwise::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
-            Otherwise::NextTier => Line::to(next.clone()),
-            Otherwise::Deny => self.isolation(tier),
+        lines.push(match tier.default_action {
+            DefaultAction::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
+            DefaultAction::NextTier => Line::to(next.clone()),
+            DefaultAction::Deny => self.isolation(tier),
         });
         lines
     }
@@ -360,17 +361,16 @@ impl<'a> PodDirection<'a> {
         match port {
             port if self.ports.is_some_and(|ports| ports.imply(port)) => line,
             PortMatch::Range(transport, _) if is_off(Switch::MatchPorts) => {
-                line.protocol(Protocol::any_port(kernel_transport(transport)))
+                line.protocol(Protocol::any_port(transport))
             }
             PortMatch::Any => line,
             PortMatch::Icmp => line.protocol(conn_state::icmp(self.context.family)),
             PortMatch::Range(transport, range) if range == PortRange::ALL => {
-                line.protocol(Protocol::any_port(kernel_transport(transport)))
+                line.protocol(Protocol::any_port(transport))
             }
-            PortMatch::Range(transport, range) => line.protocol(Protocol::to_ports(
-                kernel_transport(transport),
-                range.first()..=range.last(),
-            )),
+            PortMatch::Range(transport, range) => {
+                line.protocol(Protocol::to_ports(transport, range.first()..=range.last()))
+            }
         }
     }
 
@@ -382,10 +382,10 @@ impl<'a> PodDirection<'a> {
         }
     }
 
-    fn side(&self) -> Side {
+    fn side(&self) -> Endpoint {
         match self.direction {
-            Direction::Egress => Side::Destination,
-            Direction::Ingress => Side::Source,
+            Direction::Egress => Endpoint::Destination,
+            Direction::Ingress => Endpoint::Source,
         }
     }
 
@@ -395,10 +395,12 @@ impl<'a> PodDirection<'a> {
         set.is_some_and(|set| set.families.has(self.context.family))
     }
 
-    fn sides(&self, id: SetId) -> Sides {
+    fn sides(&self, id: SetId) -> SetLookup {
         match self.context.sets.get(&id).map(|set| set.kind) {
-            Some(SetKind::AddressPorts) => Sides::Two(self.side(), Side::Destination),
-            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => Sides::One(self.side()),
+            Some(SetKind::AddressPorts) => SetLookup::Two(self.side(), Endpoint::Destination),
+            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => {
+                SetLookup::One(self.side())
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use egret_policies::rules::MembersChanged;
 use egret_shared::time::Timestamp;
 
 use super::Sets;
-use crate::backend::{BackendError, Meanwhile};
+use crate::backend::{BackendError, ConcurrentSetUpdate};
 
 /// The sets behind a lock.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ impl SharedSets {
     }
 }
 
-impl Meanwhile for SharedSets {
+impl ConcurrentSetUpdate for SharedSets {
     fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError> {
         let mut sets = self.lock();
         sets.note_members(changes);

@@ -1,7 +1,7 @@
 //! The order in which sets are created. The kernel finds a set by comparing its name with that of each one
 //! before it (`find_set_and_id` of net/netfilter/ipset/ip_set_core.c): for each message about one, and with
 //! `legacy` for each rule that names one. With `nft` rules hold the indices of sets
-//! ([`egret_kernel::iptables::wire`]), so messages alone count: an answer changes as many sets as the pod's
+//! ([`egret_kernel::iptables::netlink_writer`]), so messages alone count: an answer changes as many sets as the pod's
 //! policies that have its name, a thousand times a second; a label of a pod may change hundreds of sets, and
 //! is rare.
 

@@ -8,7 +8,6 @@ use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
 
 use super::{Members, is_holdable};
-use crate::backend::netfilter::model::kernel_transport;
 use egret_shared::net::Transport;
 use std::net::IpAddr;
 
@@ -17,7 +16,7 @@ pub(crate) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
     let held = match member {
         Member::Address(address) if is_holdable(address) => [Some(KernelMember::Address(address)), None],
         Member::AddressPort(address, transport, port) if is_holdable(address) => {
-            let protocol = kernel_transport(transport);
+            let protocol = transport;
             let port = port.get();
             [
                 Some(KernelMember::AddressPort {
@@ -88,11 +87,12 @@ fn stands_for(held: KernelMember) -> Vec<Member> {
             address,
             protocol,
             port,
-        } => egret_shared::net::Transport::ALL
-            .into_iter()
-            .filter(|transport| kernel_transport(*transport) == protocol)
-            .filter_map(|transport| Some(Member::AddressPort(address, transport, port.try_into().ok()?)))
-            .collect(),
+        } => {
+            let port = port.try_into();
+            port.map(|port| Member::AddressPort(address, protocol, port))
+                .into_iter()
+                .collect()
+        }
         KernelMember::Net(network) if network.prefix_len() == 1 => {
             let whole = network.supernet();
             [Some(network), whole]

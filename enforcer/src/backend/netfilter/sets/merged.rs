@@ -91,7 +91,7 @@ impl MergedSets {
             revision: batch.revision,
             sets_created: Vec::new(),
             members_changed: Vec::new(),
-            lapsed: batch.lapsed.clone(),
+            expired: batch.expired.clone(),
             rules_replaced: Vec::new(),
             node_rules: batch.node_rules.clone(),
             has_policies: batch.has_policies,

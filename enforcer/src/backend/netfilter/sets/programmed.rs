@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use egret_kernel::ipset::{Entry, Kind, SetHeader, SetListing, SetSpec};
+use egret_kernel::ipset::{Kind, SetEntry, SetHeader, SetListing, SetSpec};
 use egret_policies::rules::SetKind;
 use egret_shared::time::Timestamp;
 
@@ -59,7 +59,7 @@ impl ProgrammedSet {
     }
 
     pub(super) fn of(listing: SetListing, most: u32, now: Timestamp) -> Self {
-        let lives = |entry: &Entry| {
+        let lives = |entry: &SetEntry| {
             entry
                 .timeout
                 .map(|left| now.after(std::time::Duration::from_secs(u64::from(left.get()))))

@@ -3,7 +3,7 @@
 //! net/netfilter/ipset/ip_set_hash_gen.h): 6 to 15 ms in which an answer is held, five times on the way to a
 //! few thousand members. The swap waits as long, and seldom.
 
-use egret_kernel::ipset::{Entry, Error, SetSpec};
+use egret_kernel::ipset::{Error, SetEntry, SetSpec};
 use egret_shared::time::Timestamp;
 
 use super::programmed::ProgrammedSet;
@@ -36,7 +36,7 @@ impl Sets {
         }
     }
 
-    fn exchange(&mut self, name: &str, spec: &SetSpec, members: &[Entry]) {
+    fn exchange(&mut self, name: &str, spec: &SetSpec, members: &[SetEntry]) {
         match self.put_into(name, spec, members) {
             Ok(()) => {
                 if let Some(known) = self.programmed.get_mut(name) {
@@ -48,7 +48,7 @@ impl Sets {
     }
 
     /// At each instant the set of this name has all its members.
-    fn put_into(&mut self, name: &str, spec: &SetSpec, members: &[Entry]) -> Result<(), Error> {
+    fn put_into(&mut self, name: &str, spec: &SetSpec, members: &[SetEntry]) -> Result<(), Error> {
         // What an exchange left that did not end.
         self.ipsets.remove(&spec.name)?;
         self.ipsets.create(spec)?;
@@ -67,7 +67,7 @@ impl ProgrammedSet {
         self.members.len() + coming > self.checked_at.max(self.room())
     }
 
-    fn living(&self, now: Timestamp) -> Vec<Entry> {
+    fn living(&self, now: Timestamp) -> Vec<SetEntry> {
         let members = self.members.iter();
         members
             .filter_map(|(member, expires)| entry(*member, *expires, now))

@@ -14,7 +14,7 @@ use super::foreign_rules;
 use super::hooks::{self, Jump, jumps};
 use super::jump_position::{JumpPlacement, PositionContest};
 use super::restore::{Change, ProgrammedChains};
-use crate::apply::delta::Tracker;
+use crate::apply::tracker::Tracker;
 use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::marks::generations::ChainMark;
@@ -172,14 +172,15 @@ impl FamilyTable {
             .remove_rules(before.map_or(&[], |before| &**before));
         let there = self.chains.programmed().get(&name);
         let there = there.filter(|there| ***there == *rules).cloned();
-        self.chains.want(name, there.unwrap_or_else(|| rules.into()));
+        self.chains
+            .set_desired(name, there.unwrap_or_else(|| rules.into()));
     }
 
     fn drop_chain(&mut self, name: &String) {
         let before = self.chains.desired().get(name);
         self.denial_chains
             .remove_rules(before.map_or(&[], |before| &**before));
-        self.chains.unwant(name);
+        self.chains.remove_desired(name);
     }
 
     /// Desires the denial chains that the desired rules lead to. Returns those that came or went.
@@ -188,9 +189,9 @@ impl FamilyTable {
         for name in &touched {
             if self.denial_chains.is_used(name) {
                 let lines = nflog::lines(name, telling);
-                self.chains.want(name.clone(), lines.into());
+                self.chains.set_desired(name.clone(), lines.into());
             } else {
-                self.chains.unwant(name);
+                self.chains.remove_desired(name);
             }
         }
         touched
@@ -272,10 +273,10 @@ impl FamilyTable {
     /// Says that a change was made.
     pub(crate) fn done(&mut self, change: Change) {
         for (chain, rules) in change.rewrite {
-            self.chains.was_programmed(chain, rules);
+            self.chains.set_programmed(chain, rules);
         }
         for chain in &change.remove {
-            self.chains.was_removed(chain);
+            self.chains.remove_programmed(chain);
         }
         for hook in change.jumps.keys() {
             self.ahead_of_others.remove(hook);

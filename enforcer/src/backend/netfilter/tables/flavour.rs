@@ -3,7 +3,7 @@
 //! the same in both, so open connections stay.
 
 use egret_kernel::Family;
-use egret_kernel::iptables::legacy::Entries;
+use egret_kernel::iptables::legacy::TableEntries;
 use egret_kernel::iptables::{Flavour, IpTables, Table as Which};
 use egret_kernel::nftables;
 use egret_shared::time::Timestamp;
@@ -36,7 +36,7 @@ impl Ruleset {
         position: JumpPosition,
         now: Timestamp,
     ) -> Result<Previous, BackendError> {
-        let mut tables = Family::BOTH.map(|family| FamilyTable::new(flavour, family));
+        let mut tables = Family::ALL.map(|family| FamilyTable::new(flavour, family));
         let listings = counters::list_both(programs(flavour))?;
         for (table, listing) in tables.iter_mut().zip(&listings) {
             table.set_jump_position(position);
@@ -99,7 +99,7 @@ impl Ruleset {
 }
 
 fn programs(flavour: Flavour) -> [IpTables; 2] {
-    Family::BOTH.map(|family| IpTables::new(flavour, family))
+    Family::ALL.map(|family| IpTables::new(flavour, family))
 }
 
 const fn other_than(flavour: Flavour) -> Flavour {
@@ -112,13 +112,13 @@ const fn other_than(flavour: Flavour) -> Flavour {
 /// Whether a flavour holds rules of ours; starts no process. Who cannot be asked holds none that judge anything.
 fn has_ours(flavour: Flavour) -> bool {
     let chains = [names::forward(), names::input()];
-    Family::BOTH.into_iter().any(|family| match flavour {
+    Family::ALL.into_iter().any(|family| match flavour {
         Flavour::Nft => {
             let chains = chains.each_ref().map(|chain| chain.as_str());
             nftables::has_any_chain(family, Which::Filter.name(), &chains).unwrap_or(false)
         }
         Flavour::Legacy => {
-            let entries = Entries::read(family, Which::Filter).ok().flatten();
+            let entries = TableEntries::read(family, Which::Filter).ok().flatten();
             entries.is_some_and(|entries| chains.iter().any(|chain| entries.has_chain(chain.as_str())))
         }
     })

@@ -87,7 +87,7 @@ pub(crate) fn bypassing(
 fn everywhere() -> impl Iterator<Item = (Flavour, Family)> {
     Flavour::BOTH
         .into_iter()
-        .flat_map(|flavour| Family::BOTH.map(|family| (flavour, family)))
+        .flat_map(|flavour| Family::ALL.map(|family| (flavour, family)))
 }
 
 fn accepts<'a>(listing: &'a TableListing, rule: &'a str, seen: &mut BTreeSet<&'a str>) -> bool {

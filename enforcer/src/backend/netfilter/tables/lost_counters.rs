@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use egret_kernel::iptables::legacy::Entries;
+use egret_kernel::iptables::legacy::TableEntries;
 use egret_kernel::iptables::{Chain, ChainCounters, CountedRule, Flavour, Table as Which, TableListing};
 
 use super::counters::{self, Totals};
@@ -67,7 +67,7 @@ fn entries_of<'a>(table: &FamilyTable, going: &BTreeSet<&'a str>) -> Option<BTre
         let here = going.iter().copied().filter(|chain| names::table(chain) == which);
         let here: BTreeSet<&str> = here.collect();
         if !here.is_empty() {
-            counted.extend(Entries::read(table.family(), which).ok()??.packets(&here));
+            counted.extend(TableEntries::read(table.family(), which).ok()??.packets(&here));
         }
     }
     Some(counted)

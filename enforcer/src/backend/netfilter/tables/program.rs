@@ -13,9 +13,9 @@ use super::lost_counters;
 use super::restore::Change;
 use super::wire::{Tried, Wire};
 use crate::backend::BackendError;
+use crate::backend::metrics;
 use crate::backend::netfilter::names::{self, PodChains};
 use crate::backend::netfilter::tables::ruleset::Ruleset;
-use crate::metrics;
 
 /// What is left to do after [`Ruleset::apply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

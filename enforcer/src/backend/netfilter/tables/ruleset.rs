@@ -36,7 +36,7 @@ pub(crate) struct Ruleset {
 
 impl Ruleset {
     pub(crate) fn new(flavour: Flavour) -> Self {
-        let tables = Family::BOTH.map(|family| FamilyTable::new(flavour, family));
+        let tables = Family::ALL.map(|family| FamilyTable::new(flavour, family));
         Self {
             counters: Arc::new(Counters::new(tables.each_ref().map(FamilyTable::programs))),
             tables,
@@ -249,6 +249,6 @@ impl Ruleset {
 
 /// Whether the kernel's set of an identifier is among these names, in either family.
 pub(crate) fn is_named(named: &BTreeSet<String>, id: SetId) -> bool {
-    let mut families = Family::BOTH.into_iter();
+    let mut families = Family::ALL.into_iter();
     families.any(|family| named.contains(names::set(id, family).as_str()))
 }

@@ -2,13 +2,11 @@
 //! counts: they know more, and they say by name what is refused.
 
 use egret_kernel::Family;
-use egret_kernel::iptables::wire::{Error, Writer};
+use egret_kernel::iptables::netlink_writer::{Error, TransactionWriter};
 use nix::errno::Errno;
-use serde::{Deserialize, Serialize};
 
 /// What writes rules in the flavour `nft`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NftWriter {
     /// The enforcer itself, and the programs where it cannot.
     #[default]
@@ -21,7 +19,7 @@ pub enum NftWriter {
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
     by: NftWriter,
-    writer: Writer,
+    writer: TransactionWriter,
     /// Refused one after the other.
     refused: u32,
     /// So many next ones are not tried: where it is always refused, it costs each change another walk over the tables.

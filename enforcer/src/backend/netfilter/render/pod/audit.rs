@@ -13,7 +13,7 @@
 //! over one of them. What does not fit is not asked.
 
 use egret_kernel::iptables::{Rule as Line, Target};
-use egret_policies::rules::{Action, Direction, DirectionRules, Otherwise, PodRules, TierRules};
+use egret_policies::rules::{Action, DefaultAction, Direction, DirectionRules, PodRules, TierRules};
 use egret_shared::switch::{Switch, is_off};
 
 use super::tiers::TierGroup;
@@ -91,17 +91,17 @@ impl PodDirection<'_> {
                 self.chains.audit_tier(self.direction, next.tier, before.count())
             });
             lines.extend(self.rules(tier, &next.clone().map_or(Target::Return, Target::Goto)));
-            match (tier.otherwise, &next) {
-                (Otherwise::Deny, _) => lines.push(self.isolation(tier)),
-                (Otherwise::NextTier, Some(next)) => lines.push(Line::to(Target::Goto(next.clone()))),
-                (Otherwise::NextTier, None) => {}
+            match (tier.default_action, &next) {
+                (DefaultAction::Deny, _) => lines.push(self.isolation(tier)),
+                (DefaultAction::NextTier, Some(next)) => lines.push(Line::to(Target::Goto(next.clone()))),
+                (DefaultAction::NextTier, None) => {}
             }
             match next {
                 Some(next) => {
                     self.put(&name, std::mem::take(&mut lines));
                     name = next;
                 }
-                None if tier.otherwise == Otherwise::Deny => break,
+                None if tier.default_action == DefaultAction::Deny => break,
                 None => {}
             }
         }

@@ -13,7 +13,7 @@
 //! include/net/netfilter/nf_tables.h).
 
 use egret_kernel::iptables::{ChainName, Rule as Line, Target};
-use egret_policies::rules::{Action, Otherwise, TierRules};
+use egret_policies::rules::{Action, DefaultAction, TierRules};
 
 use super::PodDirection;
 
@@ -47,7 +47,8 @@ impl<'a> TierGroup<'a> {
 
 /// Whether what a list does not deny is left to whoever is asked next: what returns from an Allow would be as well.
 fn leaves_open(list: &TierRules) -> bool {
-    list.otherwise == Otherwise::NextTier && list.rules.iter().all(|rule| rule.action != Action::Allow)
+    list.default_action == DefaultAction::NextTier
+        && list.rules.iter().all(|rule| rule.action != Action::Allow)
 }
 
 impl PodDirection<'_> {

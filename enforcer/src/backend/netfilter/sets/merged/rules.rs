@@ -33,7 +33,7 @@ impl MergedRules {
         let tiers = rules.tiers.iter().map(|tier| TierRules {
             tier: tier.tier,
             rules: merge(&tier.rules, &known, &mut merged),
-            otherwise: tier.otherwise,
+            default_action: tier.default_action,
         });
         Self {
             rules: DirectionRules {

@@ -1,0 +1,166 @@
+//! What is asked, and of whom: manifests, records and probes are read, addresses are made up for the pods
+//! that have none, and everything is compiled.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+use egret_policies::compiler::DnsStandIn;
+use egret_policies::diagnostic::ObjectRef;
+
+use super::input::{
+    Destination, InvalidQuestion, Probe, QuestionOptions, ReadError, Record, Source, read_lines,
+};
+use super::judge::{Judge, UnusedRecords};
+use crate::cluster::{Cluster, make_up_addresses};
+use crate::manifests::Manifests;
+use crate::manifests::text::read_stdin_once;
+use crate::manifests::unreadable::UnreadableManifests;
+use crate::options::{DnsOptions, unknown_fields};
+
+/// Questions on the command line, with what they are about.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("asked").required(true).args(["probes", "from"]))]
+pub struct QuestionArguments {
+    /// Files or folders (with all below them) of YAML or JSON manifests; "-" is standard input
+    ///
+    /// Namespaces, Pods, workloads (each counts as one pod of its template), Nodes, Services,
+    /// EndpointSlices and policies are read; other kinds are counted and skipped, and so are files whose
+    /// name ends in none of .yaml, .yml and .json.
+    #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
+    manifests: Vec<PathBuf>,
+    /// The connections to judge, one JSON object a line; "-" is standard input
+    #[arg(long, value_name = "FILE")]
+    probes: Option<PathBuf>,
+    #[command(flatten)]
+    question: QuestionOptions,
+    /// What pods were told for names, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    records: Option<PathBuf>,
+    /// Read policies as an API server would have stored them
+    ///
+    /// Unknown fields are dropped with a warning. Without this, a rule with a field that nobody knows is
+    /// taken for a mistake and fails closed.
+    #[arg(long)]
+    as_stored: bool,
+    #[command(flatten)]
+    dns: DnsOptions,
+}
+
+/// Everything that was read.
+#[derive(Debug)]
+pub struct LoadedQuestions {
+    /// The questions.
+    pub probes: Vec<Probe>,
+    /// Whether there is one question, asked on the command line.
+    pub is_single: bool,
+    /// What the manifests hold.
+    pub manifests: Manifests,
+    /// Who there is.
+    pub cluster: Cluster,
+    /// Who answers.
+    pub judge: Judge,
+    /// Records of nobody.
+    pub unused: UnusedRecords,
+}
+
+/// Why there are no answers at all.
+#[derive(Debug, thiserror::Error)]
+pub enum QuestionError {
+    /// The manifests cannot be read.
+    #[error(transparent)]
+    Manifests(#[from] UnreadableManifests),
+    /// The probes or records cannot be read.
+    #[error(transparent)]
+    Input(#[from] ReadError),
+    /// The question cannot be understood.
+    #[error(transparent)]
+    Question(#[from] InvalidQuestion),
+}
+
+impl QuestionArguments {
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// Why there are no answers at all.
+    pub fn read(&self) -> Result<LoadedQuestions, QuestionError> {
+        let others = self.probes.iter().chain(&self.records);
+        read_stdin_once(self.manifests.iter().chain(others).map(PathBuf::as_path))?;
+        let mut manifests = Manifests::read(&self.manifests, unknown_fields(self.as_stored))?;
+        let question = self.question.probe()?;
+        let is_single = question.is_some();
+        let mut probes: Vec<Probe> = question.into_iter().collect();
+        if let Some(path) = &self.probes {
+            probes.extend(read_lines(path, Probe::parse)?);
+        }
+        let records = match &self.records {
+            Some(path) => read_lines(path, Record::parse)?,
+            None => Vec::new(),
+        };
+        let dns = self.dns.stand_in();
+        give_addresses(&mut manifests, &probes, &records, &dns);
+        let cluster = manifests.cluster(dns);
+        let (judge, unused) = Judge::new(&manifests, &cluster, &records);
+        Ok(LoadedQuestions {
+            probes,
+            is_single,
+            manifests,
+            cluster,
+            judge,
+            unused,
+        })
+    }
+}
+
+/// Makes up addresses for the pods that have none: no probe or record is about one of them.
+fn give_addresses(manifests: &mut Manifests, probes: &[Probe], records: &[Record], dns: &DnsStandIn) {
+    let mut used = manifests.used_addresses(dns);
+    used.addresses.extend(records.iter().map(|record| record.address));
+    used.addresses.extend(probes.iter().flat_map(Probe::addresses));
+    let made_up = make_up_addresses(&manifests.pods_without_address(), &used);
+    manifests.give_addresses(&made_up);
+}
+
+impl Probe {
+    fn addresses(&self) -> impl Iterator<Item = std::net::IpAddr> {
+        let from = match &self.from {
+            Source::Address(address) => Some(*address),
+            Source::Pod(_) | Source::Node(_) => None,
+        };
+        let to = match &self.to {
+            Destination::Address(address) => Some(*address),
+            Destination::Pod(_) | Destination::Service(_) | Destination::Name(_) | Destination::Node(_) => {
+                None
+            }
+        };
+        from.into_iter().chain(to)
+    }
+}
+
+/// What no row carries.
+pub(crate) fn write_remarks(
+    asked: &LoadedQuestions,
+    carried: &BTreeSet<ObjectRef>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let manifests = &asked.manifests;
+    for remark in asked.unused.remarks() {
+        writeln!(out, "{remark}")?;
+    }
+    if let Some(remark) = asked.cluster.nobody_behind_dnsd() {
+        writeln!(out, "{remark}")?;
+    }
+    for remark in &manifests.remarks {
+        writeln!(out, "{remark}")?;
+    }
+    manifests.write_skipped(out)?;
+    let others = manifests
+        .object_notes
+        .iter()
+        .filter(|(object, _)| !carried.contains(object));
+    for note in others.flat_map(|(_, notes)| notes) {
+        writeln!(out, "{note}")?;
+    }
+    Ok(())
+}

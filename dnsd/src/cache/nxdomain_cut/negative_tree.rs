@@ -1,0 +1,323 @@
+//! The negative tree: the states of names above others, found by one hash, and bounded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_shared::time::Timestamp;
+use tokio::sync::watch;
+
+use super::PROVEN;
+use super::denial::Denial;
+use crate::cache::nxdomain_cut::ancestors::{Ancestors, Level, label};
+use crate::cache::nxdomain_cut::public_suffix::is_public;
+use crate::hash::HashMap;
+
+/// The state of a name.
+#[derive(Clone, Debug)]
+pub(super) enum NodeState {
+    /// Names below it are queried; proven where one of them exists.
+    Open { until: Timestamp, is_proven: bool },
+    /// It does not exist, nor does anything below it.
+    Denied { denial: Arc<Denial>, until: Timestamp },
+    /// A pre-query is outstanding, and queries below it wait for its end.
+    Querying { until: Timestamp, end: End },
+}
+
+/// Completes when a pre-query ends, whatever its outcome.
+pub(super) type End = watch::Receiver<()>;
+
+/// What precedes a client's query.
+#[derive(Debug)]
+pub(super) enum First {
+    Ask(Level),
+    Wait(End),
+}
+
+impl NodeState {
+    const fn until(&self) -> Timestamp {
+        match self {
+            Self::Open { until, .. } | Self::Denied { until, .. } | Self::Querying { until, .. } => *until,
+        }
+    }
+
+    /// Whether it is known, or was so within the hour.
+    fn is_remembered(&self, now: Timestamp) -> bool {
+        now < self.until().after(PROVEN)
+    }
+
+    fn is_live(&self, now: Timestamp) -> bool {
+        now < self.until()
+    }
+}
+
+/// All states, by DO and CD.
+#[derive(Debug, Default)]
+pub(super) struct NegativeTree {
+    nodes: [HashMap<Box<[u8]>, Node>; 4],
+    tree: usize,
+    swept: Option<Timestamp>,
+}
+
+/// An upper place, and the lower ones in it by their labels, in order.
+#[derive(Debug, Default)]
+struct Node {
+    own: Option<NodeState>,
+    below: Vec<(Box<[u8]>, NodeState)>,
+}
+
+/// Lower places in one upper one: so many are searched in no time.
+const MOST_BELOW: usize = 256;
+/// The interval between sweeps of a full tree.
+const BETWEEN_SWEEPS: Duration = Duration::from_secs(1);
+
+impl NegativeTree {
+    /// Of how many names something may be known. The names of the nodes and an SOA each, which have 100 to 200 octets in a
+    /// cluster, and under 1,100 whatever they say.
+    pub(super) const MOST: usize = 4_096;
+
+    /// The denial that a name is below.
+    pub(super) fn denial(
+        &self,
+        class: u8,
+        ancestors: &Ancestors<'_>,
+        now: Timestamp,
+    ) -> Option<&Arc<Denial>> {
+        let node = self.node(class, ancestors)?;
+        let lower = || ancestors.lower.and_then(|lower| node.at(lower));
+        match (&node.own, lower) {
+            (Some(NodeState::Denied { denial, until }), _) if now < *until => Some(denial),
+            (_, lower) => match lower() {
+                Some(NodeState::Denied { denial, until }) if now < *until => Some(denial),
+                Some(NodeState::Denied { .. } | NodeState::Open { .. } | NodeState::Querying { .. })
+                | None => None,
+            },
+        }
+    }
+
+    /// The highest place of which nothing is known, unless one above is shut.
+    pub(super) fn unknown(&self, class: u8, ancestors: &Ancestors<'_>, now: Timestamp) -> Option<Level> {
+        for level in [Level::Upper, Level::Lower] {
+            ancestors.at(level)?;
+            match self
+                .get(class, ancestors, level)
+                .filter(|state| state.is_live(now))
+            {
+                None => return Some(level),
+                Some(NodeState::Denied { .. }) => return None,
+                Some(NodeState::Open { .. } | NodeState::Querying { .. }) => {}
+            }
+        }
+        None
+    }
+
+    /// Whether a name above comes before a question: one with a public label of which nothing was known for an hour, in a
+    /// place that is known to be there. What was denied before is not asked for first again: the next question below it is
+    /// asked, so that a name is found which its server denies those above.
+    pub(super) fn first(&self, class: u8, ancestors: &Ancestors<'_>, now: Timestamp) -> Option<First> {
+        for level in [Level::Upper, Level::Lower] {
+            let ancestor = ancestors.at(level)?;
+            let state = self.get(class, ancestors, level);
+            match state.filter(|state| state.is_remembered(now)) {
+                None => return is_public(label(ancestor)).then_some(First::Ask(level)),
+                Some(NodeState::Querying { end, until }) if now < *until => {
+                    return Some(First::Wait(end.clone()));
+                }
+                Some(NodeState::Open { .. }) => {}
+                Some(NodeState::Denied { .. } | NodeState::Querying { .. }) => return None,
+            }
+        }
+        None
+    }
+
+    /// Whether a place was denied, which has ended within the hour.
+    pub(super) fn was_shut(
+        &self,
+        class: u8,
+        ancestors: &Ancestors<'_>,
+        level: Level,
+        now: Timestamp,
+    ) -> bool {
+        let state = self.get(class, ancestors, level);
+        state.is_some_and(|state| matches!(state, NodeState::Denied { .. }) && state.is_remembered(now))
+    }
+
+    /// Whether something is known to exist below a place at this moment.
+    pub(super) fn is_proven(
+        &self,
+        class: u8,
+        ancestors: &Ancestors<'_>,
+        level: Level,
+        now: Timestamp,
+    ) -> bool {
+        matches!(self.get(class, ancestors, level), Some(NodeState::Open { until, is_proven: true }) if now < *until)
+    }
+
+    /// Notes what is known of a place, and whether there is room for it.
+    pub(super) fn set(
+        &mut self,
+        class: u8,
+        ancestors: &Ancestors<'_>,
+        level: Level,
+        state: NodeState,
+        now: Timestamp,
+    ) -> bool {
+        if ancestors.at(level).is_none() {
+            return false;
+        }
+        if let Some(known) = self.get_mut(class, ancestors, level) {
+            *known = state;
+            return true;
+        }
+        if !self.has_room(class, ancestors) {
+            self.sweep(now);
+        }
+        let has_room = self.has_room(class, ancestors);
+        if has_room {
+            let nodes = &mut self.nodes[usize::from(class)];
+            nodes
+                .entry(ancestors.upper.into())
+                .or_default()
+                .add(ancestors, level, state);
+            self.tree += 1;
+        }
+        has_room
+    }
+
+    /// Of how many names something is known.
+    pub(super) const fn len(&self) -> usize {
+        self.tree
+    }
+
+    fn has_room(&self, class: u8, ancestors: &Ancestors<'_>) -> bool {
+        let is_full = |node: &Node| node.below.len() >= MOST_BELOW;
+        self.tree < Self::MOST && !self.node(class, ancestors).is_some_and(is_full)
+    }
+
+    /// Forgets what has ended, not too often: who fills it makes nobody else wait.
+    fn sweep(&mut self, now: Timestamp) {
+        if self.swept.is_some_and(|swept| now.since(swept) < BETWEEN_SWEEPS) {
+            return;
+        }
+        self.swept = Some(now);
+        for nodes in &mut self.nodes {
+            nodes.retain(|_, node| node.sweep(now) > 0);
+        }
+        self.tree = self.nodes.iter().flat_map(HashMap::values).map(Node::len).sum();
+    }
+
+    fn node(&self, class: u8, ancestors: &Ancestors<'_>) -> Option<&Node> {
+        self.nodes[usize::from(class)].get(ancestors.upper)
+    }
+
+    fn get(&self, class: u8, ancestors: &Ancestors<'_>, level: Level) -> Option<&NodeState> {
+        let node = self.node(class, ancestors)?;
+        match level {
+            Level::Upper => node.own.as_ref(),
+            Level::Lower => node.at(ancestors.lower?),
+        }
+    }
+
+    fn get_mut(&mut self, class: u8, ancestors: &Ancestors<'_>, level: Level) -> Option<&mut NodeState> {
+        let node = self.nodes[usize::from(class)].get_mut(ancestors.upper)?;
+        match level {
+            Level::Upper => node.own.as_mut(),
+            Level::Lower => {
+                let found = node.find(label(ancestors.lower?)).ok()?;
+                Some(&mut node.below[found].1)
+            }
+        }
+    }
+}
+
+impl Node {
+    /// What is known of a lower place, which is given whole.
+    fn at(&self, lower: &[u8]) -> Option<&NodeState> {
+        let found = self.find(label(lower)).ok()?;
+        Some(&self.below[found].1)
+    }
+
+    fn find(&self, label: &[u8]) -> Result<usize, usize> {
+        self.below.binary_search_by(|(other, _)| (**other).cmp(label))
+    }
+
+    /// Adds what was not there.
+    fn add(&mut self, ancestors: &Ancestors<'_>, level: Level, state: NodeState) {
+        match (level, ancestors.lower) {
+            (Level::Lower, Some(lower)) => {
+                let (Ok(ancestor) | Err(ancestor)) = self.find(label(lower));
+                self.below.insert(ancestor, (label(lower).into(), state));
+            }
+            (Level::Upper, _) | (Level::Lower, None) => self.own = Some(state),
+        }
+    }
+
+    /// Forgets what has ended, and tells how much is left.
+    fn sweep(&mut self, now: Timestamp) -> usize {
+        self.own.take_if(|state| !state.is_live(now));
+        self.below.retain(|(_, state)| state.is_live(now));
+        self.len()
+    }
+
+    fn len(&self) -> usize {
+        self.below.len() + usize::from(self.own.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(0);
+
+    fn open(seconds: u64) -> NodeState {
+        NodeState::Open {
+            until: NOW.after(Duration::from_secs(seconds)),
+            is_proven: false,
+        }
+    }
+
+    fn name(number: usize) -> Vec<u8> {
+        let label = number.to_string();
+        let length = u8::try_from(label.len()).unwrap();
+        [&[length], label.as_bytes(), b"\x04test\0"].concat()
+    }
+
+    #[test]
+    fn there_is_a_bound_and_what_has_ended_makes_room() {
+        let mut tree = NegativeTree::default();
+        let set = |tree: &mut NegativeTree, number, state, now| {
+            let (upper, lower) = (name(number), None);
+            let ancestors = Ancestors { upper: &upper, lower };
+            tree.set(0, &ancestors, Level::Upper, state, now)
+        };
+        let kept = (0..2 * NegativeTree::MOST).filter(|number| set(&mut tree, *number, open(10), NOW));
+        assert_eq!(kept.count(), NegativeTree::MOST);
+        assert!(!set(
+            &mut tree,
+            NegativeTree::MOST,
+            open(20),
+            NOW.after(Duration::from_secs(9))
+        ));
+        assert!(set(
+            &mut tree,
+            NegativeTree::MOST,
+            open(20),
+            NOW.after(Duration::from_secs(11))
+        ));
+        assert_eq!(tree.len(), 1);
+    }
+
+    #[test]
+    fn one_name_holds_so_many_others_and_no_more() {
+        let mut tree = NegativeTree::default();
+        let kept = (0..2 * MOST_BELOW).filter(|number| {
+            let lower = name(*number);
+            let ancestors = Ancestors {
+                upper: b"\x04test\0",
+                lower: Some(&lower),
+            };
+            tree.set(0, &ancestors, Level::Lower, open(10), NOW)
+        });
+        assert_eq!(kept.count(), MOST_BELOW);
+    }
+}

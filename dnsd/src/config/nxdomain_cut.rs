@@ -1,0 +1,213 @@
+//! The zones in which names below a denied one are denied without asking.
+
+use std::path::Path;
+
+use super::{Invalid, zones as read};
+use crate::config::model::Zone;
+use crate::dns::message::WireName;
+use crate::upstream::search_domains;
+
+/// What pods' search lists end in: the kubelet writes it into this file of theirs and of dnsd's.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// In the place of a file: none.
+const NONE: &str = "none";
+
+/// A zone with NXDOMAIN cuts (RFC 8020).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutZone {
+    /// The zone.
+    pub zone: Zone,
+    /// Its kind.
+    pub kind: ZoneKind,
+}
+
+/// The kind of a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZoneKind {
+    /// A cluster's zone: `svc` of it holds namespaces.
+    Cluster,
+    /// Configured: its servers deny no empty non-terminals.
+    Named,
+    /// A cloud's zone in the host's search list: it has no names below public top-level labels.
+    Searched,
+}
+
+/// Those of the cluster, and further ones that are named; none where it is off.
+pub(super) fn zones(
+    is_on: Option<bool>,
+    further: Vec<String>,
+    cluster_domains: &[Zone],
+) -> Result<Vec<CutZone>, Invalid> {
+    let further = read("nxdomainCutZones", further)?;
+    if is_on == Some(false) && further.is_empty() {
+        return Ok(Vec::new());
+    }
+    if is_on == Some(false) {
+        return Err(Invalid::Contradiction(
+            "nxdomainCutZones are zones of nxdomainCut, which is false",
+        ));
+    }
+    // Everything is below the root: nobody could be asked to deny a whole top-level domain.
+    if further.contains(&Zone::root()) {
+        return Err(Invalid::Range {
+            field: "nxdomainCutZones",
+            value: ".".to_owned(),
+            range: "a search domain such as ec2.internal".to_owned(),
+        });
+    }
+    let of_cluster = cluster_domains.iter().map(|zone| CutZone {
+        zone: *zone,
+        kind: ZoneKind::Cluster,
+    });
+    let others = further.iter().filter(|zone| !cluster_domains.contains(zone));
+    let others = others.map(|zone| CutZone {
+        zone: *zone,
+        kind: ZoneKind::Named,
+    });
+    Ok(of_cluster.chain(others).collect())
+}
+
+/// Those in which the host searches, where a cloud names its machines in them; nothing where it is off, or there is no file
+/// of that name and none was asked for.
+pub(super) fn searched(is_on: Option<bool>, file: Option<&str>) -> Result<Vec<CutZone>, Invalid> {
+    let path = file.unwrap_or(RESOLV_CONF);
+    if is_on == Some(false) || path == NONE {
+        return Ok(Vec::new());
+    }
+    let domains = match search_domains(Path::new(path)) {
+        Ok(domains) => domains,
+        Err(_not_there) if file.is_none() => Vec::new(),
+        Err(error) => {
+            return Err(Invalid::Range {
+                field: "nxdomainCutSearch",
+                value: format!("{path} ({error})"),
+                range: format!("a file like {RESOLV_CONF}, or {NONE},"),
+            });
+        }
+    };
+    let of_clouds = domains.iter().filter(|domain| is_of_cloud(domain));
+    let zones = of_clouds.filter_map(|domain| WireName::parse(domain).ok());
+    Ok(zones
+        .map(|apex| CutZone {
+            zone: Zone::new(apex),
+            kind: ZoneKind::Searched,
+        })
+        .collect())
+}
+
+/// Whether a domain is one in which a cloud gives names to machines, one label each, or two of which one is a zone's: nobody
+/// else has names there, and public top-level labels hold none.
+///
+/// | cloud | search domain | names |
+/// |---|---|---|
+/// | AWS | `ec2.internal`, `REGION.compute.internal` | `ip-10-0-0-1`, `i-0123456789abcdef0` |
+/// | Google | `ZONE.c.PROJECT.internal`, `c.PROJECT.internal`, `google.internal` | `vm`, `vm.ZONE`, `metadata` |
+/// | Azure | `HASH.SHARD.internal.cloudapp.net` | `vm` |
+fn is_of_cloud(domain: &str) -> bool {
+    let domain = domain.trim_end_matches('.').to_ascii_lowercase();
+    let labels: Vec<&str> = domain.split('.').collect();
+    matches!(
+        labels.as_slice(),
+        ["ec2" | "google", "internal"]
+            | [_, "compute", "internal"]
+            | ["c", _, "internal"]
+            | [_, "c", _, "internal"]
+            | [_, _, "internal", "cloudapp", "net"]
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Vec<Zone> {
+        read("clusterDomains", vec!["cluster.local".to_owned()]).unwrap()
+    }
+
+    fn said(is_on: Option<bool>, further: &[&str]) -> Result<Vec<(String, bool)>, String> {
+        let further = further.iter().map(ToString::to_string).collect();
+        let zones = zones(is_on, further, &cluster()).map_err(|error| error.to_string())?;
+        let said = zones
+            .iter()
+            .map(|zone| (zone.zone.to_string(), zone.kind == ZoneKind::Cluster));
+        Ok(said.collect())
+    }
+
+    #[test]
+    fn the_cluster_s_zones_are_cut_and_those_that_are_named_unless_it_is_off() {
+        let of_cluster = ("cluster.local.".to_owned(), true);
+        let named = ("ec2.internal.".to_owned(), false);
+        for (is_on, further, wanted) in [
+            (None, &[][..], vec![of_cluster.clone()]),
+            (
+                Some(true),
+                &["ec2.internal"],
+                vec![of_cluster.clone(), named.clone()],
+            ),
+            (None, &["Cluster.Local.", "EC2.internal"], vec![of_cluster, named]),
+            (Some(false), &[], vec![]),
+        ] {
+            assert_eq!(said(is_on, further), Ok(wanted), "{is_on:?} {further:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_its_field() {
+        for (is_on, further, wrong) in [
+            (Some(false), "ec2.internal", "nxdomainCut, which is false"),
+            (None, ".", "nxdomainCutZones"),
+            (None, "a..b", "nxdomainCutZones"),
+        ] {
+            let error = said(is_on, &[further]).unwrap_err();
+            assert!(error.contains(wrong), "{further}: {error}");
+        }
+    }
+
+    /// What is taken of a file that says so.
+    fn searched_in(text: &str, is_on: Option<bool>) -> Vec<String> {
+        let path = std::env::temp_dir().join(format!("egret-search-{}.conf", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let zones = searched(is_on, path.to_str()).unwrap();
+        assert!(zones.iter().all(|zone| zone.kind == ZoneKind::Searched));
+        std::fs::remove_file(&path).unwrap();
+        zones.iter().map(|zone| zone.zone.to_string()).collect()
+    }
+
+    #[test]
+    fn search_domains_in_which_clouds_name_machines_are_cut_and_no_others() {
+        for (search, taken) in [
+            ("ec2.internal", &["ec2.internal."][..]),
+            ("EU-west-1.compute.internal.", &["eu-west-1.compute.internal."]),
+            (
+                "europe-west1-b.c.shop-1.internal c.shop-1.internal google.internal",
+                &[
+                    "europe-west1-b.c.shop-1.internal.",
+                    "c.shop-1.internal.",
+                    "google.internal.",
+                ],
+            ),
+            (
+                "x1y2.bx.internal.cloudapp.net",
+                &["x1y2.bx.internal.cloudapp.net."],
+            ),
+            ("corp.example.com internal compute.internal lan .", &[]),
+            ("a.b.compute.internal corp.internal ec2.internal.corp", &[]),
+        ] {
+            let file = format!("nameserver 10.0.0.2\nsearch {search}\n");
+            assert_eq!(searched_in(&file, None), taken, "{search}");
+            assert!(searched_in(&file, Some(false)).is_empty());
+        }
+    }
+
+    #[test]
+    fn no_file_is_read_where_there_is_to_be_none_and_one_that_is_named_must_be_there() {
+        assert_eq!(searched(None, Some("none")).unwrap(), []);
+        let error = searched(None, Some("/nowhere/resolv.conf"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("nxdomainCutSearch") && error.contains("none"),
+            "{error}"
+        );
+    }
+}

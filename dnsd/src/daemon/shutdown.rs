@@ -1,0 +1,128 @@
+//! How the daemon ends: by a signal, or after a takeover.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_dnsd::enforcement::gated::ResponseGate;
+use egret_dnsd::listener::{Listeners, Service};
+use egret_shared::rt::shutdown::{SignalRequest, Signals};
+
+use super::Daemon;
+
+/// How long pending answers may take.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the enforcer may take after that to receive the observations.
+const OBSERVATION_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a new process that has the sockets may take after that to take over.
+const TAKEOVER_GRACE: Duration = Duration::from_secs(5);
+/// How long open connections are answered after a takeover.
+const CONNECTION_GRACE: Duration = Duration::from_secs(20);
+
+impl Daemon {
+    /// Goes on answering for as long as `health` says (`lameduck`), so that load balancers notice the end first. A second signal
+    /// cuts it short. Returns whether a new process has taken over meanwhile.
+    pub(super) async fn lameduck(&mut self, signals: &mut Signals) -> anyhow::Result<bool> {
+        let serving = self.service.resolver.serving();
+        let lameduck = serving
+            .config
+            .plan
+            .health
+            .iter()
+            .map(|health| health.lameduck)
+            .max();
+        let Some(lameduck) = lameduck.filter(|span| !span.is_zero()) else {
+            return Ok(false);
+        };
+        tracing::info!(?lameduck, "going into lameduck mode");
+        let mut ended = std::pin::pin!(tokio::time::sleep(lameduck));
+        loop {
+            tokio::select! {
+                () = &mut ended => return Ok(false),
+                _request = signals.next() => return Ok(false),
+                event = self.host.takeover_event() => if self.handle_takeover(event).await? {
+                    return Ok(true);
+                },
+            }
+        }
+    }
+
+    /// Answers the pending queries, then removes interface and rules unless a new process uses them.
+    pub(super) async fn end(mut self) {
+        self.host.stop_heartbeat();
+        stop_reading(&self.service, &mut self.listeners).await;
+        let (service, gate) = (self.service.clone(), Arc::clone(&self.gate));
+        let mut finishing = std::pin::pin!(drain(&service, &gate));
+        let mut is_taken_over = tokio::select! {
+            () = &mut finishing => false,
+            is_taken_over = self.finish_takeover() => {
+                finishing.await;
+                is_taken_over
+            }
+        };
+        // A new process that has the sockets is about to answer the queries in them.
+        if self.is_takeover_open && !is_taken_over {
+            let finished = tokio::time::timeout(TAKEOVER_GRACE, self.finish_takeover()).await;
+            is_taken_over = finished.unwrap_or(false);
+        }
+        if is_taken_over || self.host.is_taken_over() {
+            self.host.hand_over();
+            self.host.end();
+        } else {
+            self.host.tear_down();
+        }
+    }
+
+    /// Ends after a takeover: answers what it has read. Under a supervisor it then waits for SIGTERM: if it exited by itself,
+    /// it would be restarted, and take over from the new process.
+    pub(super) async fn end_after_takeover(
+        mut self,
+        mut signals: Signals,
+        is_stop_requested: bool,
+    ) -> anyhow::Result<()> {
+        tracing::info!("a new process answers; open connections are answered until they are idle");
+        self.listeners.pause().await;
+        self.host.hand_over();
+        self.listeners.release();
+        self.admin.close();
+        self.service.under_way.close();
+        let idle = tokio::time::timeout(CONNECTION_GRACE, self.service.under_way.wait());
+        let is_stop_requested = is_stop_requested
+            || tokio::select! {
+                _waited = idle => false,
+                request = signals.next() => request == SignalRequest::Stop,
+            };
+        stop_reading(&self.service, &mut self.listeners).await;
+        drain(&self.service, &self.gate).await;
+        self.link.abort();
+        if !is_stop_requested && self.host.is_supervised() {
+            tracing::info!("waiting to be stopped");
+            while signals.next().await != SignalRequest::Stop {}
+        }
+        self.host.end();
+        Ok(())
+    }
+}
+
+/// Reads no more queries.
+async fn stop_reading(service: &Service, listeners: &mut Listeners) {
+    tracing::info!("stopping; what is under way is answered");
+    service.stop.cancel();
+    service.under_way.close();
+    listeners.all_ended().await;
+}
+
+/// Waits for the pending answers, then for the enforcer to receive their observations.
+async fn drain(service: &Service, gate: &ResponseGate) {
+    let answered = tokio::time::timeout(DRAIN_TIMEOUT, service.under_way.wait()).await;
+    let sent = tokio::time::timeout(OBSERVATION_TIMEOUT, gate.tell_rest()).await;
+    if answered.is_err() {
+        tracing::warn!(
+            left = service.under_way.len(),
+            "stopped before all queries were answered"
+        );
+    } else if sent.is_err() {
+        tracing::warn!("stopped before the enforcer received all observations");
+    } else {
+        tracing::info!("stopped");
+    }
+}

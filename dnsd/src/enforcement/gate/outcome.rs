@@ -1,0 +1,89 @@
+//! The gate's decisions about a response, and its statistics.
+
+use crate::enforcement::gate::waiting::Ticket;
+
+/// Where an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// An upstream.
+    Upstream,
+    /// The cache.
+    Cache,
+}
+
+/// What becomes of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is sent now.
+    Release,
+    /// It needs to be held, and the limits are used up.
+    OverLimit,
+    /// It is held.
+    Hold(Ticket),
+}
+
+/// How the wait of a held response ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The kernel has its addresses.
+    Realized,
+    /// Its client has no interest in the name.
+    NotInteresting,
+    /// The wait was given up.
+    Stalled(Stall),
+}
+
+/// Why a wait was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// The deadline passed.
+    Deadline,
+    /// No enforcer is connected.
+    LinkDown,
+    /// No enforcer has ever sent its interests.
+    NoInterest,
+    /// The enforcer failed to apply it.
+    Failed,
+    /// The permit was revoked for another client.
+    OverLimit,
+}
+
+impl Stall {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Deadline,
+        Self::LinkDown,
+        Self::NoInterest,
+        Self::Failed,
+        Self::OverLimit,
+    ];
+
+    /// The label of the metric.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::LinkDown => "link_down",
+            Self::NoInterest => "no_interest",
+            Self::Failed => "failed",
+            Self::OverLimit => "over_limit",
+        }
+    }
+}
+
+/// The state of a `Gate` in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GateStats {
+    /// Held responses.
+    pub held: usize,
+    /// Live recorded addresses.
+    pub recorded: usize,
+    /// Addresses that were evicted from the records before they expired.
+    pub evictions: u64,
+    /// Clients with an interest in some names.
+    pub clients_with_interest: usize,
+    /// Whether an enforcer is connected.
+    pub is_connected: bool,
+    /// Whether an enforcer has ever sent its interests.
+    pub is_interest_known: bool,
+}

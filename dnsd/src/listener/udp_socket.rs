@@ -1,0 +1,291 @@
+//! A UDP socket that knows by which interface and to which address a datagram came, and answers from that address.
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg, setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::net::batch::{BATCH, DatagramMeta, ReceiveBatch};
+use crate::net::registered::register;
+
+/// Room for a burst: the default holds about 190 queries, and a lost one costs its client 5 s.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+/// The socket.
+#[derive(Debug)]
+pub(super) struct ListenSocket {
+    /// The runtime hears of what comes alone. Of room to send it would hear after each datagram that left, and there nearly
+    /// always is some.
+    socket: AsyncFd<UdpSocket>,
+    /// Where replies leave, if they have a socket of their own.
+    outlet: Option<UdpSocket>,
+    /// The address that it is bound to.
+    bound: IpAddr,
+}
+
+impl AsFd for ListenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.get_ref().as_fd()
+    }
+}
+
+impl ListenSocket {
+    /// Binds. The address is not shared (`SO_REUSEADDR` would let a forgotten other instance have the queries).
+    pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
+        let Some(outlet) = outlet(address) else {
+            return Self::inherit(inlet(address)?.into(), None);
+        };
+        // The port is drawn by the first of the two where none is given.
+        let address = outlet.local_addr()?;
+        setsockopt(&outlet, sockopt::ReusePort, &true)?;
+        let inlet = inlet(address)?;
+        setsockopt(&outlet, sockopt::ReusePort, &false)?;
+        Self::inherit(inlet.into(), Some(outlet.into()))
+    }
+
+    /// Sockets that were bound before, perhaps by another process.
+    pub(super) fn inherit(socket: OwnedFd, outlet: Option<OwnedFd>) -> io::Result<Self> {
+        let socket = UdpSocket::from(socket);
+        Ok(Self {
+            bound: socket.local_addr()?.ip(),
+            socket: register(socket, Interest::READABLE)?,
+            outlet: outlet.map(UdpSocket::from),
+        })
+    }
+
+    /// Lets replies leave by the socket that queries come to, which can be given properties that they need.
+    pub(super) fn without_outlet(self) -> Self {
+        Self { outlet: None, ..self }
+    }
+
+    /// The socket that replies leave by, where it is another one.
+    pub(super) fn outlet(&self) -> Option<BorrowedFd<'_>> {
+        self.outlet.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The socket that replies leave by.
+    pub(super) fn way_out(&self) -> BorrowedFd<'_> {
+        self.outlet().unwrap_or_else(|| self.as_fd())
+    }
+
+    pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
+        self.socket.get_ref().local_addr()
+    }
+
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        self.socket.readable().await?.retain_ready();
+        Ok(())
+    }
+
+    /// Reads what is there already. Fewer datagrams than there is room for are all that there were: the runtime is told
+    /// so, and need not ask the kernel again.
+    pub(super) fn try_receive(&self, receive_batch: &mut ReceiveBatch) -> io::Result<usize> {
+        let mut received = 0;
+        let read = self.socket.try_io(Interest::READABLE, |socket| {
+            received = receive_batch.receive(socket.as_fd())?;
+            if received < BATCH {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Ok(())
+        });
+        match read {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            Ok(()) | Err(_) => Ok(received),
+        }
+    }
+
+    /// Reads what is there, whether or not the runtime has heard of it yet: for the last ones of a socket.
+    pub(super) fn receive_now(&self, receive_batch: &mut ReceiveBatch) -> io::Result<usize> {
+        receive_batch.receive(self.as_fd())
+    }
+
+    /// The address that a reply goes from, where the socket does not say so itself: it has them all, or it was handed what
+    /// is for others.
+    pub(super) fn source(&self, meta: &DatagramMeta) -> Option<IpAddr> {
+        meta.to.filter(|asked| *asked != self.bound)
+    }
+
+    /// Sends a reply from the address that was asked.
+    pub(super) async fn send(&self, reply: &[u8], meta: &DatagramMeta) -> io::Result<()> {
+        let from = self.source(meta);
+        let try_send = |socket: &UdpSocket| send(socket.as_raw_fd(), reply, meta.from, from);
+        match try_send(self.socket.get_ref()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let room = self.socket.get_ref().try_clone()?;
+                let room = register(room, Interest::WRITABLE)?;
+                room.async_io(Interest::WRITABLE, try_send).await
+            }
+            sent => sent,
+        }
+    }
+}
+
+/// Where queries come to.
+fn inlet(address: SocketAddr) -> io::Result<Socket> {
+    let socket = datagrams_of(address)?;
+    if address.is_ipv6() {
+        setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+    } else {
+        setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+    }
+    // Beyond the host's limit only with CAP_NET_ADMIN; up to it without.
+    if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
+        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    }
+    beside_others(&socket, || socket.bind(&address.into()))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Where replies leave: a socket of the same address and port that nobody waits on. Of the one that queries come to, the
+/// kernel tells whoever waits on it each time that a datagram has left (`sock_wfree`, net/core/sock.c), and asks whether
+/// that is what they wait for: 3 % of what an answer costs.
+///
+/// It is connected to itself, so no query is ever for it; and it is there before the other one, so none can come between
+/// its two calls. There is none for a wildcard, which answers from many addresses, nor where the kernel refuses one: what is
+/// wrong with the address the other one says.
+fn outlet(address: SocketAddr) -> Option<UdpSocket> {
+    if address.ip().is_unspecified() {
+        return None;
+    }
+    let bind = || {
+        let socket = datagrams_of(address)?;
+        beside_others(&socket, || socket.bind(&address.into()))?;
+        socket.connect(&socket.local_addr()?)?;
+        socket.set_nonblocking(true)?;
+        io::Result::Ok(socket.into())
+    };
+    let bound =
+        bind().inspect_err(|error| tracing::debug!(%address, %error, "replies have no socket of their own"));
+    bound.ok()
+}
+
+fn datagrams_of(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    Ok(socket)
+}
+
+/// Binds beside sockets of this user that share their port at this moment, as a single address and a wildcard may (a reload
+/// goes from one to the other), and shares it with nobody later.
+pub(super) fn beside_others(socket: &Socket, bind: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    setsockopt(socket, sockopt::ReusePort, &true)?;
+    let bound = bind();
+    setsockopt(socket, sockopt::ReusePort, &false)?;
+    bound
+}
+
+fn send(socket: i32, reply: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {
+    let parts = [IoSlice::new(reply)];
+    let to = SockaddrStorage::from(to);
+    let none = MsgFlags::empty();
+    match from {
+        None => sendmsg(socket, &parts, &[], none, Some(&to))?,
+        Some(IpAddr::V4(from)) => {
+            let info = libc::in_pktinfo {
+                ipi_ifindex: 0,
+                ipi_spec_dst: libc::in_addr {
+                    s_addr: u32::from(from).to_be(),
+                },
+                ipi_addr: libc::in_addr { s_addr: 0 },
+            };
+            sendmsg(
+                socket,
+                &parts,
+                &[ControlMessage::Ipv4PacketInfo(&info)],
+                none,
+                Some(&to),
+            )?
+        }
+        Some(IpAddr::V6(from)) => {
+            let info = libc::in6_pktinfo {
+                ipi6_addr: libc::in6_addr {
+                    s6_addr: from.octets(),
+                },
+                ipi6_ifindex: 0,
+            };
+            sendmsg(
+                socket,
+                &parts,
+                &[ControlMessage::Ipv6PacketInfo(&info)],
+                none,
+                Some(&to),
+            )?
+        }
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::batch::SendBatch;
+    use crate::net::batch::tests::client_of;
+
+    const BOTH: [&str; 2] = ["127.0.0.2:0", "[::1]:0"];
+
+    #[tokio::test]
+    async fn replies_leave_by_another_socket_from_the_address_and_port_that_was_asked() {
+        for address in BOTH {
+            let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
+            let own = datagrams.local_address().unwrap();
+            assert_ne!(datagrams.way_out().as_raw_fd(), datagrams.as_fd().as_raw_fd());
+            let client = client_of(own);
+            let (mut receive_batch, mut send_batch) = (ReceiveBatch::new(), SendBatch::new());
+            client.send(&[7]).unwrap();
+            assert_eq!(datagrams.receive_now(&mut receive_batch).unwrap(), 1);
+            let (octets, meta) = receive_batch.get(0).unwrap();
+            send_batch.push(octets.to_vec(), meta, datagrams.source(&meta));
+            send_batch.flush(datagrams.way_out(), |_, _, error| panic!("{error}"));
+            // It is connected: what comes from elsewhere does not reach it.
+            let mut octets = [0; 8];
+            assert_eq!((client.recv(&mut octets).unwrap(), octets[0]), (1, 7), "{own}");
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_is_heard_where_queries_come_to() {
+        for address in BOTH {
+            let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
+            let own = datagrams.local_address().unwrap();
+            let clients: Vec<UdpSocket> = (0..256).map(|_| client_of(own)).collect();
+            let mut receive_batch = ReceiveBatch::new();
+            // … and while a reload lets others be bound beside them, when the kernel takes all of a port for one group.
+            for is_shared in [false, true] {
+                for socket in [datagrams.as_fd(), datagrams.way_out()] {
+                    setsockopt(&socket, sockopt::ReusePort, &is_shared).unwrap();
+                }
+                for client in &clients {
+                    client.send(&[7]).unwrap();
+                    let received = datagrams.receive_now(&mut receive_batch);
+                    assert_eq!(received.unwrap(), 1, "{client:?}, {is_shared}");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_can_be_bound_beside_the_two() {
+        for address in BOTH {
+            let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
+            let own = datagrams.local_address().unwrap();
+            let other = datagrams_of(own).unwrap();
+            let refused = beside_others(&other, || other.bind(&own.into())).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::AddrInUse, "{own}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_wildcard_replies_by_the_socket_that_was_asked() {
+        for address in ["0.0.0.0:0", "[::]:0"] {
+            let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
+            assert!(datagrams.outlet().is_none(), "it has too many addresses for one");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What operators are answered. It runs on a thread of its own: the heart that `/healthz` looks at is that of the
+
+//! threads which serve.
+
+mod process;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use egret_shared::rt::admin::AdminHandler;
+use egret_shared::rt::clock;
+use egret_shared::rt::telemetry::{self, MetricsPage};
+use egret_shared::time::Timestamp;
+
+use crate::enforcement::gated::ResponseGate;
+use crate::listener::Service;
+use crate::listener::threads::Threads;
+use crate::telemetry::metrics::Gauges;
+use crate::zones::{ActiveConfig, CoreDnsCounters};
+
+/// How often the heart beats.
+const BEAT: Duration = Duration::from_millis(100);
+/// How old a beat may be.
+const DEAD: Duration = Duration::from_secs(2);
+
+/// Beats while each serving thread has turns to give.
+#[derive(Debug)]
+pub struct ThreadWatch(AtomicU64);
+
+impl ThreadWatch {
+    /// A heart that has just beaten.
+    #[must_use]
+    pub const fn new(now: Timestamp) -> Self {
+        Self(AtomicU64::new(now.as_millis()))
+    }
+
+    /// Beats until the runtime ends.
+    pub async fn beat(self: Arc<Self>, threads: Arc<Threads>) {
+        loop {
+            threads.respond().await;
+            self.0.store(clock::now().as_millis(), Ordering::Relaxed);
+            tokio::time::sleep(BEAT).await;
+        }
+    }
+
+    fn silence(&self, now: Timestamp) -> Duration {
+        now.since(Timestamp::from_millis(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// The operators' view.
+#[derive(Debug)]
+pub struct AdminState {
+    /// Whether the serving threads live.
+    pub heart: Arc<ThreadWatch>,
+    /// Who serves.
+    pub service: Service,
+    /// What is held.
+    pub gate: Arc<ResponseGate>,
+    /// Figures of other rooms.
+    pub gauges: Gauges,
+    /// What CoreDNS counts.
+    pub counts: Arc<CoreDnsCounters>,
+    /// How it is rendered.
+    pub recorder: telemetry::Metrics,
+    /// What was counted of the records's evictions so far; `Gate` has no handles.
+    pub seen_evictions: Mutex<u64>,
+}
+
+impl AdminHandler for AdminState {
+    fn health(&self) -> Result<(), String> {
+        let silence = self.heart.silence(clock::now());
+        if silence > DEAD {
+            return Err(format!(
+                "a serving thread has not had a turn for {} ms",
+                silence.as_millis()
+            ));
+        }
+        Ok(())
+    }
+
+    fn readiness(&self) -> Result<String, String> {
+        self.health()?;
+        if self.service.stop.is_cancelled() {
+            return Err("stopping".to_owned());
+        }
+        if self.gate.waits_for_interest() {
+            return Err(
+                "waiting for the enforcer's first interest: each answer is held up to the deadline"
+                    .to_owned(),
+            );
+        }
+        let stats = self.gate.stats();
+        Ok(match (stats.is_connected, stats.is_interest_known) {
+            (true, true) => format!(
+                "ready; {} pod addresses have interest in names",
+                stats.clients_with_interest
+            ),
+            (true, false) => "ready; the enforcer has not told its interest yet: nothing is held".to_owned(),
+            (false, true) => {
+                "ready; the enforcer is away: interesting answers are held up to the deadline".to_owned()
+            }
+            (false, false) => "ready; no enforcer was ever there: nothing is held".to_owned(),
+        })
+    }
+
+    fn metrics(&self) -> String {
+        self.refresh();
+        let mut page = MetricsPage::default();
+        let serving = self.service.resolver.serving();
+        serving.count_caches();
+        self.counts.sweep();
+        self.counts.write(&mut page);
+        about(&serving, &mut page);
+        process::write(&mut page);
+        self.recorder.render() + &page.text()
+    }
+
+    fn page(&self, _path: &str) -> Option<String> {
+        None
+    }
+}
+
+impl AdminState {
+    /// Whether only how setting up goes is shown there.
+    pub(crate) fn shows_setup_at(&self, address: SocketAddr) -> bool {
+        self.service.resolver.serving().config.fixed.setup_metrics == Some(address)
+    }
+
+    fn refresh(&self) {
+        let (resolver, gauges) = (&self.service.resolver, &self.gauges);
+        let (serving, held) = (resolver.serving(), self.gate.stats());
+        let (config, (entries, octets)) = (&serving.config, serving.cache_figures());
+        let (names, most_names) = serving.cut_figures();
+        for (gauge, value) in [
+            (&gauges.cache_entries, entries),
+            (&gauges.cache_bytes, octets),
+            (&gauges.cache_limit_bytes, config.fixed.cache_size),
+            (&gauges.cut_names, names),
+            (&gauges.cut_limit_names, most_names),
+            (&gauges.waiting_queries, resolver.waiting()),
+            (&gauges.waiting_limit, config.waiting.total),
+            (&gauges.held_answers, held.held),
+            (&gauges.held_limit, config.hold.total),
+            (&gauges.recorded_addresses, held.recorded),
+            (&gauges.recorded_limit, config.hold.records.total),
+            (&gauges.link_connected, usize::from(held.is_connected)),
+            (&gauges.interested_clients, held.clients_with_interest),
+            (&gauges.tcp_connections, self.service.connections.taken()),
+        ] {
+            gauge.set(u32::try_from(value).map_or(f64::MAX, f64::from));
+        }
+        let mut seen = self.seen_evictions.lock().unwrap_or_else(PoisonError::into_inner);
+        let evictions = &resolver.metrics().gate.record_evictions;
+        evictions.increment(held.evictions - *seen);
+        *seen = held.evictions;
+    }
+}
+
+/// What is in force, as CoreDNS tells it.
+fn about(serving: &ActiveConfig, page: &mut MetricsPage) {
+    let name = "coredns_build_info";
+    page.family(name, "gauge", "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.");
+    let version = concat!("egret-dnsd-", env!("CARGO_PKG_VERSION"));
+    page.series(
+        name,
+        &[("version", version), ("revision", ""), ("goversion", "")],
+        1.0,
+    );
+    let name = "coredns_reload_version_info";
+    page.family(
+        name,
+        "gauge",
+        "A metric with a constant '1' value labeled by hash, and value which type of hash generated.",
+    );
+    page.series(name, &[("hash", "sha512"), ("value", &serving.version())], 1.0);
+    let name = "coredns_plugin_enabled";
+    page.family(
+        name,
+        "gauge",
+        "A metric that indicates whether a plugin is enabled on per server and zone basis.",
+    );
+    for table in serving.tables.values() {
+        for (zone, plugin) in table.plugins() {
+            let labels = [
+                ("server", &*table.server()),
+                ("zone", &zone),
+                ("view", ""),
+                ("name", plugin),
+            ];
+            page.series(name, &labels, 1.0);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The histograms' buckets, and the gauges: figures of other rooms, read when the metrics are asked for.
+
+use metrics::{Gauge, Unit, gauge};
+
+/// Upper bounds of the histograms, in seconds: from a fast upstream on the node to the longest time-out.
+
+pub const BUCKETS: [f64; 14] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0,
+];
+
+/// Upper bounds of the histograms that CoreDNS has too (`TimeBuckets` and `SlimTimeBuckets`): its dashboards go on working.
+pub const COREDNS_BUCKETS: [(&str, &[f64]); 3] = [
+    ("coredns_proxy_request_duration_seconds", &TIME_BUCKETS),
+    ("coredns_forward_request_duration_seconds", &TIME_BUCKETS),
+    (
+        "coredns_health_request_duration_seconds",
+        &[0.000_25, 0.002_5, 0.025, 0.25, 2.5],
+    ),
+];
+
+const TIME_BUCKETS: [f64; 16] = [
+    0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048,
+    4.096, 8.192,
+];
+
+/// The gauges.
+pub struct Gauges {
+    pub(super) cache_entries: Gauge,
+    pub(super) cache_bytes: Gauge,
+    pub(super) cache_limit_bytes: Gauge,
+    pub(super) cut_names: Gauge,
+    pub(super) cut_limit_names: Gauge,
+    pub(super) waiting_queries: Gauge,
+    pub(super) waiting_limit: Gauge,
+    pub(super) held_answers: Gauge,
+    pub(super) held_limit: Gauge,
+    pub(super) recorded_addresses: Gauge,
+    pub(super) recorded_limit: Gauge,
+    pub(super) link_connected: Gauge,
+    pub(super) interested_clients: Gauge,
+    pub(super) tcp_connections: Gauge,
+}
+
+impl std::fmt::Debug for Gauges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gauges").finish_non_exhaustive()
+    }
+}
+
+impl Gauges {
+    /// Registers them.
+    #[must_use]
+    pub fn register() -> Self {
+        describe();
+        Self {
+            cache_entries: gauge!("egret_dnsd_cache_entries"),
+            cache_bytes: gauge!("egret_dnsd_cache_bytes"),
+            cache_limit_bytes: gauge!("egret_dnsd_cache_limit_bytes"),
+            cut_names: gauge!("egret_dnsd_nxdomain_cut_names"),
+            cut_limit_names: gauge!("egret_dnsd_nxdomain_cut_names_limit"),
+            waiting_queries: gauge!("egret_dnsd_waiting_queries"),
+            waiting_limit: gauge!("egret_dnsd_waiting_queries_limit"),
+            held_answers: gauge!("egret_dnsd_held_answers"),
+            held_limit: gauge!("egret_dnsd_held_answers_limit"),
+            recorded_addresses: gauge!("egret_dnsd_ledger_entries"),
+            recorded_limit: gauge!("egret_dnsd_ledger_entries_limit"),
+            link_connected: gauge!("egret_dnsd_link_connected"),
+            interested_clients: gauge!("egret_dnsd_interested_clients"),
+            tcp_connections: gauge!("egret_dnsd_tcp_connections"),
+        }
+    }
+}
+
+fn describe() {
+    use metrics::{describe_counter as total, describe_gauge as now, describe_histogram as spans};
+    now!("egret_dnsd_cache_entries", "Answers in the cache.");
+    now!(
+        "egret_dnsd_cache_bytes",
+        Unit::Bytes,
+        "Memory that the cache takes."
+    );
+    now!(
+        "egret_dnsd_cache_limit_bytes",
+        Unit::Bytes,
+        "Memory that the cache may take."
+    );
+    now!(
+        "egret_dnsd_nxdomain_cut_names",
+        "Names of which it is known whether something is below them."
+    );
+    now!(
+        "egret_dnsd_nxdomain_cut_names_limit",
+        "Names of which that may be known."
+    );
+    now!("egret_dnsd_waiting_queries", "Queries that wait for upstreams.");
+    now!(
+        "egret_dnsd_waiting_queries_limit",
+        "Queries that may wait for upstreams."
+    );
+    now!(
+        "egret_dnsd_held_answers",
+        "Answers held until the enforcer has realized them."
+    );
+    now!("egret_dnsd_held_answers_limit", "Answers that may be held.");
+    now!(
+        "egret_dnsd_ledger_entries",
+        "Addresses told to pods and still live."
+    );
+    now!(
+        "egret_dnsd_ledger_entries_limit",
+        "Addresses told to pods that may be remembered."
+    );
+    now!(
+        "egret_dnsd_link_connected",
+        "1 while an enforcer is connected, else 0."
+    );
+    now!(
+        "egret_dnsd_interested_clients",
+        "Pod addresses whose policies mention names."
+    );
+    now!("egret_dnsd_tcp_connections", "TCP connections of clients.");
+    spans!(
+        "coredns_health_request_duration_seconds",
+        Unit::Seconds,
+        "Histogram of the time (in seconds) each request took."
+    );
+    total!(
+        "coredns_health_request_failures_total",
+        "The number of times the health check failed."
+    );
+}

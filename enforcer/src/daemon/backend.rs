@@ -1,0 +1,84 @@
+//! Opens the backend that the configuration names.
+
+use anyhow::Context;
+use egret_enforcer::backend::Backend;
+use egret_enforcer::backend::ebpf::{self, Ebpf};
+use egret_enforcer::backend::memory::InMemory;
+use egret_enforcer::backend::netfilter::denials::DenialRegistry;
+use egret_enforcer::backend::netfilter::names::is_own_chain;
+use egret_enforcer::backend::netfilter::tables::foreign_rules::{ForeignMarks, look_for_marks};
+use egret_enforcer::backend::netfilter::{Coexistence, Netfilter, Settings};
+use egret_enforcer::backend::none::Unenforced;
+use egret_enforcer::config::{BackendKind, Config, StartupConfig};
+use egret_enforcer::events::sink::Destination;
+use egret_enforcer::node::Node;
+use egret_kernel::iptables::Flavour;
+use egret_shared::switch::{Switch, is_off};
+
+pub(super) fn open(config: &Config, denials: &DenialRegistry) -> anyhow::Result<Box<dyn Backend>> {
+    let startup = &config.startup;
+    Ok(match startup.backend {
+        BackendKind::Netfilter => {
+            let netfilter = open_netfilter(startup, denials)?;
+            Box::new(match config.rule_metrics > 0 {
+                true => netfilter.without_merged_sets(),
+                false => netfilter,
+            })
+        }
+        BackendKind::Ebpf => {
+            tracing::info!(
+                "this backend does not count what policies in audit would deny; they are not in force all the same"
+            );
+            Box::new(Ebpf::new(ebpf::Options {
+                cgroup_root: startup.cgroup_root.clone(),
+                pin_path: startup.bpf_pins.clone(),
+            }))
+        }
+        BackendKind::Memory => Box::new(InMemory::default()),
+        BackendKind::None => Box::new(Unenforced),
+    })
+}
+
+fn open_netfilter(startup: &StartupConfig, denials: &DenialRegistry) -> anyhow::Result<Netfilter> {
+    let flavour = choose_flavour(startup.flavour)?;
+    let node = Node::open().context("the routing table cannot be asked")?;
+    let logs_denied = startup.events.to != Destination::Off && !is_off(Switch::TellDenied);
+    let settings = Settings {
+        flavour,
+        marks: startup.marks,
+        deny: startup.deny,
+        telling: logs_denied.then_some(startup.events.telling),
+    };
+    let beside = check_foreign_marks(startup)?;
+    Ok(Netfilter::open(settings, Box::new(node))?
+        .with_unknown_pods(startup.unknown.clone())
+        .with_coexistence(beside)
+        .with_bridges(startup.bridges)
+        .with_preallocation()
+        .telling(denials.clone()))
+}
+
+/// Fails when rules of others write our bits of the connection mark, unless the configuration allows it.
+fn check_foreign_marks(startup: &StartupConfig) -> anyhow::Result<Coexistence> {
+    let foreign = look_for_marks(startup.marks).err();
+    if let Some(foreign) = &foreign {
+        if !startup.allow_foreign_marks {
+            return Err(foreign.clone().into());
+        }
+        tracing::warn!("{foreign}");
+    }
+    Ok(Coexistence {
+        jump: startup.jump,
+        follows_flavour: startup.flavour.is_none(),
+        accepted_marks: foreign.map(ForeignMarks::into_rules).unwrap_or_default(),
+    })
+}
+
+fn choose_flavour(chosen: Option<Flavour>) -> anyhow::Result<Flavour> {
+    if let Some(flavour) = chosen {
+        return Ok(flavour);
+    }
+    let detected = Flavour::detect(is_own_chain).context("no iptables can be used")?;
+    tracing::info!(flavour = detected.flavour.name(), evidence = ?detected.evidence, "iptables found");
+    Ok(detected.flavour)
+}

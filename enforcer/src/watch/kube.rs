@@ -1,0 +1,406 @@
+//! A Kubernetes API server, watched: one watch for each kind that policy depends on.
+//!
+//! ```text
+//!  discovery ──▶ reflector (each kind) ──▶ store ──▶ engine
+//! ```
+//!
+//! What is known stays in force while the API server is away. A kind whose CustomResourceDefinition comes is watched from
+//! then on; when the definition goes, so do its objects.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_policies::compiler::Event;
+use egret_policies::model::cluster::Entity;
+use egret_shared::rt::{clock, task};
+use egret_shared::switch::{Switch, is_off};
+use egret_shared::time::Timestamp;
+use kube::Client;
+use kube::api::ApiResource;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::deny_all;
+use crate::engine::{Input, SourceState};
+use crate::state::{ObjectWriter, StoredManifests, date_of};
+
+mod client;
+mod resources;
+mod discovery;
+mod object;
+mod reflector;
+mod store;
+mod counts;
+
+pub use client::ConfigError;
+
+use client::Contact;
+use discovery::{Discovery, Served};
+use object::ObjectName;
+use reflector::{Change, Reflector};
+use resources::{KINDS, RESOURCE_TYPES};
+use store::Store;
+
+/// Changes that wait for the store; beyond, the watches wait.
+const MOST_WAITING: usize = 1024;
+/// Changes that are taken in before the engine is told: a burst is one pass of the engine.
+const MOST_AT_ONCE: usize = 512;
+/// How long at start an API server that cannot be read is waited for, before what it said in an earlier life counts.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often what is known is kept at most: all of it is written each time.
+const KEPT_EVERY: Duration = Duration::from_secs(5);
+/// One attempt fails whenever an API server is replaced; the second tells that it is gone.
+const ATTEMPTS: u32 = 2;
+
+/// A cluster, by its API server.
+#[derive(Debug)]
+pub struct Cluster {
+    client: ClientOfCluster,
+    contact: Arc<Contact>,
+    kinds: [Kind; KINDS],
+    store: Store,
+    /// Why it is not known what is served; none once it is.
+    undiscovered: Option<String>,
+    is_settled: bool,
+    may_stream: bool,
+    state: SourceState,
+    /// What the API server said in an earlier life, until it counts or the server speaks.
+    known: Option<StoredManifests>,
+    /// What counts of an earlier life, as long as not everything was listed.
+    recalled: Option<Recalled>,
+    writer: Option<ObjectWriter>,
+    /// When what is known is handed over to be kept; none while it is as it was.
+    keep_at: Option<Timestamp>,
+    silent_since: Option<Timestamp>,
+}
+
+struct ClientOfCluster(Client);
+
+impl std::fmt::Debug for ClientOfCluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+/// What the API server said in an earlier life, and that it counts.
+#[derive(Debug)]
+struct Recalled {
+    at: String,
+    /// It is from before a boot: everything is closed to pods.
+    is_closed: bool,
+}
+
+/// A kind and its watch.
+#[derive(Debug, Default)]
+struct Kind {
+    resource: Option<ApiResource>,
+    /// Ends with this.
+    _watch: Option<AbortOnDropHandle<()>>,
+    is_listed: bool,
+    /// What was listed, while it is being listed.
+    listing: Option<BTreeSet<ObjectName>>,
+    failure: Option<Failure>,
+}
+
+/// A watch that broke.
+#[derive(Debug)]
+struct Failure {
+    reason: String,
+    /// Of [`Contact`]: it is over when there is another number.
+    answered: u64,
+    attempts: u32,
+}
+
+impl Cluster {
+    /// The API server of `kubeconfig`, else of $KUBECONFIG, else of the pod that this runs in. It is not asked yet.
+    ///
+    /// # Errors
+    /// When none is known, or what is written of it cannot be used.
+    pub async fn open(kubeconfig: Option<PathBuf>) -> Result<Self, ConfigError> {
+        let config = client::config(kubeconfig).await?;
+        tracing::info!(url = %config.cluster_url, "the source is an API server");
+        let contact = Arc::new(Contact::default());
+        let client = client::client(config, &contact)?;
+        counts::register();
+        Ok(Self {
+            client: ClientOfCluster(client),
+            contact,
+            kinds: Default::default(),
+            store: Store::new(false),
+            undiscovered: Some("it is not known which kinds are served".to_owned()),
+            is_settled: false,
+            may_stream: false,
+            state: SourceState::default(),
+            known: None,
+            recalled: None,
+            writer: None,
+            keep_at: None,
+            silent_since: None,
+        })
+    }
+
+    /// What the API server said in an earlier life counts until it can be read, and what it says is kept for a later one.
+    #[must_use]
+    pub fn with_store(self, known: Option<StoredManifests>, writer: Option<ObjectWriter>) -> Self {
+        Self {
+            known,
+            store: Store::new(writer.is_some()),
+            writer,
+            ..self
+        }
+    }
+
+    /// Tells the engine what is there and what changes, until the engine ends.
+    pub async fn watch(mut self, engine: mpsc::Sender<Input>) {
+        let nudge = Arc::new(Notify::new());
+        let (served, mut served_now) = mpsc::channel(1);
+        let discovery = Discovery {
+            client: self.client.0.clone(),
+            nudge: Arc::clone(&nudge),
+        };
+        let _discovery = AbortOnDropHandle::new(task::spawn("discovery", discovery.run(served)));
+        let (changes, mut changed) = mpsc::channel(MOST_WAITING);
+        let contact = Arc::clone(&self.contact);
+        loop {
+            let pause = self.deadline().map_or(Duration::MAX, |at| at.since(clock::now()));
+            tokio::select! {
+                Some(served) = served_now.recv() => self.follow(served, &changes),
+                Some((kind, change)) = changed.recv() => {
+                    self.take(kind, change, &nudge);
+                    for _ in 1..MOST_AT_ONCE {
+                        let Ok((kind, change)) = changed.try_recv() else { break };
+                        self.take(kind, change, &nudge);
+                    }
+                }
+                () = contact.changed.notified() => {}
+                () = tokio::time::sleep(pause.min(Duration::from_secs(3600))) => {}
+                () = engine.closed() => return,
+            }
+            if self.tell(&engine, clock::now()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Watches what is served now; forgets what is gone.
+    fn follow(&mut self, served: Result<Served, String>, changes: &mpsc::Sender<(usize, Change)>) {
+        let served = match served {
+            Ok(served) => served,
+            Err(reason) => {
+                // What is watched goes on being watched, and tells by itself when that fails.
+                self.undiscovered = self.undiscovered.is_some().then_some(reason);
+                return;
+            }
+        };
+        self.undiscovered = None;
+        self.is_settled = served.is_settled;
+        self.may_stream = served.may_stream;
+        for (kind, (resource, is_gone)) in served.resources.into_iter().zip(served.is_gone).enumerate() {
+            if resource.is_some() && resource != self.kinds[kind].resource {
+                self.start(kind, resource, changes);
+            } else if is_gone && self.kinds[kind].resource.is_some() {
+                tracing::info!(
+                    kind = RESOURCE_TYPES[kind].kind,
+                    "no definition declares the kind any more"
+                );
+                self.kinds[kind] = Kind::default();
+                self.store.retain(kind, &BTreeSet::new());
+            }
+        }
+    }
+
+    fn start(&mut self, kind: usize, resource: Option<ApiResource>, changes: &mpsc::Sender<(usize, Change)>) {
+        let Some(served) = &resource else { return };
+        tracing::info!(kind = served.kind, version = served.api_version, "watching");
+        let reflector = Reflector {
+            client: self.client.0.clone(),
+            contact: Arc::clone(&self.contact),
+            kind,
+            resource: served.clone(),
+            may_stream: self.may_stream,
+        };
+        let watch = AbortOnDropHandle::new(task::spawn("watch-kind", reflector.run(changes.clone())));
+        self.kinds[kind] = Kind {
+            resource,
+            _watch: Some(watch),
+            is_listed: self.kinds[kind].is_listed,
+            ..Kind::default()
+        };
+    }
+
+    fn take(&mut self, kind: usize, change: Change, nudge: &Notify) {
+        let of_kind = &mut self.kinds[kind];
+        // What a watch told that was ended since.
+        let Some(resource) = of_kind.resource.clone() else {
+            return;
+        };
+        match change {
+            Change::Listing => of_kind.listing = Some(BTreeSet::new()),
+            Change::Applied(name, json) => {
+                if let Some(listing) = &mut of_kind.listing {
+                    listing.insert(name.clone());
+                }
+                self.store.apply(kind, name, &resource, json);
+            }
+            Change::Deleted(name) => self.store.delete(kind, name),
+            Change::Listed => {
+                // None where a watch began that was replaced since, by one of another version: it says nothing of what is gone.
+                if let Some(listed) = of_kind.listing.take() {
+                    of_kind.is_listed = true;
+                    self.store.retain(kind, &listed);
+                }
+            }
+            Change::Expired => counts::expired(kind),
+            Change::Broke {
+                reason,
+                answered,
+                is_unknown,
+            } => {
+                counts::failed(kind);
+                let before = of_kind
+                    .failure
+                    .take()
+                    .filter(|before| before.answered == answered);
+                let attempts = before.map_or(0, |before| before.attempts) + 1;
+                tracing::debug!(kind = resource.kind, reason, attempts, "a watch broke");
+                of_kind.failure = Some(Failure {
+                    reason,
+                    answered,
+                    attempts,
+                });
+                if is_unknown {
+                    nudge.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Sends what changed, and how the source stands where that is other than before.
+    async fn tell(
+        &mut self,
+        engine: &mpsc::Sender<Input>,
+        now: Timestamp,
+    ) -> Result<(), mpsc::error::SendError<Input>> {
+        self.fall_back(now);
+        let state = self.stand();
+        let mut events = std::mem::take(&mut self.store.events);
+        if state.is_complete && self.state.is_closed {
+            events.extend(deny_all::deny_all_policy().map(|(key, _)| Event::Delete(key)));
+        }
+        if !events.is_empty() {
+            tracing::debug!(events = events.len(), "the source changed");
+            self.keep_at = self.keep_at.or_else(|| Some(now.after(KEPT_EVERY)));
+            for kind in 0..KINDS {
+                counts::objects(kind, self.store.count(kind));
+            }
+            engine.send(Input::Cluster(events)).await?;
+        }
+        if state != self.state {
+            self.log(&state);
+            self.state = state.clone();
+            engine.send(Input::Source(state)).await?;
+        }
+        self.keep(now);
+        Ok(())
+    }
+
+    fn stand(&self) -> SourceState {
+        let watched = || {
+            self.kinds
+                .iter()
+                .enumerate()
+                .filter(|(_, kind)| kind.resource.is_some())
+        };
+        let is_complete = self.state.is_complete
+            || self.undiscovered.is_none() && self.is_settled && watched().all(|(_, kind)| kind.is_listed);
+        let failure = watched().find_map(|(index, kind)| {
+            let failure = kind.failure.as_ref()?;
+            let is_over = failure.answered != self.contact.answered(index);
+            let is_gone = failure.attempts >= ATTEMPTS || !is_complete;
+            (is_gone && !is_over).then(|| format!("{}: {}", RESOURCE_TYPES[index].plural, failure.reason))
+        });
+        let unreadable = self.undiscovered.clone().or(failure);
+        let recalled = self.recalled.as_ref().filter(|_| !is_complete);
+        SourceState {
+            is_complete,
+            unreadable,
+            is_closed: recalled.is_some_and(|recalled| recalled.is_closed),
+            known_at: recalled.map(|recalled| recalled.at.clone()),
+            files: 0,
+            bad: Vec::new(),
+            diagnostics: self.store.diagnostics.clone(),
+        }
+    }
+
+    fn log(&self, state: &SourceState) {
+        match (&self.state.unreadable, &state.unreadable) {
+            // Once for an outage: the next watch that breaks gives the same reason in other words.
+            (None, Some(reason)) => {
+                tracing::error!(
+                    reason,
+                    "the API server cannot be read; what it said before stays in force"
+                );
+            }
+            (Some(_), None) => tracing::info!("the API server is read again"),
+            _ => {}
+        }
+        if state.is_complete && !self.state.is_complete {
+            let objects: usize = (0..KINDS).map(|kind| self.store.count(kind)).sum();
+            tracing::info!(objects, "all kinds that are served were listed");
+        }
+    }
+
+    /// What was known in an earlier life comes to count, once, when the API server was waited for.
+    fn fall_back(&mut self, now: Timestamp) {
+        if self.state.is_complete {
+            self.known = None;
+            return;
+        }
+        let since = *self.silent_since.get_or_insert(now);
+        let is_readable = self.state.unreadable.is_none();
+        if is_readable || now.since(since) < PATIENCE || is_off(Switch::KeepObjects) {
+            return;
+        }
+        let Some(known) = self.known.take() else { return };
+        self.store.recall(&known.texts);
+        if known.is_of_other_boot {
+            let closing = deny_all::deny_all_policy().map(|(_, entity): (_, Entity)| Event::Apply(entity));
+            self.store.events.extend(closing);
+        }
+        let at = date_of(known.seconds);
+        tracing::warn!(
+            at,
+            other_boot = known.is_of_other_boot,
+            "what the API server said last counts until it can be read"
+        );
+        self.recalled = Some(Recalled {
+            at,
+            is_closed: known.is_of_other_boot,
+        });
+    }
+
+    /// Hands over what is known, not more often than it should. What was not all listed is no whole.
+    fn keep(&mut self, now: Timestamp) {
+        let is_due = self.keep_at.is_some_and(|at| at <= now) && self.state.is_complete;
+        if let Some(writer) = self.writer.as_ref().filter(|_| is_due) {
+            writer.store(self.store.texts());
+            self.keep_at = None;
+        }
+    }
+
+    /// When to go on, if nothing happens before.
+    fn deadline(&self) -> Option<Timestamp> {
+        let keep_at = self
+            .keep_at
+            .filter(|_| self.writer.is_some() && self.state.is_complete);
+        let is_waited_for =
+            self.known.is_some() && self.state.unreadable.is_some() && !is_off(Switch::KeepObjects);
+        let fall_back_at = self
+            .silent_since
+            .filter(|_| is_waited_for)
+            .map(|since| since.after(PATIENCE));
+        [keep_at, fall_back_at].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,145 @@
+//! The client, and when the API server last answered a watch.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use kube::client::{Body, ClientBuilder};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::sync::Notify;
+use tower::{Layer, Service};
+
+use super::resources::{KINDS, RESOURCE_TYPES};
+
+/// An API server that takes longer to accept a connection is tried again.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The kubeconfig.
+    #[error("the kubeconfig cannot be used: {0}")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    /// The service account.
+    #[error(
+        "no API server is known: name a kubeconfig by --kubeconfig or $KUBECONFIG, or run in a pod with a service account: {0}"
+    )]
+    InCluster(#[from] kube::config::InClusterError),
+    /// The client.
+    #[error("no client can be made of the configuration: {0}")]
+    Client(#[from] kube::Error),
+}
+
+/// The API server: by `path`, else by $KUBECONFIG, else by the service account of this pod.
+///
+/// # Errors
+/// When none is known, or what is written of it cannot be used. It is not connected to.
+pub(super) async fn config(path: Option<PathBuf>) -> Result<Config, ConfigError> {
+    let kubeconfig = match path {
+        Some(path) => Some(Kubeconfig::read_from(path)?),
+        None => Kubeconfig::from_env()?,
+    };
+    let mut config = match kubeconfig {
+        Some(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?,
+        None => Config::incluster()?,
+    };
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // Watches are tried again by themselves, and tell of it.
+    config.default_retry = false;
+    Ok(config)
+}
+
+pub(super) fn client(config: Config, contact: &Arc<Contact>) -> Result<Client, ConfigError> {
+    let builder = ClientBuilder::try_from(config)?;
+    Ok(builder.with_layer(&ContactLayer(Arc::clone(contact))).build())
+}
+
+/// What happened: what the API server says, else the innermost cause. What is around that only says that a request failed.
+pub(super) fn reason(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return status.message.clone();
+    }
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+/// How many lists and watches of each kind the API server has answered: a watch that was broken is whole again when the
+/// number grows, for then everything since comes.
+#[derive(Debug, Default)]
+pub(super) struct Contact {
+    answered: [AtomicU64; KINDS],
+    pub(super) changed: Notify,
+    /// For watches that wait because the API server was gone: it is back, whoever noticed it first.
+    pub(super) is_back: Notify,
+}
+
+impl Contact {
+    pub(super) fn answered(&self, kind: usize) -> u64 {
+        self.answered[kind].load(Ordering::Acquire)
+    }
+
+    fn note(&self, path: &str) {
+        let is_of = |plural: &str| path.rsplit('/').next() == Some(plural);
+        let kind = RESOURCE_TYPES
+            .iter()
+            .position(|resource| is_of(resource.plural) && path.contains(resource.group));
+        if let Some(kind) = kind {
+            self.answered[kind].fetch_add(1, Ordering::AcqRel);
+            self.changed.notify_one();
+            self.is_back.notify_waiters();
+        }
+    }
+}
+
+struct ContactLayer(Arc<Contact>);
+
+impl<S> Layer<S> for ContactLayer {
+    type Service = ContactService<S>;
+
+    fn layer(&self, inner: S) -> ContactService<S> {
+        ContactService {
+            inner,
+            contact: Arc::clone(&self.0),
+        }
+    }
+}
+
+struct ContactService<S> {
+    inner: S,
+    contact: Arc<Contact>,
+}
+
+impl<S, B> Service<Request<Body>> for ContactService<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<B>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<B>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let contact = Arc::clone(&self.contact);
+        let path = request.uri().path().to_owned();
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await?;
+            if answer.status().is_success() {
+                contact.note(&path);
+            }
+            Ok(answer)
+        })
+    }
+}

@@ -1,0 +1,323 @@
+//! What the objects of each kind mean, and by which events the engine learns of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use egret_policies::api::manifest;
+use egret_policies::compiler::Event;
+use egret_policies::diagnostic::{Diagnostic, Severity};
+use egret_policies::lower::lower;
+use egret_policies::model::Shared;
+use egret_policies::model::cluster::Entity;
+use kube::api::ApiResource;
+use serde_json::{Map, Value as Json};
+
+use super::object::{ObjectName, tree};
+use super::resources::{KINDS, RESOURCE_TYPES};
+use crate::state::ManifestTexts;
+
+/// The objects of all kinds, as they are in force.
+#[derive(Debug)]
+pub(super) struct Store {
+    kinds: [BTreeMap<ObjectName, Object>; KINDS],
+    shared: Shared,
+    keeps_texts: bool,
+    pub(super) diagnostics: BTreeMap<Severity, usize>,
+    /// Events that follow from what was taken in, in its order.
+    pub(super) events: Vec<Event>,
+}
+
+#[derive(Debug, Default)]
+struct Object {
+    entities: Box<[Arc<Entity>]>,
+    problems: Vec<(Severity, String)>,
+    /// What it is read from in a later life; none where nothing is kept.
+    text: Option<Arc<[u8]>>,
+}
+
+impl Store {
+    pub(super) fn new(keeps_texts: bool) -> Self {
+        Self {
+            kinds: Default::default(),
+            shared: Shared::default(),
+            keeps_texts,
+            diagnostics: BTreeMap::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// How many objects of a kind there are.
+    pub(super) fn count(&self, kind: usize) -> usize {
+        self.kinds[kind].len()
+    }
+
+    /// An object as the API server has it. It counts as it is, whatever it was before: the server has accepted it, so a
+    /// policy that is not understood is enforced closed.
+    pub(super) fn apply(
+        &mut self,
+        kind: usize,
+        name: ObjectName,
+        resource: &ApiResource,
+        mut json: Map<String, Json>,
+    ) {
+        // The items of a list do not say what they are.
+        json.insert("apiVersion".to_owned(), Json::from(resource.api_version.as_str()));
+        json.insert("kind".to_owned(), Json::from(RESOURCE_TYPES[kind].kind));
+        self.take(kind, name, json);
+    }
+
+    fn take(&mut self, kind: usize, name: ObjectName, json: Map<String, Json>) {
+        let text = self
+            .keeps_texts
+            .then(|| Arc::from(Json::Object(json.clone()).to_string().into_bytes()));
+        let (entities, problems) = understand(json, &name, RESOURCE_TYPES[kind].kind);
+        let entities = entities
+            .into_iter()
+            .map(|entity| Arc::new(self.shared.entity(entity)));
+        let object = Object {
+            entities: entities.collect(),
+            problems,
+            text,
+        };
+        self.replace(kind, name, Some(object));
+    }
+
+    /// An object that is there no more.
+    pub(super) fn delete(&mut self, kind: usize, name: ObjectName) {
+        self.replace(kind, name, None);
+    }
+
+    /// All objects of a kind but these are there no more.
+    pub(super) fn retain(&mut self, kind: usize, listed: &BTreeSet<ObjectName>) {
+        let gone = self.kinds[kind].keys().filter(|name| !listed.contains(name));
+        for name in gone.cloned().collect::<Vec<_>>() {
+            self.delete(kind, name);
+        }
+    }
+
+    fn replace(&mut self, kind: usize, name: ObjectName, object: Option<Object>) {
+        let before = self.kinds[kind].remove(&name).unwrap_or_default();
+        let is_there = object.is_some();
+        let after = object.unwrap_or_default();
+        let is_gone = |entity: &&Arc<Entity>| after.entities.iter().all(|other| other.key() != entity.key());
+        let gone = before.entities.iter().filter(is_gone);
+        self.events.extend(gone.map(|entity| Event::Delete(entity.key())));
+        let changed = after
+            .entities
+            .iter()
+            .filter(|entity| !before.entities.contains(entity));
+        self.events
+            .extend(changed.map(|entity| Event::Apply(Entity::clone(entity))));
+        for (severity, _) in &before.problems {
+            if let Some(count) = self.diagnostics.get_mut(severity) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        for (severity, line) in &after.problems {
+            *self.diagnostics.entry(*severity).or_default() += 1;
+            if !before.problems.iter().any(|(_, said)| said == line) {
+                say(*severity, line);
+            }
+        }
+        if is_there {
+            self.kinds[kind].insert(name, after);
+        }
+    }
+
+    /// Takes in what an earlier life kept.
+    pub(super) fn recall(&mut self, texts: &ManifestTexts) {
+        for text in texts.values().flatten() {
+            let json: Option<Map<String, Json>> = serde_json::from_slice(text).ok();
+            let kept = json.and_then(|json| Some((kind_of(&json)?, ObjectName::of(&json)?, json)));
+            match kept {
+                Some((kind, name, json)) => self.take(kind, name, json),
+                // Its kind was watched by another version of this program.
+                None => tracing::warn!("an object of the file of objects is not known and does not count"),
+            }
+        }
+    }
+
+    /// What a later life reads the objects from.
+    pub(super) fn texts(&self) -> ManifestTexts {
+        let mut texts = ManifestTexts::new();
+        for (resource, objects) in RESOURCE_TYPES.iter().zip(&self.kinds) {
+            let of_kind = objects.iter().filter_map(|(name, object)| {
+                let path = PathBuf::from(format!("{}/{name}", resource.plural));
+                object.text.clone().map(|text| (path, vec![text]))
+            });
+            texts.extend(of_kind);
+        }
+        texts
+    }
+}
+
+fn kind_of(json: &Map<String, Json>) -> Option<usize> {
+    let kind = json.get("kind")?.as_str()?;
+    RESOURCE_TYPES.iter().position(|resource| resource.kind == kind)
+}
+
+/// What an object means, and what is wrong with it.
+fn understand(
+    json: Map<String, Json>,
+    name: &ObjectName,
+    kind: &str,
+) -> (Vec<Entity>, Vec<(Severity, String)>) {
+    let label = format!("{kind}/{name}");
+    let stand_in = stand_in(&json, name);
+    let mut read = manifest::read_tree(tree(json), &label);
+    let mut problems: Vec<(Severity, String)> = read
+        .problems
+        .iter()
+        .map(|problem| (problem.severity, problem.to_string()))
+        .collect();
+    if read.documents.is_empty() {
+        read = manifest::read_tree(tree(stand_in), &label);
+    }
+    let mut entities = Vec::new();
+    for document in &read.documents {
+        let lowered = lower(&document.object);
+        entities.extend(lowered.entities);
+        for found in lowered.diagnostics {
+            // There is no file in which it would have a line.
+            let found = Diagnostic {
+                position: None,
+                ..found
+            };
+            problems.push((found.severity, found.to_string()));
+        }
+    }
+    (entities, problems)
+}
+
+/// An object of this name of which nothing can be read, as `spec` says: a policy is enforced closed.
+fn stand_in(json: &Map<String, Json>, name: &ObjectName) -> Map<String, Json> {
+    let mut metadata = Map::new();
+    metadata.insert("name".to_owned(), Json::from(name.name.as_str()));
+    if let Some(namespace) = &name.namespace {
+        metadata.insert("namespace".to_owned(), Json::from(namespace.as_str()));
+    }
+    let mut stand_in = Map::new();
+    for key in ["apiVersion", "kind"] {
+        stand_in.insert(key.to_owned(), json.get(key).cloned().unwrap_or_default());
+    }
+    stand_in.insert("metadata".to_owned(), Json::Object(metadata));
+    stand_in.insert("spec".to_owned(), Json::from("unreadable"));
+    stand_in
+}
+
+fn say(severity: Severity, line: &str) {
+    match severity {
+        Severity::Error => tracing::error!("{line}"),
+        Severity::Warning => tracing::warn!("{line}"),
+        Severity::Info => tracing::info!("{line}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use egret_policies::model::{Effect, Policy};
+
+    use super::*;
+
+    const POLICIES: usize = 5;
+    const NAMESPACES: usize = 0;
+
+    fn object(text: &str) -> (ObjectName, Map<String, Json>) {
+        let json: Map<String, Json> = serde_json::from_str(text).unwrap();
+        (ObjectName::of(&json).unwrap(), json)
+    }
+
+    fn resource(kind: usize) -> ApiResource {
+        let kind = &RESOURCE_TYPES[kind];
+        let version = kube::api::GroupVersionKind::gvk(kind.group, "v1", kind.kind);
+        ApiResource::from_gvk_with_plural(&version, kind.plural)
+    }
+
+    fn apply(store: &mut Store, kind: usize, text: &str) -> Vec<Event> {
+        let (name, json) = object(text);
+        store.apply(kind, name, &resource(kind), json);
+        std::mem::take(&mut store.events)
+    }
+
+    fn policy(events: &[Event]) -> &Policy {
+        let [Event::Apply(Entity::Policy(policy))] = events else {
+            panic!("{events:?}")
+        };
+        policy
+    }
+
+    #[test]
+    fn what_means_the_same_as_before_is_no_event() {
+        let mut store = Store::new(false);
+        let pod = |version| {
+            format!(r#"{{"metadata": {{"name": "a", "namespace": "b", "resourceVersion": "{version}"}}}}"#)
+        };
+        assert_eq!(apply(&mut store, 1, &pod(1)).len(), 1);
+        assert_eq!(apply(&mut store, 1, &pod(2)), []);
+        assert_eq!(store.count(1), 1);
+        store.retain(1, &BTreeSet::new());
+        assert!(
+            matches!(store.events[..], [Event::Delete(_)]),
+            "{:?}",
+            store.events
+        );
+    }
+
+    #[test]
+    fn a_policy_with_a_field_that_nobody_knows_is_enforced_closed_and_counted_as_long_as_it_is_so() {
+        let mut store = Store::new(false);
+        let text = |field: &str| {
+            format!(
+                r#"{{"metadata": {{"name": "a", "namespace": "b"}},
+                "spec": {{"podSelector": {{}}, "policyTypes": ["Egress"], "egress": [{{}}]{field}}}}}"#
+            )
+        };
+        let events = apply(&mut store, POLICIES, &text(r#", "newer": 1"#));
+        let Effect::Rules(rules) = &policy(&events).egress else {
+            panic!("{events:?}")
+        };
+        assert!(
+            rules
+                .iter()
+                .all(|rule| rule.peers != egret_policies::model::Peers::Any),
+            "{rules:?}"
+        );
+        assert_eq!(store.diagnostics.get(&Severity::Error), Some(&1));
+        apply(&mut store, POLICIES, &text(""));
+        assert_eq!(store.diagnostics.get(&Severity::Error), Some(&0));
+    }
+
+    #[test]
+    fn a_policy_of_which_nothing_can_be_read_isolates_in_both_directions() {
+        let mut store = Store::new(false);
+        let events = apply(
+            &mut store,
+            POLICIES,
+            r#"{"metadata": {"name": "a", "namespace": "b", "labels": [1]}, "spec": {"podSelector": {}}}"#,
+        );
+        let policy = policy(&events);
+        for effect in [&policy.egress, &policy.ingress] {
+            assert!(matches!(effect, Effect::Rules(_)), "{effect:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_the_same_in_a_later_life() {
+        let mut store = Store::new(true);
+        let mut events = apply(
+            &mut store,
+            NAMESPACES,
+            r#"{"metadata": {"name": "b", "labels": {"a": "1"}}}"#,
+        );
+        events.extend(apply(
+            &mut store,
+            POLICIES,
+            r#"{"metadata": {"name": "a", "namespace": "b"}, "spec": {"podSelector": {}}}"#,
+        ));
+        let mut later = Store::new(true);
+        later.recall(&store.texts());
+        assert_eq!(later.events, events);
+        assert_eq!(later.texts(), store.texts());
+    }
+}

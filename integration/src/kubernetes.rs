@@ -1,0 +1,279 @@
+//! A real API server and its etcd in the node, and kubectl to speak to it. There are no controllers, no scheduler and no kubelet: what they
+//! would write, as the status of pods, the test writes.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::{Daemon, DaemonSpec, Output, Peer, World, WorldError, manifests::Manifests, peers};
+
+const ETCD: u16 = 2379;
+const API: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 6443);
+/// On a machine that is busy with other tests.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+const TOKEN: &str = "tests";
+
+type Failure = Box<dyn std::error::Error>;
+
+/// An API server that runs in the node of a world.
+#[derive(Debug)]
+pub struct Kubernetes {
+    server: Daemon,
+    _etcd: Daemon,
+    kubectl: PathBuf,
+    folder: PathBuf,
+}
+
+impl Kubernetes {
+    /// Starts both and waits until the API server is ready; none where they cannot be built, which is said.
+    ///
+    /// # Errors
+    /// When one of them cannot be started, or does not become ready.
+    pub fn start(world: &World) -> Result<Option<Self>, Failure> {
+        let (Some(binary), Some(kubectl)) = (Peer::KUBE_APISERVER.build()?, Peer::KUBECTL.build()?) else {
+            return Ok(None);
+        };
+        let folder = world.files().join("kubernetes");
+        fs::create_dir_all(&folder)?;
+        write_keys(&folder)?;
+        let etcd = world.start(etcd(&folder))?;
+        let server = world.launch(api_server(&folder, binary))?;
+        let kubernetes = Self {
+            server,
+            _etcd: etcd,
+            kubectl,
+            folder,
+        };
+        kubernetes.wait_until_ready(world)?;
+        Ok(Some(kubernetes))
+    }
+
+    /// Ends the API server as a crash does; etcd stays.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub fn kill(&mut self) -> Result<(), Failure> {
+        self.server.kill()?;
+        Ok(())
+    }
+
+    /// Starts it anew and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn restart(&mut self, world: &World) -> Result<(), Failure> {
+        self.server = world.launch(self.server.spec().clone())?;
+        self.wait_until_ready(world)
+    }
+
+    /// The enforcer of the node, with this as its source.
+    pub fn enforcer(&self, world: &World, backend: &str) -> DaemonSpec {
+        let mut spec = world.enforcer(backend);
+        for argument in &mut spec.arguments {
+            if argument.starts_with("dir:") {
+                *argument = "kube".to_owned();
+            }
+        }
+        spec.with(["--kubeconfig".to_owned(), self.kubeconfig().display().to_string()])
+    }
+
+    /// An administrator's.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("kubeconfig")
+    }
+
+    /// Has the API server store what a file says, status included.
+    ///
+    /// # Errors
+    /// When it refuses it.
+    pub fn apply(&self, world: &World, manifest: &Path) -> Result<(), Failure> {
+        let path = manifest.display().to_string();
+        self.kubectl(world, &["apply", "-f", &path])
+    }
+
+    /// The same of a text.
+    ///
+    /// # Errors
+    /// When it refuses it.
+    pub fn apply_text(&self, world: &World, yaml: &str) -> Result<(), Failure> {
+        let path = self.folder.join("applied.yaml");
+        fs::write(&path, yaml)?;
+        self.apply(world, &path)
+    }
+
+    /// Has the API server store the world's node, namespaces and pods.
+    ///
+    /// # Errors
+    /// When it refuses them.
+    pub fn apply_world(&self, world: &World) -> Result<(), Failure> {
+        let text = fs::read_to_string(world.manifests().folder().join(Manifests::OF_WORLD))?;
+        // The API server gives the identifiers.
+        let lines = text.lines().filter(|line| !line.starts_with("  uid: "));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        self.apply_text(world, &text)?;
+        let path = self.folder.join("applied.yaml").display().to_string();
+        self.kubectl(world, &["replace", "--subresource=status", "-f", &path])
+    }
+
+    /// All objects that policy depends on, as a List.
+    ///
+    /// # Errors
+    /// When one of the kinds is not served.
+    pub fn stored(&self, world: &World) -> Result<String, Failure> {
+        let kinds = "namespaces,pods,nodes,services,endpointslices,networkpolicies,adminnetworkpolicies,\
+                     baselineadminnetworkpolicies,clusternetworkpolicies,clusteregressfirewalls,nodeaddressreports,\
+                     apiserveraddresses";
+        let output = self.run(world, &["get", kinds, "-A", "-o", "json"])?;
+        if output.success() {
+            Ok(output.stdout)
+        } else {
+            Err(output.stderr.into())
+        }
+    }
+
+    /// A kubeconfig with the rights of a service account.
+    ///
+    /// # Errors
+    /// When it gets no token.
+    pub fn kubeconfig_of(&self, world: &World, namespace: &str, account: &str) -> Result<PathBuf, Failure> {
+        let output = self.run(world, &["create", "token", account, "-n", namespace])?;
+        if !output.success() {
+            return Err(output.stderr.into());
+        }
+        let admin = fs::read_to_string(self.kubeconfig())?;
+        let path = self.folder.join(format!("{account}.kubeconfig"));
+        let token = format!("token: {}", output.stdout.trim());
+        fs::write(&path, admin.replace(&format!("token: {TOKEN}"), &token))?;
+        Ok(path)
+    }
+
+    /// Runs kubectl in the node.
+    ///
+    /// # Errors
+    /// With what it says, unless it succeeds.
+    pub fn kubectl(&self, world: &World, arguments: &[&str]) -> Result<(), Failure> {
+        let Output {
+            status,
+            stdout,
+            stderr,
+            ..
+        } = self.run(world, arguments)?;
+        if status == Some(0) {
+            return Ok(());
+        }
+        Err(format!("kubectl {}: {stdout}{stderr}", arguments.join(" ")).into())
+    }
+
+    fn run(&self, world: &World, arguments: &[&str]) -> Result<Output, WorldError> {
+        let (kubectl, config) = (
+            self.kubectl.display().to_string(),
+            self.kubeconfig().display().to_string(),
+        );
+        let mut argv = vec![kubectl.as_str(), "--kubeconfig", &config];
+        argv.extend(arguments);
+        world.node().run(&argv)
+    }
+
+    fn wait_until_ready(&self, world: &World) -> Result<(), Failure> {
+        let begun = Instant::now();
+        loop {
+            let asked = self.run(world, &["get", "--raw", "/readyz"])?;
+            if asked.success() {
+                return Ok(());
+            }
+            if begun.elapsed() > READY_WITHIN {
+                let log = self.server.log();
+                return Err(format!("the API server is not ready: {}\n{log}", asked.stderr).into());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+/// The definitions of the kinds of `policy.networking.k8s.io`, as SIG Network publishes them.
+///
+/// # Errors
+/// When they cannot be fetched.
+pub fn network_policy_api() -> Result<[PathBuf; 3], Failure> {
+    let (alpha1, alpha2) = (
+        peers::go_module("sigs.k8s.io/network-policy-api@v0.1.7")?,
+        peers::go_module("sigs.k8s.io/network-policy-api@v0.2.0")?,
+    );
+    let file = |module: &Path, plural: &str| {
+        module.join(format!(
+            "config/crd/experimental/policy.networking.k8s.io_{plural}.yaml"
+        ))
+    };
+    Ok([
+        file(&alpha1, "adminnetworkpolicies"),
+        file(&alpha1, "baselineadminnetworkpolicies"),
+        file(&alpha2, "clusternetworkpolicies"),
+    ])
+}
+
+fn etcd(folder: &Path) -> DaemonSpec {
+    let client = format!("http://127.0.0.1:{ETCD}");
+    let peer = "http://127.0.0.1:2380";
+    DaemonSpec::stock("etcd", ETCD, "/health")
+        .with(["--data-dir".to_owned(), folder.join("etcd").display().to_string()])
+        .with([
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+        ])
+        .with(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
+        .with(["--initial-cluster".to_owned(), format!("default={peer}")])
+        .with(["--unsafe-no-fsync"])
+}
+
+/// It makes its own certificate, which the kubeconfig trusts.
+fn api_server(folder: &Path, binary: PathBuf) -> DaemonSpec {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let spec = DaemonSpec {
+        binary,
+        ..DaemonSpec::stock("kube-apiserver", API.port(), "/readyz")
+    };
+    spec.with(["--etcd-servers".to_owned(), format!("http://127.0.0.1:{ETCD}")])
+        .with(["--secure-port".to_owned(), API.port().to_string()])
+        .with(["--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1"])
+        .with(["--cert-dir".to_owned(), file("certificates")])
+        .with(["--service-account-key-file".to_owned(), file("tokens.pub")])
+        .with([
+            "--service-account-signing-key-file".to_owned(),
+            file("tokens.key"),
+        ])
+        .with(["--service-account-issuer", "https://kubernetes.default.svc"])
+        .with(["--service-cluster-ip-range", "10.96.0.0/16"])
+        .with(["--token-auth-file".to_owned(), file("tokens.csv")])
+        .with(["--authorization-mode", "RBAC"])
+        // No controller makes the accounts that pods would need, and none has to be admitted.
+        .with(["--disable-admission-plugins", "ServiceAccount"])
+        .with(["--endpoint-reconciler-type", "none"])
+}
+
+fn write_keys(folder: &Path) -> Result<(), Failure> {
+    let key = rcgen::KeyPair::generate()?;
+    fs::write(folder.join("tokens.key"), key.serialize_pem())?;
+    fs::write(folder.join("tokens.pub"), key.public_key_pem())?;
+    fs::write(
+        folder.join("tokens.csv"),
+        format!("{TOKEN},admin,1,system:masters\n"),
+    )?;
+    let authority = folder.join("certificates/apiserver.crt");
+    let kubeconfig = format!(
+        "apiVersion: v1
+kind: Config
+clusters: [{{name: here, cluster: {{server: \"https://{API}\", certificate-authority: {}}}}}]
+users: [{{name: admin, user: {{token: {TOKEN}}}}}]
+contexts: [{{name: here, context: {{cluster: here, user: admin}}}}]
+current-context: here
+",
+        authority.display()
+    );
+    fs::write(folder.join("kubeconfig"), kubeconfig)?;
+    Ok(())
+}

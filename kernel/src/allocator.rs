@@ -1,0 +1,76 @@
+//! The memory of this process.
+#![allow(
+    unsafe_code,
+    reason = "the C library's allocator has no other way to be asked"
+)]
+
+/// Gives pages back that are free but still this process's. The allocator of glibc keeps what lies between what is in
+/// use: after a start that is as much as the objects of a cluster were before they were understood.
+#[cfg(target_env = "gnu")]
+pub fn trim() {
+    // SAFETY: it takes a number, and may be called at any time from any thread.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// Other C libraries are not known to keep much.
+#[cfg(not(target_env = "gnu"))]
+pub const fn give_back() {}
+
+/// Below the size from which glibc gives a block a mapping of its own (`M_MMAP_THRESHOLD`).
+const BLOCK: usize = 96 << 10;
+
+/// Has the heap of this thread grow by so many octets without the kernel. In glibc that of the first thread grows by 128 KiB
+/// at a time, and that of any other by a page, each with an `mprotect` of its own (`grow_heap` of malloc/arena.c): 18 µs, and
+/// what it pushes out of the caches, in the midst of whatever asked for memory. What was once made writable stays so when
+/// it is free; its pages are given back. So this takes address space, and no memory.
+pub fn reserve_heap(octets: usize) {
+    let blocks: Vec<Vec<u8>> = (0..octets / BLOCK).map(|_| Vec::with_capacity(BLOCK)).collect();
+    drop(std::hint::black_box(blocks));
+}
+
+#[cfg(all(test, target_env = "gnu"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+
+    const ROOM: usize = 8 << 20;
+
+    /// How many octets can be written behind a new block of this thread's own heap, as the kernel has it.
+    fn writable_behind_a_block() -> usize {
+        let block = vec![0_u8; 2000];
+        let address = block.as_ptr().addr();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut end = address;
+        for line in maps.lines() {
+            let (from, rest) = line.split_once('-').unwrap();
+            let (to, rest) = rest.split_once(' ').unwrap();
+            let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
+            if rest.starts_with("rw") && (from..to).contains(&end) {
+                end = to;
+            }
+        }
+        end - address
+    }
+
+    fn resident() -> usize {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
+        pages * 4096
+    }
+
+    #[test]
+    fn room_that_is_kept_is_writable_and_no_memory() {
+        let thread = std::thread::spawn(|| {
+            let before = resident();
+            let without = writable_behind_a_block();
+            reserve_heap(ROOM);
+            let taken = resident().saturating_sub(before);
+            (without, writable_behind_a_block(), taken)
+        });
+        let (without, with, taken) = thread.join().unwrap();
+        assert!(without < ROOM / 8, "{without}: nothing has to be kept");
+        assert!(with > ROOM * 7 / 8, "{with}");
+        assert!(taken < ROOM / 8, "{taken}");
+    }
+}
