@@ -13,11 +13,11 @@ use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings, usuall
 use egret_shared::rt::config::{ConfigError, load};
 
 use crate::backend::netfilter::bridges::BridgeNetfilter;
-use crate::backend::netfilter::denials::Telling;
 use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, SharedBits};
-use crate::backend::netfilter::place::JumpPlace;
-use crate::backend::netfilter::refusal::DenyAction;
-use crate::backend::netfilter::unknown::{Stance, UnknownPods};
+use crate::backend::netfilter::model::settings::DenyAction;
+use crate::backend::netfilter::model::settings::JumpPosition;
+use crate::backend::netfilter::model::settings::NflogSettings;
+use crate::backend::netfilter::model::unknown_pods::{Stance, UnknownPods};
 use crate::events::sink::Destination;
 
 mod value;
@@ -73,7 +73,7 @@ pub struct StartupConfig {
     /// Whether rules of others may write these bits.
     pub allow_foreign_marks: bool,
     /// Where our jumps are among the rules of others.
-    pub jump: JumpPlace,
+    pub jump: JumpPosition,
     /// What the sender of a denied packet receives.
     pub deny: DenyAction,
     /// What happens to unknown pods.
@@ -107,7 +107,7 @@ pub struct Events {
     /// Where it is written.
     pub to: Destination,
     /// How the kernel logs denied packets.
-    pub telling: Telling,
+    pub telling: NflogSettings,
 }
 
 /// Why a configuration is invalid.
@@ -248,7 +248,7 @@ impl Options {
                 flavour: self.iptables.unwrap_or(FlavourChoice::Auto).flavour(),
                 marks: Marks::new(egress, ingress)?,
                 allow_foreign_marks: self.allow_foreign_marks.unwrap_or(false),
-                jump: self.jump.unwrap_or(JumpPlace::Insert),
+                jump: self.jump.unwrap_or(JumpPosition::Insert),
                 deny: self.deny_action.unwrap_or(DenyAction::Drop),
                 events,
                 unknown,
@@ -336,7 +336,7 @@ impl Options {
         }
         Ok(Events {
             to: self.events.clone().unwrap_or(Destination::Off),
-            telling: Telling { group, per_second },
+            telling: NflogSettings { group, per_second },
         })
     }
 
@@ -470,9 +470,9 @@ mod tests {
             let startup = config(&arguments).unwrap().startup;
             (startup.jump, startup.allow_foreign_marks)
         };
-        assert_eq!(beside(&[]), (JumpPlace::Insert, false));
+        assert_eq!(beside(&[]), (JumpPosition::Insert, false));
         let written = ["--jump", "append", "--allow-foreign-marks"];
-        assert_eq!(beside(&written), (JumpPlace::Append, true));
+        assert_eq!(beside(&written), (JumpPosition::Append, true));
         assert!(!beside(&["--allow-foreign-marks=false"]).1);
     }
 

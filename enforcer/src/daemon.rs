@@ -14,7 +14,7 @@ use egret_shared::switch::{Switch, is_off};
 use tokio::sync::mpsc;
 
 use egret_enforcer::admin::EngineAdmin;
-use egret_enforcer::backend::netfilter::denials::Denials;
+use egret_enforcer::backend::netfilter::denials::DenialRegistry;
 use egret_enforcer::backend::{self as backends, Backend};
 use egret_enforcer::config::{Args, BackendKind, Config, Source, StartupConfig};
 use egret_enforcer::engine::{Input, PROGRAMMING_BUCKETS, Setup};
@@ -54,7 +54,7 @@ impl Daemon {
         let recorder = register_metrics()?;
         let startup = &config.startup;
         let listener = link::bind(&startup.link)?;
-        let denials = Denials::default();
+        let denials = DenialRegistry::default();
         let backend = backend::open(&config, &denials)?;
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
         let admin = Arc::new(EngineAdmin {
@@ -218,7 +218,7 @@ async fn watch_source(
 /// Starts the log of denied packets, if it is configured.
 fn start_events(
     startup: &StartupConfig,
-    denials: Denials,
+    denials: DenialRegistry,
     engine: mpsc::Sender<Input>,
 ) -> anyhow::Result<Option<ReopenRequest>> {
     let sink = Sink::open(&startup.events.to).with_context(|| format!("events: {}", startup.events.to))?;

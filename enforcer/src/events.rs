@@ -23,7 +23,8 @@ use nix::net::if_::if_indextoname;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
-use crate::backend::netfilter::denials::{Denial, Denials, Telling};
+use crate::backend::netfilter::denials::{Denial, DenialRegistry};
+use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::engine::{EndpointLookup, Endpoints, Input, PacketEnds};
 
 mod metrics;
@@ -55,9 +56,9 @@ pub struct Setup {
     /// The name of this node.
     pub node: String,
     /// How the kernel logs denied packets.
-    pub telling: Telling,
+    pub telling: NflogSettings,
     /// The reasons by NFLOG prefix.
-    pub denials: Denials,
+    pub denials: DenialRegistry,
     /// Resolves pods and names.
     pub engine: mpsc::Sender<Input>,
     /// Receives the lines.

@@ -65,6 +65,19 @@ pub struct Location {
     pub cable: Option<Attachment>,
 }
 
+impl Location {
+    /// A location that needs no lookup: tests, and interfaces given by hand.
+    #[must_use]
+    pub const fn own(interface: InterfaceName) -> Self {
+        Self {
+            interface,
+            is_bridge: false,
+            port: None,
+            cable: None,
+        }
+    }
+}
+
 /// This node's routing tables and links.
 #[derive(Debug)]
 pub struct Node {

@@ -8,9 +8,10 @@ mod node_world;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Outcome, Telling};
+use egret_enforcer::backend::netfilter::denials::{Cause, DenialRegistry, Outcome};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::NflogSettings;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{self, Backend, SyncStatus};
 use egret_kernel::iptables::Flavour;
@@ -24,7 +25,7 @@ use node_world::{
     Change, NOW, ThisHost, address, filter, in_fresh_namespace, pod, rule, run, seconds, set, tier, told,
 };
 
-const TELLING: Telling = Telling {
+const TELLING: NflogSettings = NflogSettings {
     group: 9254,
     per_second: 10,
 };
@@ -34,8 +35,8 @@ const DENIED: &str = "127.0.0.2:9";
 const PASSED: &str = "127.0.0.3:9";
 const ALLOWED: &str = "127.0.0.4:9";
 
-fn life(flavour: Flavour, deny: DenyAction, telling: Option<Telling>) -> (Netfilter, Denials) {
-    let denials = Denials::default();
+fn life(flavour: Flavour, deny: DenyAction, telling: Option<NflogSettings>) -> (Netfilter, DenialRegistry) {
+    let denials = DenialRegistry::default();
     let settings = Settings {
         flavour,
         marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap(),

@@ -7,9 +7,10 @@ mod node_world;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 
-use egret_enforcer::backend::netfilter::denials::{Cause, Denials, Telling};
+use egret_enforcer::backend::netfilter::denials::{Cause, DenialRegistry};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::NflogSettings;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, Decider, SyncStatus};
 use egret_kernel::iptables::Flavour;
@@ -21,15 +22,15 @@ use node_world::{
     Change, NOW, ThisHost, address, filter, in_fresh_namespace, pod, rule, seconds, set, tier, told,
 };
 
-const TELLING: Telling = Telling {
+const TELLING: NflogSettings = NflogSettings {
     group: 9254,
     per_second: 10,
 };
 const DENIED: &str = "127.0.0.2:9";
 const ISOLATED: &str = "127.0.0.3:9";
 
-fn life(flavour: Flavour) -> (Netfilter, Denials) {
-    let denials = Denials::default();
+fn life(flavour: Flavour) -> (Netfilter, DenialRegistry) {
+    let denials = DenialRegistry::default();
     let settings = Settings {
         flavour,
         marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap(),

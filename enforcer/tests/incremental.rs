@@ -146,7 +146,7 @@ fn common(flavour: Flavour) -> Vec<(String, usize)> {
     let chains = text
         .lines()
         .filter_map(chain)
-        .filter(|name| names::is_alike(name));
+        .filter(|name| names::is_shared_denials(name));
     let jumps = |name: &str| text.matches(&format!("-j {name}")).count();
     let chains: BTreeSet<String> = chains.collect();
     chains

@@ -6,20 +6,22 @@
 
 mod node_world;
 
-use egret_enforcer::backend::netfilter::attached::{Attached, Port};
-use egret_enforcer::backend::netfilter::available::AvailableSets;
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
-use egret_enforcer::backend::netfilter::closed::Closed;
-use egret_enforcer::backend::netfilter::dispatch;
-use egret_enforcer::backend::netfilter::encapsulation;
-use egret_enforcer::backend::netfilter::ipvs::{self, Led};
+use egret_enforcer::backend::netfilter::marks::PodMarks;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
+use egret_enforcer::backend::netfilter::model::attachment::{PodAttachment, PodInterface};
+use egret_enforcer::backend::netfilter::model::available_sets::AvailableSets;
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::JumpPosition;
+use egret_enforcer::backend::netfilter::model::unknown_pods::ClosedInterfaces;
 use egret_enforcer::backend::netfilter::names::{self, PodChains};
-use egret_enforcer::backend::netfilter::place::{JumpPlace, Put};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
-use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
-use egret_enforcer::backend::netfilter::restore::Change as Restore;
-use egret_enforcer::backend::netfilter::source_check;
+use egret_enforcer::backend::netfilter::render::dispatch;
+use egret_enforcer::backend::netfilter::render::encapsulation;
+use egret_enforcer::backend::netfilter::render::ipvs::{self, IpvsPod};
+use egret_enforcer::backend::netfilter::render::source_check;
+use egret_enforcer::backend::netfilter::render::{self, RenderContext};
+use egret_enforcer::backend::netfilter::tables::jump_position::JumpPlacement;
+use egret_enforcer::backend::netfilter::tables::restore::Change as Restore;
 use egret_enforcer::node::ENCAPSULATION_PORTS;
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, Hook, InterfaceName, IpTables};
@@ -52,11 +54,11 @@ fn what_ipvs_leads_on_is_judged_by_both_ends_where_it_comes_out() {
             );
             node.member("del", "clients", "10.0.0.1");
             assert!(!node.arrives("one", SERVICE), "the endpoint lets nobody in");
-            node.flush(&names::led());
+            node.flush(&names::ipvs_ingress());
             assert!(node.arrives("one", SERVICE), "that alone keeps it");
             node.member("del", "peers", "10.0.0.2");
             assert!(!node.arrives("one", SERVICE), "each packet is asked anew");
-            node.flush(&names::behind());
+            node.flush(&names::ipvs_egress());
             assert!(node.arrives("one", SERVICE), "that alone keeps it");
         });
     }
@@ -125,14 +127,14 @@ impl Node {
             run("ipset", &["create", name.as_str(), "hash:ip", "family", kind]);
         }
         let pods = pods();
-        let attached: Vec<Attached> = (1..)
+        let attached: Vec<PodAttachment> = (1..)
             .zip(&pods)
             .map(|(number, rules)| attached(number, rules))
             .collect();
-        let led: Vec<Led> = attached
+        let ipvs_pods: Vec<IpvsPod> = attached
             .iter()
             .zip(&pods)
-            .map(|(at, rules)| Led::of(at, rules))
+            .map(|(at, rules)| IpvsPod::of(at, rules))
             .collect();
         let masks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
         let mark = |direction| masks.mark(direction, Generation::new(5).unwrap());
@@ -140,22 +142,22 @@ impl Node {
             egress: mark(Direction::Egress),
             ingress: mark(Direction::Ingress),
         };
-        let around = Surroundings {
+        let around = RenderContext {
             family,
             sets: &known,
             interfaces: &[],
             tells: false,
         };
-        let closed = Closed::default();
+        let closed = ClosedInterfaces::default();
         let mut rewrite = dispatch::shared(&attached, &closed, None, masks, DenyAction::Drop, family);
-        ipvs::add(&mut rewrite, &led, family);
+        ipvs::add(&mut rewrite, &ipvs_pods, family);
         rewrite.extend(source_check::chains(&attached, &closed, None, family));
         let encapsulated = encapsulation::chain(&ENCAPSULATION_PORTS.into(), family);
         rewrite.insert(names::encapsulation().as_str().to_owned(), encapsulated);
         rewrite.extend(pods.iter().flat_map(|rules| render::pod(rules, marks, around)));
-        let put = Put {
+        let put = JumpPlacement {
             copies: 0,
-            place: JumpPlace::Insert,
+            place: JumpPosition::Insert,
         };
         let jumps = [Hook::Prerouting, Hook::Forward, Hook::Input, Hook::Output].map(|hook| (hook, put));
         let restore = Restore {
@@ -241,11 +243,11 @@ fn pods() -> Vec<PodRules> {
     ]
 }
 
-fn attached(number: u8, rules: &PodRules) -> Attached {
+fn attached(number: u8, rules: &PodRules) -> PodAttachment {
     let interface = InterfaceName::new(format!("veth-{number}")).unwrap();
-    Attached {
+    PodAttachment {
         chains: PodChains::of(&rules.pod),
-        interfaces: vec![Port::Own(interface)],
+        interfaces: vec![PodInterface::Own(interface)],
         addresses: rules.addresses.clone(),
     }
 }

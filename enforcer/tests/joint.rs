@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_enforcer::backend::netfilter::joint::{Joints, SEVERAL};
+use egret_enforcer::backend::netfilter::sets::merged::{MergedSets, SEVERAL};
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{
     Audit, Batch, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, NodeRules, Origin,
@@ -433,10 +433,10 @@ proptest! {
     fn at_every_instant_joint_sets_admit_what_their_parts_admit(story in prop::collection::vec(happening(), 1..6)) {
         let mut world = World::default();
         let (mut apart, mut joint) = (Simulator::new(), Simulator::new());
-        let mut joints = Joints::default();
+        let mut joints = MergedSets::default();
         for happening in &story {
             let batch = world.follow(happening);
-            let joined = joints.join(&batch);
+            let joined = joints.merge(&batch);
             let (wanted, seen) = (walk(&mut apart, &batch), walk(&mut joint, &joined));
             prop_assert_eq!(seen.last(), wanted.last());
             prop_assert_eq!(audited(&joint), audited(&apart));
@@ -446,7 +446,7 @@ proptest! {
             }
         }
         let mut fresh = Simulator::new();
-        fresh.apply(&Joints::default().join(&world.whole()), NOW).unwrap();
+        fresh.apply(&MergedSets::default().merge(&world.whole()), NOW).unwrap();
         prop_assert_eq!(&joint, &fresh, "a restart has other rules or sets");
         let of_pods = joint.pods().flat_map(|rules| rules.egress.sets().chain(rules.audit.sets()));
         let named: BTreeSet<SetId> = of_pods.chain(joint.node().into_iter().flat_map(NodeRules::sets)).collect();
@@ -481,7 +481,7 @@ fn six_policies() -> (World, Batch) {
 #[test]
 fn what_several_policies_allow_at_a_port_is_one_rule_for_each_kind_of_set() {
     let (_, batch) = six_policies();
-    let joined = Joints::default().join(&batch);
+    let joined = MergedSets::default().merge(&batch);
     let rules = &joined.rules_replaced[0].egress.tiers[1].rules;
     let policies: Vec<&str> = rules.iter().map(|rule| &*rule.origin.policy).collect();
     // Three of addresses are one; networks, what was told and wide sets stay alone, and networks are asked last.
@@ -514,7 +514,7 @@ fn what_stands_before_a_deny_is_not_joined_with_what_stands_behind_it() {
         pods: vec![(0, Some(pod))],
         node: None,
     });
-    let joined = Joints::default().join(&batch);
+    let joined = MergedSets::default().merge(&batch);
     let rules = joined.rules_replaced[0].egress.tiers[0].rules.iter();
     let seen: Vec<_> = rules.map(|rule| (rule.action, &*rule.origin.policy)).collect();
     let alone = ["NetworkPolicy/default/p0", "NetworkPolicy/default/p3"];
@@ -531,8 +531,8 @@ fn what_stands_before_a_deny_is_not_joined_with_what_stands_behind_it() {
 #[test]
 fn a_member_leaves_a_joint_set_with_the_last_part_that_has_it() {
     let (mut world, batch) = six_policies();
-    let mut joints = Joints::default();
-    let first = joints.join(&batch);
+    let mut joints = MergedSets::default();
+    let first = joints.merge(&batch);
     let PeerMatch::In(all) = first.rules_replaced[0].egress.tiers[1].rules[0].peer else {
         unreachable!("it is a rule over a set");
     };
@@ -543,7 +543,7 @@ fn a_member_leaves_a_joint_set_with_the_last_part_that_has_it() {
             pods: Vec::new(),
             node: None,
         });
-        joints.join(&batch).into_owned().members_changed
+        joints.merge(&batch).into_owned().members_changed
     };
     assert_eq!(toggle(0, 1), [], "the second policy has it as well");
     let gone = MembersChanged {
@@ -559,12 +559,12 @@ fn a_member_leaves_a_joint_set_with_the_last_part_that_has_it() {
 #[test]
 fn what_pods_are_told_goes_as_it_comes() {
     let (mut world, batch) = six_policies();
-    let mut joints = Joints::default();
-    joints.join(&batch);
+    let mut joints = MergedSets::default();
+    joints.merge(&batch);
     let told = world.follow(&Happening {
         toggled: vec![(8, 1)],
         pods: Vec::new(),
         node: None,
     });
-    assert!(matches!(joints.join(&told), std::borrow::Cow::Borrowed(_)));
+    assert!(matches!(joints.merge(&told), std::borrow::Cow::Borrowed(_)));
 }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_enforcer::node::{Locate, Location};

@@ -6,10 +6,11 @@ mod node_world;
 
 use std::time::Duration;
 
+use egret_enforcer::backend::netfilter::cleanup;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::neighbours::look_for_marks;
-use egret_enforcer::backend::netfilter::place::JumpPlace;
-use egret_enforcer::backend::netfilter::{Beside, Netfilter, cleanup};
+use egret_enforcer::backend::netfilter::model::settings::JumpPosition;
+use egret_enforcer::backend::netfilter::tables::foreign_rules::look_for_marks;
+use egret_enforcer::backend::netfilter::{Coexistence, Netfilter};
 use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_kernel::iptables::Flavour;
 use egret_policies::model::{Action, Tier};
@@ -49,8 +50,8 @@ fn first() -> Change {
         .rules(isolated("a", "10.0.0.1"))
 }
 
-fn alive(flavour: Flavour, jump: JumpPlace, follows_flavour: bool) -> Netfilter {
-    let mut backend = backend(flavour, ByLastOctet).beside(Beside {
+fn alive(flavour: Flavour, jump: JumpPosition, follows_flavour: bool) -> Netfilter {
+    let mut backend = backend(flavour, ByLastOctet).with_coexistence(Coexistence {
         jump,
         follows_flavour,
         accepted_marks: Vec::new(),
@@ -75,7 +76,7 @@ fn name_of(set_name: &str) -> String {
 fn a_look_finds_that_others_were_there_and_a_comparison_says_what_is_missing() {
     for (flavour, _, _) in BOTH_FLAVOURS {
         in_fresh_namespace(move || {
-            let mut backend = alive(flavour, JumpPlace::Insert, false);
+            let mut backend = alive(flavour, JumpPosition::Insert, false);
             let names = name_of("names");
             let found = |backend: &mut Netfilter, command: &[&str], what: &str, kind: &str| {
                 run(command[0], &command[1..]);
@@ -148,7 +149,7 @@ fn a_look_finds_that_others_were_there_and_a_comparison_says_what_is_missing() {
 fn a_head_that_others_take_again_and_again_is_left_to_them_and_said() {
     for (flavour, program, _) in BOTH_FLAVOURS {
         in_fresh_namespace(move || {
-            let mut backend = alive(flavour, JumpPlace::Insert, false);
+            let mut backend = alive(flavour, JumpPosition::Insert, false);
             for _ in 0..3 {
                 run(program, &["-I", "FORWARD", "-s", "192.0.2.1", "-j", "ACCEPT"]);
                 assert_eq!(backend.reconcile(NOW).repaired.get("jump"), Some(&1));
@@ -183,8 +184,8 @@ fn a_jump_that_is_to_be_behind_others_is_and_what_they_accept_is_said() {
         in_fresh_namespace(move || {
             run(program, &["-A", "FORWARD", "-i", "br0", "-j", "ACCEPT"]);
             run(program, &["-A", "FORWARD", "-s", "192.0.2.2", "-j", "DROP"]);
-            let mut backend = backend(flavour, ByLastOctet).beside(Beside {
-                jump: JumpPlace::Append,
+            let mut backend = backend(flavour, ByLastOctet).with_coexistence(Coexistence {
+                jump: JumpPosition::Append,
                 follows_flavour: false,
                 accepted_marks: Vec::new(),
             });
@@ -215,15 +216,15 @@ fn a_jump_that_is_to_be_behind_others_is_and_what_they_accept_is_said() {
             };
             is_last("after a repair");
             drop(backend);
-            drop(alive(flavour, JumpPlace::Insert, false));
+            drop(alive(flavour, JumpPosition::Insert, false));
             let listed = rules(run(&format!("{program}-save"), &["-t", "filter"]));
             assert_eq!(
                 listed.first().map(String::as_str),
                 Some(jump),
                 "another life wants it in front"
             );
-            let mut next = backend_of(flavour).beside(Beside {
-                jump: JumpPlace::Append,
+            let mut next = backend_of(flavour).with_coexistence(Coexistence {
+                jump: JumpPosition::Append,
                 follows_flavour: false,
                 accepted_marks: Vec::new(),
             });
@@ -241,7 +242,7 @@ fn the_rules_follow_the_kubelet_into_the_other_flavour_and_leave_nothing_behind(
         (BOTH_FLAVOURS[1], BOTH_FLAVOURS[0]),
     ] {
         in_fresh_namespace(move || {
-            let mut backend = alive(here.0, JumpPlace::Insert, true);
+            let mut backend = alive(here.0, JumpPosition::Insert, true);
             let serial = |text: &str| {
                 text.lines()
                     .find(|line| line.contains("serial"))
@@ -280,7 +281,7 @@ fn an_earlier_life_in_the_other_flavour_is_taken_over_with_its_generations() {
         (BOTH_FLAVOURS[1], BOTH_FLAVOURS[0]),
     ] {
         in_fresh_namespace(move || {
-            drop(alive(here.0, JumpPlace::Insert, false));
+            drop(alive(here.0, JumpPosition::Insert, false));
             let before = filter(here.0);
             let mut next = backend_of(there.0);
             next.adopt(NOW).unwrap();
@@ -308,7 +309,7 @@ fn rules_of_others_that_write_our_marks_are_named_with_masks_that_are_free() {
         let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
         let look = || look_for_marks(marks).map_err(|found| found.to_string());
         assert_eq!(look(), Ok(()));
-        drop(alive(Flavour::Nft, JumpPlace::Insert, false));
+        drop(alive(Flavour::Nft, JumpPosition::Insert, false));
         assert_eq!(look(), Ok(()), "our own are no foreigners");
         let harmless = [
             "-t mangle -A PREROUTING -j CONNMARK --restore-mark --mask 0xffffffff",
@@ -338,7 +339,7 @@ fn rules_of_others_that_write_our_marks_are_named_with_masks_that_are_free() {
 #[test]
 fn while_the_lock_is_held_rules_wait_and_say_so_and_sets_do_not() {
     in_fresh_namespace(|| {
-        let mut backend = alive(Flavour::Legacy, JumpPlace::Insert, false);
+        let mut backend = alive(Flavour::Legacy, JumpPosition::Insert, false);
         let before = filter(Flavour::Legacy);
         let file = std::fs::File::options()
             .append(true)
@@ -439,7 +440,7 @@ fn what_others_have_keeps_its_bytes_order_and_counters_through_our_whole_life() 
             assert!(before.contains("[9:540] -A FORWARD -j DOCKER-USER"), "{before}");
             let unchanged = |when: &str| assert_eq!(foreign(program), before, "{when}");
 
-            let mut backend = alive(flavour, JumpPlace::Insert, false);
+            let mut backend = alive(flavour, JumpPosition::Insert, false);
             unchanged("after the start");
             let more = Change::new().rules(isolated("b", "10.0.0.2"));
             assert_eq!(backend.apply(&more.0, NOW).broken, None);
@@ -454,8 +455,8 @@ fn what_others_have_keeps_its_bytes_order_and_counters_through_our_whole_life() 
             unchanged("after a repair");
             drop(backend);
             unchanged("after a stop");
-            let mut next = backend_of(flavour).beside(Beside {
-                jump: JumpPlace::Append,
+            let mut next = backend_of(flavour).with_coexistence(Coexistence {
+                jump: JumpPosition::Append,
                 follows_flavour: false,
                 accepted_marks: Vec::new(),
             });
@@ -479,7 +480,7 @@ fn a_kernel_without_ipv6_is_no_fault_and_one_with_it_disabled_is_written_all_the
     for (flavour, _, program6) in BOTH_FLAVOURS {
         in_fresh_namespace(move || {
             std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap();
-            drop(alive(flavour, JumpPlace::Insert, false));
+            drop(alive(flavour, JumpPosition::Insert, false));
             let listed = || run(&format!("{program6}-save"), &["-t", "filter"]);
             assert!(
                 listed().contains("EGRET-FORWARD"),
@@ -490,7 +491,7 @@ fn a_kernel_without_ipv6_is_no_fault_and_one_with_it_disabled_is_written_all_the
             let none = None::<&str>;
             let flags = nix::mount::MsFlags::empty();
             nix::mount::mount(Some("tmpfs"), "/proc/sys/net/ipv6", Some("tmpfs"), flags, none).unwrap();
-            let backend = alive(flavour, JumpPlace::Insert, false);
+            let backend = alive(flavour, JumpPosition::Insert, false);
             assert!(!listed().contains("EGRET-FORWARD"));
             drop(backend);
             assert!(filter(flavour).contains("-j EGRET-FORWARD"), "IPv4 is enforced");

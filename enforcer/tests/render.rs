@@ -7,20 +7,22 @@ mod node_world;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use egret_enforcer::backend::netfilter::attached::{Attached, Port};
-use egret_enforcer::backend::netfilter::available::{Available, AvailableSets};
-use egret_enforcer::backend::netfilter::chains::Chains;
-use egret_enforcer::backend::netfilter::closed::Closed;
-use egret_enforcer::backend::netfilter::dispatch::{self, Exposed};
-use egret_enforcer::backend::netfilter::encapsulation;
-use egret_enforcer::backend::netfilter::ipvs::{self, Led};
+use egret_enforcer::backend::netfilter::marks::PodMarks;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Generation, Marks};
+use egret_enforcer::backend::netfilter::model::attachment::{PodAttachment, PodInterface};
+use egret_enforcer::backend::netfilter::model::available_sets::{Available, AvailableSets};
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::JumpPosition;
+use egret_enforcer::backend::netfilter::model::unknown_pods::ClosedInterfaces;
 use egret_enforcer::backend::netfilter::names::PodChains;
-use egret_enforcer::backend::netfilter::place::{JumpPlace, Put};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
-use egret_enforcer::backend::netfilter::render::{self, PodMarks, Surroundings};
-use egret_enforcer::backend::netfilter::restore::Change as Restore;
-use egret_enforcer::backend::netfilter::source_check;
+use egret_enforcer::backend::netfilter::render::chains::Chains;
+use egret_enforcer::backend::netfilter::render::dispatch::{self, Exposed};
+use egret_enforcer::backend::netfilter::render::encapsulation;
+use egret_enforcer::backend::netfilter::render::ipvs::{self, IpvsPod};
+use egret_enforcer::backend::netfilter::render::source_check;
+use egret_enforcer::backend::netfilter::render::{self, RenderContext};
+use egret_enforcer::backend::netfilter::tables::jump_position::JumpPlacement;
+use egret_enforcer::backend::netfilter::tables::restore::Change as Restore;
 use egret_enforcer::node::ENCAPSULATION_PORTS;
 use egret_kernel::Family;
 use egret_kernel::iptables::{Hook, InterfaceName, InterfacePattern};
@@ -104,8 +106,8 @@ fn sets() -> AvailableSets {
     .into()
 }
 
-fn around(family: Family, sets: &AvailableSets) -> Surroundings<'_> {
-    Surroundings {
+fn around(family: Family, sets: &AvailableSets) -> RenderContext<'_> {
+    RenderContext {
         family,
         sets,
         interfaces: &[],
@@ -113,16 +115,16 @@ fn around(family: Family, sets: &AvailableSets) -> Surroundings<'_> {
     }
 }
 
-fn text(rules: &PodRules, sets: &AvailableSets, family: Family, attached: &[Attached]) -> String {
+fn text(rules: &PodRules, sets: &AvailableSets, family: Family, attached: &[PodAttachment]) -> String {
     let mut rewrite = dispatch::shared(
         attached,
-        &Closed::default(),
+        &ClosedInterfaces::default(),
         None,
         masks(),
         DenyAction::Drop,
         family,
     );
-    rewrite.extend(guards(attached, &Closed::default(), family));
+    rewrite.extend(guards(attached, &ClosedInterfaces::default(), family));
     rewrite.extend(render::pod(rules, marks(5), around(family, sets)));
     let jumps = [
         (Hook::Prerouting, put(0)),
@@ -139,21 +141,21 @@ fn text(rules: &PodRules, sets: &AvailableSets, family: Family, attached: &[Atta
 }
 
 /// What is checked of each pod whatever its rules say.
-fn guards(attached: &[Attached], closed: &Closed, family: Family) -> Chains {
+fn guards(attached: &[PodAttachment], closed: &ClosedInterfaces, family: Family) -> Chains {
     let mut chains = source_check::chains(attached, closed, None, family);
     let ports = ENCAPSULATION_PORTS.into();
     chains.insert("EGRET-ENCAP".to_owned(), encapsulation::chain(&ports, family));
     chains
 }
 
-fn put(copies: usize) -> Put {
-    let place = JumpPlace::Insert;
-    Put { copies, place }
+fn put(copies: usize) -> JumpPlacement {
+    let place = JumpPosition::Insert;
+    JumpPlacement { copies, place }
 }
 
-fn attached(rules: &PodRules, port: fn(InterfaceName) -> Port) -> Vec<Attached> {
+fn attached(rules: &PodRules, port: fn(InterfaceName) -> PodInterface) -> Vec<PodAttachment> {
     let interfaces = vec![port(InterfaceName::new("veth1").unwrap())];
-    vec![Attached {
+    vec![PodAttachment {
         chains: PodChains::of(&rules.pod),
         interfaces,
         addresses: rules.addresses.clone(),
@@ -186,7 +188,7 @@ fn what_many_rules_ask_of_ports_is_asked_once() {
     ];
     let tiers = vec![tier(Tier::NetworkPolicy, rules, DefaultAction::Deny)];
     let rules = pod("web", &["10.0.0.1"], tiers, vec![]);
-    let text = text(&rules, &sets(), Family::V4, &attached(&rules, Port::Own));
+    let text = text(&rules, &sets(), Family::V4, &attached(&rules, PodInterface::Own));
     assert_golden("ports-4.rules", &text);
 }
 
@@ -213,7 +215,7 @@ fn ports_that_denials_in_a_row_ask_for_are_asked_once_for_all_pods() {
     let tiers = vec![tier(Tier::ClusterEgressFirewall, rules, DefaultAction::NextTier)];
     let of = |name: &str, own: &str| {
         let rules = pod(name, &[own], tiers.clone(), vec![]);
-        text(&rules, &sets(), Family::V4, &attached(&rules, Port::Own))
+        text(&rules, &sets(), Family::V4, &attached(&rules, PodInterface::Own))
     };
     let (one, other) = (of("web", "10.0.0.1"), of("db", "10.0.0.2"));
     assert_golden("alike-4.rules", &one);
@@ -231,7 +233,10 @@ fn every_kind_of_rule_in_every_tier_in_both_families() {
         (Family::V4, "everything-4.rules"),
         (Family::V6, "everything-6.rules"),
     ] {
-        assert_golden(name, &text(&rules, &sets(), family, &attached(&rules, Port::Own)));
+        assert_golden(
+            name,
+            &text(&rules, &sets(), family, &attached(&rules, PodInterface::Own)),
+        );
     }
 }
 
@@ -259,7 +264,7 @@ fn a_pod_without_policies_is_allowed_and_counted() {
     let rules = pod("plain", &["10.0.0.2"], Vec::new(), Vec::new());
     assert_golden(
         "plain-4.rules",
-        &text(&rules, &sets(), Family::V4, &attached(&rules, Port::Own)),
+        &text(&rules, &sets(), Family::V4, &attached(&rules, PodInterface::Own)),
     );
 }
 
@@ -272,7 +277,7 @@ fn what_is_in_audit_is_asked_before_the_flow_is_marked() {
     rules.audit.ingress = audited.ingress;
     assert_golden(
         "audit-4.rules",
-        &text(&rules, &sets(), Family::V4, &attached(&rules, Port::Own)),
+        &text(&rules, &sets(), Family::V4, &attached(&rules, PodInterface::Own)),
     );
 }
 
@@ -281,7 +286,12 @@ fn on_a_shared_interface_the_address_is_asked_as_well() {
     let rules = pod("plain", &["10.0.0.2", "fd00::2"], Vec::new(), Vec::new());
     assert_golden(
         "bridge-6.rules",
-        &text(&rules, &sets(), Family::V6, &attached(&rules, Port::Shared)),
+        &text(
+            &rules,
+            &sets(),
+            Family::V6,
+            &attached(&rules, PodInterface::Shared),
+        ),
     );
 }
 
@@ -289,12 +299,12 @@ fn on_a_shared_interface_the_address_is_asked_as_well() {
 #[test]
 fn behind_a_port_that_is_known_the_address_is_not_asked() {
     let rules = pod("plain", &["10.0.0.2", "fd00::2"], Vec::new(), Vec::new());
-    let attached = attached(&rules, |bridge| Port::Of {
+    let attached = attached(&rules, |bridge| PodInterface::BridgePort {
         bridge,
         port: InterfaceName::new("veth7").unwrap(),
     });
     let of_the_bridge = |family| {
-        let closed = Closed::default();
+        let closed = ClosedInterfaces::default();
         let chains = dispatch::shared(&attached, &closed, None, masks(), DenyAction::Drop, family);
         let lines = chains
             .values()
@@ -315,7 +325,7 @@ fn behind_a_port_that_is_known_the_address_is_not_asked() {
     );
     let v6 = dispatch::shared(
         &attached,
-        &Closed::default(),
+        &ClosedInterfaces::default(),
         None,
         masks(),
         DenyAction::Drop,
@@ -330,14 +340,16 @@ fn behind_a_port_that_is_known_the_address_is_not_asked() {
 fn what_is_no_known_pods_is_closed_behind_the_known_ones() {
     let rules = pod("plain", &["10.0.0.2", "fd00::2"], Vec::new(), Vec::new());
     let refused = pod("refused", &["10.0.0.3", "fd00::3"], Vec::new(), Vec::new());
-    let closed = Closed {
-        pods: attached(&refused, |_| Port::Own(InterfaceName::new("other7").unwrap())),
-        spared: vec![InterfaceName::new("veth-up").unwrap()],
+    let closed = ClosedInterfaces {
+        pods: attached(&refused, |_| {
+            PodInterface::Own(InterfaceName::new("other7").unwrap())
+        }),
+        excluded: vec![InterfaceName::new("veth-up").unwrap()],
         interfaces: ["veth+", "cni0"]
             .map(|pattern| InterfacePattern::new(pattern).unwrap())
             .to_vec(),
     };
-    let shared = |name| Port::Shared(name);
+    let shared = |name| PodInterface::Shared(name);
     for (family, name) in [(Family::V4, "unknown-4.rules"), (Family::V6, "unknown-6.rules")] {
         let attached = attached(&rules, shared);
         let mut rewrite = dispatch::shared(&attached, &closed, None, masks(), DenyAction::Drop, family);
@@ -355,7 +367,12 @@ fn rules_over_a_set_that_is_not_there_close() {
     let rules = everything();
     assert_golden(
         "closed-4.rules",
-        &text(&rules, &BTreeMap::new(), Family::V4, &attached(&rules, Port::Own)),
+        &text(
+            &rules,
+            &BTreeMap::new(),
+            Family::V4,
+            &attached(&rules, PodInterface::Own),
+        ),
     );
 }
 
@@ -437,7 +454,7 @@ fn a_pod_that_a_service_leads_back_is_known_by_both_addresses_and_where_it_comes
     );
     let (known, interfaces) = (sets(), [InterfaceName::new("veth7").unwrap()]);
     for (family, own) in [(Family::V4, "10.0.0.1/32"), (Family::V6, "fd00::1/128")] {
-        let around = Surroundings {
+        let around = RenderContext {
             interfaces: &interfaces,
             tells: false,
             ..around(family, &known)
@@ -459,7 +476,7 @@ fn a_pod_that_a_service_leads_back_is_known_by_both_addresses_and_where_it_comes
         let elsewhere = render::pod(
             &rules,
             marks(5),
-            Surroundings {
+            RenderContext {
                 interfaces: &[],
                 tells: false,
                 ..around
@@ -507,16 +524,16 @@ fn text_for_clients_outside(family: Family, by_ipvs: bool) -> String {
         by_ipvs,
     };
     let known = sets();
-    let around = Surroundings {
+    let around = RenderContext {
         family,
         sets: &known,
         interfaces: &[],
         tells: false,
     };
-    let attached = attached(&rules, Port::Own);
+    let attached = attached(&rules, PodInterface::Own);
     let mut rewrite = dispatch::shared(
         &attached,
-        &Closed::default(),
+        &ClosedInterfaces::default(),
         Some(exposed),
         masks(),
         DenyAction::Drop,
@@ -578,7 +595,7 @@ fn what_ipvs_leads_on_is_judged_behind_it_as_well() {
     );
     let free = pod("free", &["10.0.0.4", "fd00::4"], Vec::new(), Vec::new());
     let bridged = pod("bridged", &["10.0.0.5", "fd00::5"], vec![isolated()], Vec::new());
-    let at = |rules: &PodRules, interface: Port| Attached {
+    let at = |rules: &PodRules, interface: PodInterface| PodAttachment {
         chains: PodChains::of(&rules.pod),
         interfaces: vec![interface],
         addresses: rules.addresses.clone(),
@@ -586,20 +603,20 @@ fn what_ipvs_leads_on_is_judged_behind_it_as_well() {
     let name = |name: &str| InterfaceName::new(name).unwrap();
     let everything = everything();
     let pods = [
-        (&everything, at(&everything, Port::Own(name("veth1")))),
-        (&alone, at(&alone, Port::Own(name("veth2")))),
-        (&free, at(&free, Port::Own(name("veth4")))),
-        (&bridged, at(&bridged, Port::Shared(name("cni0")))),
+        (&everything, at(&everything, PodInterface::Own(name("veth1")))),
+        (&alone, at(&alone, PodInterface::Own(name("veth2")))),
+        (&free, at(&free, PodInterface::Own(name("veth4")))),
+        (&bridged, at(&bridged, PodInterface::Shared(name("cni0")))),
     ];
     let known = sets();
     for (family, name) in [(Family::V4, "ipvs-4.rules"), (Family::V6, "ipvs-6.rules")] {
-        let attached: Vec<Attached> = pods.iter().map(|(_, attached)| attached.clone()).collect();
-        let led: Vec<Led> = pods.iter().map(|(rules, at)| Led::of(at, rules)).collect();
+        let attached: Vec<PodAttachment> = pods.iter().map(|(_, attached)| attached.clone()).collect();
+        let led: Vec<IpvsPod> = pods.iter().map(|(rules, at)| IpvsPod::of(at, rules)).collect();
         let exposed = Exposed {
             unmarked: masks().unmarked(Direction::Egress),
             by_ipvs: true,
         };
-        let closed = Closed::default();
+        let closed = ClosedInterfaces::default();
         let mut rewrite = dispatch::shared(
             &attached,
             &closed,

@@ -637,7 +637,7 @@ fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 fn is_in_doubt() -> bool {
-    run("ipset", &["list", "-name"]).contains(names::doubt().as_str())
+    run("ipset", &["list", "-name"]).contains(names::inquiry_marker().as_str())
 }
 
 /// A queue for packets (`NFQNL_MSG_CONFIG`, `NFQNL_CFG_CMD_BIND` of linux/netfilter/nfnetlink_queue.h), as long as this lives.
@@ -730,7 +730,7 @@ fn state_of(direction: Direction, from: &str, to: &str) -> State {
         State::Unmarked
     } else if marks.revoked(direction).is_in(flow.mark) {
         State::Revoked
-    } else if marks.left(direction).is_in(flow.mark) {
+    } else if marks.gone(direction).is_in(flow.mark) {
         State::Left
     } else {
         State::Allowed

@@ -89,6 +89,11 @@ const WORDS: &[(&str, &[&str], &str)] = &[
         &["egret_kernel::iptables", "egret_kernel::ipset"],
         "what answers writes no rules: node_cache does",
     ),
+    (
+        "enforcer/src/node",
+        &["crate::backend"],
+        "what is read of the node's links knows no backend",
+    ),
 ];
 
 /// Folder; its rooms with the rooms that each may use beside itself. A room is a module of the crate's root, or one below it
@@ -178,6 +183,57 @@ const DNSD_ROOMS: Rooms = &[
         ],
     ),
     ("command", &["config"]),
+];
+
+/// The folder of the netfilter backend.
+const NETFILTER: &str = "enforcer/src/backend/netfilter";
+
+/// The rooms of `NETFILTER` in order: each is a module (a file, a folder or both) with the rooms that it may use. These stand
+/// before it, so there are no circles. A module without a row is an error, and so is a row without a module.
+const NETFILTER_ROOMS: Rooms = &[
+    ("names", &[]),
+    ("marks", &["names"]),
+    ("model", &["names", "marks"]),
+    ("denials", &["names"]),
+    ("drift", &[]),
+    ("render", &["names", "marks", "model", "denials"]),
+    ("sets", &["names", "model", "drift"]),
+    (
+        "tables",
+        &["names", "marks", "model", "denials", "drift", "render"],
+    ),
+    ("bridges", &["names", "render"]),
+    ("pod_netns", &["model", "render", "sets", "tables"]),
+    ("cleanup", &["names", "tables", "bridges", "pod_netns"]),
+    (
+        "compile",
+        &[
+            "names", "marks", "model", "denials", "render", "sets", "tables", "bridges",
+        ],
+    ),
+    ("connections", &["names", "marks", "model", "sets"]),
+    (
+        "monitor",
+        &["names", "marks", "model", "sets", "tables", "pod_netns"],
+    ),
+    (
+        "driver",
+        &[
+            "names",
+            "marks",
+            "model",
+            "denials",
+            "drift",
+            "sets",
+            "tables",
+            "bridges",
+            "pod_netns",
+            "cleanup",
+            "compile",
+            "connections",
+            "monitor",
+        ],
+    ),
 ];
 
 /// The most lines of a source file, unless it says why it is longer.
@@ -375,6 +431,160 @@ fn crate_paths(text: &str) -> Vec<String> {
         }
     }
     paths
+}
+
+/// The modules that lead to a file, from the root of its crate.
+fn module_of(file: &Path) -> Vec<String> {
+    let names = file.iter().map(|name| name.to_str().unwrap());
+    let behind_src = names.skip_while(|name| *name != "src").skip(1);
+    let mut module: Vec<String> = behind_src
+        .map(|name| name.trim_end_matches(".rs").to_owned())
+        .collect();
+    if module
+        .last()
+        .is_some_and(|last| ["lib", "main", "mod"].contains(&last.as_str()))
+    {
+        module.pop();
+    }
+    module
+}
+
+/// The code of a file without comments and strings, so that what they say is no path.
+fn code_of(text: &str) -> String {
+    let mut code = String::new();
+    for line in text.lines() {
+        let mut in_string = false;
+        let mut letters = line.chars().peekable();
+        while let Some(letter) = letters.next() {
+            match letter {
+                '/' if !in_string && letters.peek() == Some(&'/') => break,
+                '\\' if in_string => drop(letters.next()),
+                '"' => in_string = !in_string,
+                letter if !in_string => code.push(letter),
+                _ => {}
+            }
+        }
+        code.push('\n');
+    }
+    code
+}
+
+/// The paths that code says, with the trees of `use` expanded: `a::{b, c::d}` is `a::b` and `a::c::d`.
+fn paths_of(code: &str) -> Vec<Vec<String>> {
+    let (mut paths, mut path, mut outer) = (Vec::new(), Vec::<String>::new(), Vec::new());
+    let mut word = String::new();
+    let mut letters = code.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if letter.is_alphanumeric() || letter == '_' {
+            word.push(letter);
+            continue;
+        }
+        if !word.is_empty() {
+            path.push(std::mem::take(&mut word));
+        }
+        match (letter, letters.peek()) {
+            (':', Some(':')) => {
+                letters.next();
+                // The tree behind `a::{`.
+                if letters.peek() == Some(&'{') {
+                    letters.next();
+                    outer.push(path.clone());
+                }
+                continue;
+            }
+            ('}', _) => {
+                paths.push(std::mem::take(&mut path));
+                outer.pop();
+            }
+            _ => paths.push(std::mem::take(&mut path)),
+        }
+        // Any other brace is no tree, but has its end.
+        if letter == '{' {
+            outer.push(Vec::new());
+        }
+        path = outer.last().cloned().unwrap_or_default();
+    }
+    paths
+}
+
+/// A path from the root of the crate; none where it begins elsewhere.
+fn resolved(path: &[String], module: &[String]) -> Option<Vec<String>> {
+    let supers = path.iter().take_while(|name| *name == "super").count();
+    match path.first()?.as_str() {
+        "crate" => Some(path[1..].to_vec()),
+        "super" => {
+            let above = module.len().checked_sub(supers)?;
+            Some([&module[..above], &path[supers..]].concat())
+        }
+        _ => None,
+    }
+}
+
+/// The rooms of a folder that the code of a file uses.
+fn rooms_used(text: &str, module: &[String], folder: &[String]) -> BTreeSet<String> {
+    let code = code_of(text);
+    let mut parts = code.splitn(2, "\nmod tests {");
+    let inner = [module, &["tests".to_owned()]].concat();
+    let modules = [module, inner.as_slice()];
+    let mut used = BTreeSet::new();
+    for (part, module) in parts.by_ref().zip(modules) {
+        for path in paths_of(part) {
+            let Some(path) = resolved(&path, module) else {
+                continue;
+            };
+            let behind = path.strip_prefix(folder).and_then(|behind| behind.first());
+            used.extend(behind.cloned());
+        }
+    }
+    used
+}
+
+fn strings(folder: &str) -> Vec<String> {
+    module_of(Path::new(folder))
+}
+
+#[test]
+fn netfilter_rooms_use_only_earlier_rooms_of_their_row() {
+    let (folder, rooms) = (NETFILTER, NETFILTER_ROOMS);
+    let mut before = BTreeSet::new();
+    for (room, uses) in rooms {
+        let later: Vec<_> = uses.iter().filter(|used| !before.contains(*used)).collect();
+        assert!(later.is_empty(), "{folder}: {room} comes before {later:?}");
+        before.insert(*room);
+    }
+    let base = strings(folder);
+    let (mut found, mut crossed) = (BTreeSet::new(), Vec::new());
+    for file in source_files(&root().join(folder)) {
+        let module = module_of(&file);
+        let Some(room) = module.get(base.len()) else {
+            continue;
+        };
+        found.insert(room.clone());
+        let row = rooms.iter().find(|(name, _)| name == room);
+        let (_, allowed) = row.unwrap_or_else(|| panic!("{folder} has no row for {room}"));
+        let text = std::fs::read_to_string(&file).unwrap();
+        let used = rooms_used(&text, &module, &base);
+        let others = used
+            .iter()
+            .filter(|used| *used != room && !allowed.contains(&used.as_str()));
+        crossed.extend(others.map(|used| format!("{} uses {used}", file.display())));
+    }
+    assert!(crossed.is_empty(), "against the rows: {crossed:#?}");
+    let missing: Vec<_> = before.iter().filter(|room| !found.contains(**room)).collect();
+    assert!(
+        missing.is_empty(),
+        "{folder} has rows for {missing:?}, and no such modules"
+    );
+}
+
+#[test]
+fn paths_are_found_in_trees_and_in_code() {
+    let text = "use crate::a::{b, c::{self, D}};\nuse super::e::F; // crate::no::x\nfn f() { crate::a::g::h(\"crate::no::y\") }\n\
+                #[cfg(test)]\nmod tests {\n    use super::super::i::J;\n    use super::*;\n}\n";
+    let module = ["a", "k"].map(str::to_owned);
+    let used = rooms_used(text, &module, &["a".to_owned()]);
+    let expected = ["b", "c", "e", "g", "i", "k"].map(str::to_owned);
+    assert_eq!(used, BTreeSet::from(expected));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use egret_benches::big::change::{self, Change};
-use egret_enforcer::backend::netfilter::Written;
+use egret_enforcer::backend::netfilter::WriteStats;
 use egret_kernel::iptables::Flavour;
 use egret_policies::rules::Batch;
 
@@ -90,7 +90,7 @@ struct Taken {
     in_force: Vec<Duration>,
     cpu: Duration,
     programs: Duration,
-    written: Written,
+    written: WriteStats,
 }
 
 fn one(node: &mut Node, change: &mut Change, rounds: usize) -> anyhow::Result<()> {

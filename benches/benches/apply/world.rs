@@ -6,9 +6,9 @@ use std::process::Command;
 use anyhow::Context as _;
 use egret_benches::big::Elsewhere;
 use egret_benches::{START, compiler};
-use egret_enforcer::backend::netfilter::denials::Telling;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::NflogSettings;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_enforcer::node::{Locate, Location};
@@ -59,14 +59,14 @@ impl Node {
             flavour,
             marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).expect("the default masks do not overlap"),
             deny: DenyAction::Drop,
-            telling: Some(Telling {
+            telling: Some(NflogSettings {
                 group: 100,
                 per_second: 10,
             }),
         };
-        let mut backend = Netfilter::open(settings, Box::new(ByAddress))?.making_room();
+        let mut backend = Netfilter::open(settings, Box::new(ByAddress))?.with_preallocation();
         if std::env::var_os("EGRET_BENCH_EACH_ALONE").is_some() {
-            backend = backend.with_each_rule_alone();
+            backend = backend.without_merged_sets();
         }
         backend.adopt(START)?;
         Ok(Self {

@@ -15,8 +15,8 @@ use super::value::{
 };
 use crate::backend::netfilter::bridges::BridgeNetfilter;
 use crate::backend::netfilter::marks::MarkMask;
-use crate::backend::netfilter::place::JumpPlace;
-use crate::backend::netfilter::refusal::DenyAction;
+use crate::backend::netfilter::model::settings::DenyAction;
+use crate::backend::netfilter::model::settings::JumpPosition;
 use crate::events::sink::Destination;
 
 /// Makes the kernel of a node agree with the network policies that concern its pods.
@@ -139,7 +139,7 @@ pub struct Options {
     /// Where our jumps are in FORWARD and INPUT: insert, in front of the rules of others, or append, behind them
     /// [default: insert]
     #[arg(long, value_name = "PLACE")]
-    pub jump: Option<JumpPlace>,
+    pub jump: Option<JumpPosition>,
     /// The interval at which the kernel is compared and repaired; 0s for never, also not after changes by others
     /// [default: 60s]
     #[arg(long, value_name = "SPAN")]

@@ -4,10 +4,10 @@ use anyhow::Context;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
-use egret_enforcer::backend::netfilter::denials::Denials;
+use egret_enforcer::backend::netfilter::denials::DenialRegistry;
 use egret_enforcer::backend::netfilter::names::is_own_chain;
-use egret_enforcer::backend::netfilter::neighbours::{ForeignMarks, look_for_marks};
-use egret_enforcer::backend::netfilter::{Beside, Netfilter, Settings};
+use egret_enforcer::backend::netfilter::tables::foreign_rules::{ForeignMarks, look_for_marks};
+use egret_enforcer::backend::netfilter::{Coexistence, Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
 use egret_enforcer::config::{BackendKind, Config, StartupConfig};
 use egret_enforcer::events::sink::Destination;
@@ -15,13 +15,13 @@ use egret_enforcer::node::Node;
 use egret_kernel::iptables::Flavour;
 use egret_shared::switch::{Switch, is_off};
 
-pub(super) fn open(config: &Config, denials: &Denials) -> anyhow::Result<Box<dyn Backend>> {
+pub(super) fn open(config: &Config, denials: &DenialRegistry) -> anyhow::Result<Box<dyn Backend>> {
     let startup = &config.startup;
     Ok(match startup.backend {
         BackendKind::Netfilter => {
             let netfilter = open_netfilter(startup, denials)?;
             Box::new(match config.rule_metrics > 0 {
-                true => netfilter.with_each_rule_alone(),
+                true => netfilter.without_merged_sets(),
                 false => netfilter,
             })
         }
@@ -39,7 +39,7 @@ pub(super) fn open(config: &Config, denials: &Denials) -> anyhow::Result<Box<dyn
     })
 }
 
-fn open_netfilter(startup: &StartupConfig, denials: &Denials) -> anyhow::Result<Netfilter> {
+fn open_netfilter(startup: &StartupConfig, denials: &DenialRegistry) -> anyhow::Result<Netfilter> {
     let flavour = choose_flavour(startup.flavour)?;
     let node = Node::open().context("the routing table cannot be asked")?;
     let logs_denied = startup.events.to != Destination::Off && !is_off(Switch::TellDenied);
@@ -52,14 +52,14 @@ fn open_netfilter(startup: &StartupConfig, denials: &Denials) -> anyhow::Result<
     let beside = check_foreign_marks(startup)?;
     Ok(Netfilter::open(settings, Box::new(node))?
         .with_unknown_pods(startup.unknown.clone())
-        .beside(beside)
+        .with_coexistence(beside)
         .with_bridges(startup.bridges)
-        .making_room()
+        .with_preallocation()
         .telling(denials.clone()))
 }
 
 /// Fails when rules of others write our bits of the connection mark, unless the configuration allows it.
-fn check_foreign_marks(startup: &StartupConfig) -> anyhow::Result<Beside> {
+fn check_foreign_marks(startup: &StartupConfig) -> anyhow::Result<Coexistence> {
     let foreign = look_for_marks(startup.marks).err();
     if let Some(foreign) = &foreign {
         if !startup.allow_foreign_marks {
@@ -67,7 +67,7 @@ fn check_foreign_marks(startup: &StartupConfig) -> anyhow::Result<Beside> {
         }
         tracing::warn!("{foreign}");
     }
-    Ok(Beside {
+    Ok(Coexistence {
         jump: startup.jump,
         follows_flavour: startup.flavour.is_none(),
         accepted_marks: foreign.map(ForeignMarks::into_rules).unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use egret_enforcer::address_report::{AddressReporter, NodeAddresses};
-use egret_enforcer::backend::netfilter::change_monitor::ChangeMonitor;
+use egret_enforcer::backend::netfilter::monitor::ruleset_events::ChangeMonitor;
 use egret_enforcer::config::StartupConfig;
 use egret_enforcer::engine::Input;
 use egret_enforcer::node::link_monitor::NetworkMonitor;

@@ -4,7 +4,7 @@ use egret_kernel::nflog::LoggedPacket;
 use egret_policies::rules::Direction;
 
 use super::packet::Packet;
-use crate::backend::netfilter::denials::{Cause, Denial, Denials};
+use crate::backend::netfilter::denials::{Cause, Denial, DenialRegistry};
 use crate::engine::{JudgedBy, PacketEnd, PacketEnds};
 
 /// A denied packet.
@@ -23,7 +23,7 @@ impl DeniedPacket {
     #[must_use]
     pub fn read(
         logged: &LoggedPacket,
-        denials: &Denials,
+        denials: &DenialRegistry,
         name_of: &mut impl FnMut(u32) -> Option<String>,
     ) -> Option<Self> {
         let denial = denials.find(&logged.prefix)?;

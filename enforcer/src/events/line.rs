@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::denied::DeniedPacket;
 use super::packet::{Inner, protocol_word};
 use super::window::Summary;
-use crate::backend::netfilter::denials::{Cause, Denial, Outcome, Said};
+use crate::backend::netfilter::denials::{Cause, Denial, Outcome, RuleRef};
 use crate::engine::Endpoints;
 
 /// The line of a denied packet, without its end.
@@ -241,7 +241,7 @@ impl<'a> Why<'a> {
         Self {
             reason: denial.cause.word(),
             direction: denial.direction.word(),
-            tier: said.map(|said: &Said| said.tier.word()),
+            tier: said.map(|said: &RuleRef| said.tier.word()),
             policy: said.map(|said| said.policy.as_ref()),
             rule: said.map(|said| said.rule),
         }

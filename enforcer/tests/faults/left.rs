@@ -91,7 +91,7 @@ const EDITS: &[Edit] = &[
     },
     Edit {
         name: "a place that a life kept until its first batch",
-        make: |_| drop(run("ipset", &["create", &names::room(7), "hash:ip"])),
+        make: |_| drop(run("ipset", &["create", &names::preallocated(7), "hash:ip"])),
         repaired: &[],
         written: &[Written::Set],
     },

@@ -3,7 +3,8 @@
 use std::cell::Cell;
 
 use egret_enforcer::backend::Backend;
-use egret_enforcer::backend::netfilter::{MOST_MEMBERS, Netfilter, NftWriter, cleanup, names};
+use egret_enforcer::backend::netfilter::cleanup;
+use egret_enforcer::backend::netfilter::{MOST_MEMBERS, Netfilter, NftWriter, names};
 use egret_kernel::Family;
 use egret_kernel::fault_points::{Plan, Planned};
 use egret_kernel::iptables::Flavour;

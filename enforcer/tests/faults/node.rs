@@ -242,7 +242,7 @@ impl Node {
         for set in IpSets::open().unwrap().list("").unwrap() {
             let line = described(&set);
             let (ours, theirs) = (&mut held.ours, &mut held.theirs);
-            if names::is_own_set(&set.name) || names::is_passing(&set.name) {
+            if names::is_own_set(&set.name) || names::is_temporary(&set.name) {
                 ours
             } else {
                 theirs

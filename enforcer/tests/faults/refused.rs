@@ -546,7 +546,7 @@ fn own_sets(node: &Node) -> Vec<String> {
     let mut names: Vec<String> = names
         .map(|line| line.split(' ').next().unwrap().to_owned())
         .collect();
-    names.retain(|name| *name != names::doubt().as_str());
+    names.retain(|name| *name != names::inquiry_marker().as_str());
     names.sort();
     names
 }

@@ -56,7 +56,7 @@ fn a_life_that_ends_before_its_first_batch_leaves_nothing() {
 fn what_a_killed_life_leaves_of_it_is_not_taken_for_its_rules() {
     on_a_node(|node, batch| {
         for number in [0, 63, 4711] {
-            run("ipset", &["create", &names::room(number), "hash:ip"]);
+            run("ipset", &["create", &names::preallocated(number), "hash:ip"]);
         }
         let mut backend = node.backend();
         backend.adopt(NOW).unwrap();
@@ -71,7 +71,7 @@ fn where_an_earlier_life_left_its_sets_they_have_their_places() {
     on_a_node(|node, batch| {
         drop(node.start(batch));
         let planned = Planned::here(Plan::Nothing);
-        let mut backend = node.backend().making_room();
+        let mut backend = node.backend().with_preallocation();
         backend.adopt(NOW).unwrap();
         hold_settled(&backend.apply(batch, NOW));
         let taken = planned.taken();
@@ -89,7 +89,7 @@ fn no_memory_for_places_keeps_nothing_from_being_in_force() {
     }
     on_a_node(|node, batch| {
         let planned = Planned::here(Plan::Refuse(is_tenth));
-        let mut backend = node.backend().making_room();
+        let mut backend = node.backend().with_preallocation();
         backend.adopt(NOW).unwrap();
         hold_within(|| planned.has_ended());
         hold_settled(&backend.apply(batch, NOW));
@@ -110,7 +110,7 @@ fn on_a_node(test: fn(&Node, &Batch)) {
 
 /// A life that has made some.
 fn making_room(node: &Node) -> Netfilter {
-    let mut backend = node.backend().making_room();
+    let mut backend = node.backend().with_preallocation();
     backend.adopt(NOW).unwrap();
     hold_within(|| rooms() >= SOME);
     backend
@@ -125,7 +125,7 @@ fn hold_within(is_so: impl Fn() -> bool) {
 }
 
 fn rooms() -> usize {
-    all().iter().filter(|name| names::is_room(name)).count()
+    all().iter().filter(|name| names::is_preallocated(name)).count()
 }
 
 /// As they stand in the kernel's list.

@@ -36,7 +36,7 @@ fn a_set_that_outgrows_its_table_gets_one_sixteen_times_as_large_and_keeps_lifet
         assert_eq!(node.ask(&probes()), [true, true, true, false]);
         tell(&mut backend, 600..4_500);
         assert_eq!((held().hashsize, held().entries.len()), (32_768, 4_500));
-        assert!(!all().iter().any(|name| names::is_passing(name)), "{:?}", all());
+        assert!(!all().iter().any(|name| names::is_temporary(name)), "{:?}", all());
         // With rules that were written meanwhile, too: they name the set by its number.
         hold_settled(&backend.reconcile(NOW));
         assert_eq!(node.ask(&probes()), [true, true, true, false]);
@@ -77,7 +77,7 @@ fn whatever_the_kernel_refuses_the_set_has_all_members() {
             drop(backend);
             let (_next, standing) = node.start(&nobody_told());
             hold_settled(&standing);
-            assert!(!all().iter().any(|name| names::is_passing(name)), "{:?}", all());
+            assert!(!all().iter().any(|name| names::is_temporary(name)), "{:?}", all());
             assert_eq!(held().entries.len(), 1_200);
         });
     }
@@ -88,7 +88,7 @@ fn refusing<const PLACE: usize>(taken: &Taken) -> Option<Errno> {
     let words = ["cannot create", "cannot add", "cannot swap", "cannot destroy"][PLACE];
     let is_made = ["cannot create", "cannot swap"].contains(&words) || taken.what.contains("-wider");
     // What is not there is not taken away.
-    let is_first = words == "cannot destroy" && !all().iter().any(|name| names::is_passing(name));
+    let is_first = words == "cannot destroy" && !all().iter().any(|name| names::is_temporary(name));
     (taken.what.starts_with(words) && is_made && !is_first).then_some(Errno::ENOMEM)
 }
 
@@ -109,7 +109,7 @@ fn whenever_a_life_ends_the_set_has_what_it_had() {
             tell(&mut next, 500..600);
             assert_eq!(held().entries.len(), 600, "after {steps} steps");
             assert_eq!(node.ask(&probes()), [true, true, true, false]);
-            assert!(!all().iter().any(|name| names::is_passing(name)), "{:?}", all());
+            assert!(!all().iter().any(|name| names::is_temporary(name)), "{:?}", all());
             egret_enforcer::backend::netfilter::cleanup::remove(node.flavour).unwrap();
             if is_whole {
                 assert!(steps > 5, "remove, create, fill, swap, remove, add");

@@ -9,9 +9,9 @@ use std::os::fd::AsFd;
 use std::panic::resume_unwind;
 use std::process::Command;
 
-use egret_enforcer::backend::netfilter::denials::{Denial, Denials};
+use egret_enforcer::backend::netfilter::denials::{Denial, DenialRegistry};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::refusal::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::DenyAction;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
 use egret_enforcer::backend::{Backend, Decider, VerdictKey};
 use egret_enforcer::node::{Locate, Location};
@@ -155,7 +155,7 @@ impl Locate for ThisHost {
 }
 
 /// What the kernel tells next of packets that were denied, or would be.
-pub(crate) fn told(listener: &mut Listener, denials: &Denials) -> Vec<Denial> {
+pub(crate) fn told(listener: &mut Listener, denials: &DenialRegistry) -> Vec<Denial> {
     let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
     poll(&mut waits, PollTimeout::from(3000_u16)).unwrap();
     let packets = listener.read().unwrap().packets;

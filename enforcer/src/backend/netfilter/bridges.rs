@@ -1,11 +1,12 @@
-//! Bridges that pods are on. What goes from port to port of one is judged only where `br_netfilter` hands it to iptables;
-//! and only there is the port known by which a packet came, so only there a pod cannot use its neighbour's address.
+//! br_netfilter for bridges that pods are on. Packets from port to port of a bridge pass iptables only where
+//! `br_netfilter` hands them over. Only there is the ingress port known, so only there a pod cannot use its
+//! neighbour's address.
 //!
 //! It is turned on for single bridges, not for the whole node, and only where that is wished for: rules of others are then
 //! asked about these packets as well. Which bridges were turned on stands in a chain that nothing jumps to, written before
 //! they are, so that `enforcer cleanup` finds them after any crash.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use egret_kernel::Family;
 use egret_kernel::bridges::{BridgeNfCalls, Bridges};
@@ -14,9 +15,9 @@ use egret_kernel::links::Links;
 use egret_shared::switch::{Switch, is_off};
 use serde::{Deserialize, Serialize};
 
-use super::chains::Chains;
-use super::{Netfilter, names};
 use crate::backend::bypass::{Bypass, BypassKind};
+use crate::backend::netfilter::names;
+use crate::backend::netfilter::render::chains::Chains;
 
 /// What is done about bridges whose ports iptables does not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -30,27 +31,86 @@ pub enum BridgeNetfilter {
 
 /// What was turned on, by family.
 #[derive(Debug)]
-pub(super) struct TurnedOn {
-    wish: BridgeNetfilter,
+pub(crate) struct EnabledBridges {
+    mode: BridgeNetfilter,
     bridges: BTreeSet<(Family, InterfaceName)>,
 }
 
-impl TurnedOn {
-    pub(super) fn as_wished(wish: BridgeNetfilter) -> Self {
+impl EnabledBridges {
+    pub(crate) fn new(mode: BridgeNetfilter) -> Self {
         Self {
-            wish,
+            mode,
             bridges: BTreeSet::new(),
         }
     }
 
+    pub(crate) const fn is_enabled(&self) -> bool {
+        matches!(self.mode, BridgeNetfilter::Enable)
+    }
+
+    /// Of these bridges, those to turn on, by family.
+    pub(crate) fn to_turn_on(&self, bridges: &BTreeSet<InterfaceName>) -> BTreeSet<(Family, InterfaceName)> {
+        if !self.is_enabled() || !Bridges::can_call() || is_off(Switch::JudgeBridges) {
+            return BTreeSet::new();
+        }
+        let off = bridges.iter().flat_map(|bridge| {
+            let calls = calls_of(bridge);
+            let off = Family::ALL.into_iter().filter(move |family| !calls.of(*family));
+            off.map(|family| (family, bridge.clone()))
+        });
+        off.collect()
+    }
+
+    /// Takes note of bridges that are about to be turned on.
+    pub(crate) fn record(&mut self, bridges: &BTreeSet<(Family, InterfaceName)>) {
+        self.bridges.extend(bridges.iter().cloned());
+    }
+
+    /// Turns off what was turned on; says whether there was any.
+    ///
+    /// # Errors
+    /// What could not be turned off, in words.
+    pub(crate) fn turn_off(&mut self) -> Result<bool, String> {
+        for (family, bridge) in &self.bridges {
+            set(bridge, *family, false)?;
+            tracing::info!(
+                bridge = bridge.as_str(),
+                ?family,
+                "iptables is asked no more about what goes from port to port"
+            );
+        }
+        Ok(!std::mem::take(&mut self.bridges).is_empty())
+    }
+
+    /// Bridges whose ports reach each other without iptables.
+    pub(crate) fn gaps(&self, bridges: &BTreeSet<InterfaceName>) -> Vec<Bypass> {
+        let unseen = bridges.iter().filter(|bridge| !calls_of(bridge).both());
+        unseen.map(|bridge| self.gap(bridge)).collect()
+    }
+
+    fn gap(&self, bridge: &InterfaceName) -> Bypass {
+        let why = match self.mode {
+            _ if !Bridges::can_call() => "br_netfilter is not loaded",
+            BridgeNetfilter::Off => "bridgeNetfilter is off",
+            BridgeNetfilter::Enable => "it cannot be turned on",
+        };
+        Bypass {
+            kind: BypassKind::Bridge,
+            what: format!(
+                "what goes from pod to pod on the bridge {} is not judged, and a pod there may use another's address: {why}",
+                bridge.as_str()
+            ),
+        }
+    }
+
     /// Takes what an earlier life wrote down.
-    pub(super) fn adopt(&mut self, family: Family, listing: &TableListing) {
+    pub(crate) fn adopt(&mut self, family: Family, listing: &TableListing) {
         let noted = noted(listing).into_iter();
         self.bridges.extend(noted.map(|bridge| (family, bridge)));
     }
 
     /// The chain that keeps them; none where there are none.
-    pub(super) fn chain(&self, family: Family) -> Chains {
+    pub(crate) fn chain(&self, family: Family) -> Chains {
         let own = self.bridges.iter().filter(|(of, _)| *of == family);
         let lines: Vec<String> = own.map(|(_, bridge)| note(bridge)).collect();
         let chain = (!lines.is_empty()).then(|| (names::bridges().as_str().to_owned(), lines));
@@ -65,7 +125,7 @@ fn note(bridge: &InterfaceName) -> String {
 }
 
 /// The bridges that a listing says were turned on.
-pub(super) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
+pub(crate) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
     let lines = listing
         .chain(names::bridges().as_str())
         .into_iter()
@@ -79,8 +139,24 @@ pub(super) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
     lines.filter_map(bridge).collect()
 }
 
+/// Turns bridges on.
+///
+/// # Errors
+/// What could not be turned on, in words.
+pub(crate) fn turn_on(bridges: &BTreeSet<(Family, InterfaceName)>) -> Result<(), String> {
+    for (family, bridge) in bridges {
+        set(bridge, *family, true)?;
+        tracing::warn!(
+            bridge = bridge.as_str(),
+            ?family,
+            "iptables is asked now about what goes from port to port"
+        );
+    }
+    Ok(())
+}
+
 /// Sets one bridge; one that is gone needs no setting.
-pub(super) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result<(), String> {
+pub(crate) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result<(), String> {
     let said = |error: egret_kernel::netlink::Error| error.to_string();
     let found = Links::open()
         .map_err(said)?
@@ -92,100 +168,6 @@ pub(super) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result
             .call(found.index, family, is_on)
             .map_err(said),
         None => Ok(()),
-    }
-}
-
-impl Netfilter {
-    /// Does this about bridges that pods are on. Without it they stay as they are.
-    #[must_use]
-    pub fn with_bridges(self, wish: BridgeNetfilter) -> Self {
-        Self {
-            turned_on: TurnedOn::as_wished(wish),
-            ..self
-        }
-    }
-
-    /// Turns bridges of pods on as wished, and off again what is wished for no more. Returns what stays unseen.
-    pub(super) fn see_to_bridges(&mut self) -> Vec<Bypass> {
-        let calls = self.calls();
-        let off = calls.iter().flat_map(|(bridge, calls)| {
-            let off = Family::ALL.into_iter().filter(|family| !calls.of(*family));
-            off.map(|family| (family, bridge.clone()))
-        });
-        let off: BTreeSet<(Family, InterfaceName)> = off.collect();
-        let changes = match self.turned_on.wish {
-            BridgeNetfilter::Enable if !Bridges::can_call() || is_off(Switch::JudgeBridges) => Ok(false),
-            BridgeNetfilter::Enable => self.turn_on(off),
-            BridgeNetfilter::Off => self.turn_off(),
-        };
-        match changes {
-            Ok(true) => {
-                self.relocate();
-                self.program();
-            }
-            Ok(false) => {}
-            Err(reason) => tracing::error!(reason, "a bridge cannot be set"),
-        }
-        let unseen = self.calls().into_iter().filter(|(_, calls)| !calls.both());
-        unseen.map(|(bridge, _)| self.gap(&bridge)).collect()
-    }
-
-    fn turn_on(&mut self, off: BTreeSet<(Family, InterfaceName)>) -> Result<bool, String> {
-        if off.is_empty() {
-            return Ok(false);
-        }
-        self.turned_on.bridges.extend(off.iter().cloned());
-        self.program();
-        if let Some(reason) = &self.broken {
-            return Err(format!("what is turned on cannot be written down: {reason}"));
-        }
-        for (family, bridge) in &off {
-            set(bridge, *family, true)?;
-            tracing::warn!(
-                bridge = bridge.as_str(),
-                ?family,
-                "iptables is asked now about what goes from port to port"
-            );
-        }
-        Ok(true)
-    }
-
-    fn turn_off(&mut self) -> Result<bool, String> {
-        for (family, bridge) in &self.turned_on.bridges {
-            set(bridge, *family, false)?;
-            tracing::info!(
-                bridge = bridge.as_str(),
-                ?family,
-                "iptables is asked no more about what goes from port to port"
-            );
-        }
-        Ok(!std::mem::take(&mut self.turned_on.bridges).is_empty())
-    }
-
-    /// Bridges of pods, and for which families iptables sees what goes from port to port.
-    fn calls(&self) -> BTreeMap<InterfaceName, BridgeNfCalls> {
-        let places = self.pods.values().filter_map(|local| local.place.as_ref().ok());
-        let bridges = places.flatten().filter(|location| location.is_bridge);
-        let names: BTreeSet<InterfaceName> = bridges.map(|location| location.interface.clone()).collect();
-        names
-            .into_iter()
-            .map(|name| (name.clone(), calls_of(&name)))
-            .collect()
-    }
-
-    fn gap(&self, bridge: &InterfaceName) -> Bypass {
-        let why = match self.turned_on.wish {
-            _ if !Bridges::can_call() => "br_netfilter is not loaded",
-            BridgeNetfilter::Off => "bridgeNetfilter is off",
-            BridgeNetfilter::Enable => "it cannot be turned on",
-        };
-        Bypass {
-            kind: BypassKind::Bridge,
-            what: format!(
-                "what goes from pod to pod on the bridge {} is not judged, and a pod there may use another's address: {why}",
-                bridge.as_str()
-            ),
-        }
     }
 }
 

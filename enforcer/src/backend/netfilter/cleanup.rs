@@ -1,16 +1,17 @@
-//! Removing every trace of the enforcer and nothing else: whoever reads the node afterwards finds what was there
-//! before it came.
+//! Removes every trace of the enforcer from the node, and nothing else: rules, sets, br_netfilter settings,
+//! and what was written into pods.
 
 use egret_kernel::Family;
 use egret_kernel::ipset::IpSets;
+use egret_kernel::iptables::legacy;
 use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, Table, TableListing};
 use egret_shared::switch::{Switch, is_off};
 
-use super::hooks::{self, Jump, jumps};
-use super::names;
-use super::table;
-use super::{bridges, inside};
 use crate::backend::BackendError;
+use crate::backend::netfilter::names;
+use crate::backend::netfilter::tables::family_table;
+use crate::backend::netfilter::tables::hooks::{self, Jump, jumps};
+use crate::backend::netfilter::{bridges, pod_netns};
 
 /// Removes what is in one flavour, and the sets; returns what there was, in words.
 ///
@@ -22,12 +23,12 @@ pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
         found.extend(remove_rules(IpTables::new(flavour, family), Mode::Remove)?);
     }
     found.extend(remove_sets(Mode::Remove)?);
-    found.extend(inside::remove_everywhere(true)?);
+    found.extend(pod_netns::remove_everywhere(true)?);
     Ok(found)
 }
 
 /// Removes what is in one flavour; the sets stay.
-pub(super) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
+pub(crate) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
     Family::ALL
         .into_iter()
         .try_for_each(|family| remove_rules(IpTables::new(flavour, family), Mode::Remove).map(drop))
@@ -53,28 +54,19 @@ pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
     }
     for flavour in Flavour::BOTH {
         for family in Family::ALL {
-            if flavour == Flavour::Nft || is_legacy_in_use(family) {
+            if flavour == Flavour::Nft || legacy::is_there(family, Table::Filter) {
                 found.extend(remove_rules(IpTables::new(flavour, family), mode)?);
             }
         }
     }
     found.extend(remove_sets(mode)?);
-    found.extend(inside::remove_everywhere(mode == Mode::Remove)?);
+    found.extend(pod_netns::remove_everywhere(mode == Mode::Remove)?);
     Ok(found)
-}
-
-/// Listing a legacy table makes it, so it is asked first whether it is there.
-pub(super) fn is_legacy_in_use(family: Family) -> bool {
-    let path = match family {
-        Family::V4 => "/proc/thread-self/net/ip_tables_names",
-        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
-    };
-    std::fs::read_to_string(path).is_ok_and(|names| names.lines().any(|name| name == "filter"))
 }
 
 fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendError> {
     let failed = |error: Error| BackendError::new("cannot remove the rules", error);
-    let listing = match table::list(tables) {
+    let listing = match family_table::list(tables) {
         Ok(listing) => listing,
         Err(Error::Missing { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
@@ -102,7 +94,7 @@ fn removal(listing: &TableListing) -> (Vec<String>, String) {
     let mut text = String::new();
     let mut found = Vec::new();
     for table in [Table::Raw, Table::Filter] {
-        let chains: Vec<&str> = table::ours(listing)
+        let chains: Vec<&str> = family_table::ours(listing)
             .map(|chain| chain.name.as_str())
             .filter(|chain| names::table(chain) == table)
             .collect();
@@ -126,7 +118,7 @@ fn removal(listing: &TableListing) -> (Vec<String>, String) {
 
 fn jumps_to(listing: &TableListing) -> Vec<(Hook, String)> {
     let copies = |Jump { hook, text, .. }| {
-        let copies = table::copies(listing, hook, &text).len();
+        let copies = hooks::copies(listing, hook, &text).len();
         vec![(hook, text); copies]
     };
     jumps().into_iter().flat_map(copies).collect()
@@ -139,7 +131,7 @@ fn remove_sets(mode: Mode) -> Result<Vec<String>, BackendError> {
         .names()
         .map_err(failed)?
         .into_iter()
-        .filter(|name| names::is_own_set(name) || names::is_passing(name))
+        .filter(|name| names::is_own_set(name) || names::is_temporary(name))
         .collect();
     for name in names.iter().filter(|_| mode == Mode::Remove) {
         sets.remove(name).map_err(failed)?;

@@ -1,42 +1,23 @@
-//! What is denied is told: each reason to deny has a chain, which all pods share, between the rule that denies and the
-//! one place where packets end.
-//!
-//! ```text
-//!  EGRET-E-x ─ rule ▸ goto EGRET-D-r ─ at most so often a second ▸ NFLOG "egret-r"
-//!                                    └ goto EGRET-DENY
-//! ```
-//!
-//! So the pods' chains and their counts are what they are without it, and a kernel to which nobody listens only counts.
-//! `r` is a digest of the reason; who listens finds the reason by it, in what the rules say that are wanted now.
+//! Why packets are denied: by which rule, or by no policy. Each reason has a chain of its own and an NFLOG prefix, its digest, by
+//! which the reader of NFLOG finds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use egret_kernel::iptables::{ChainName, IpTables, Limit, Rule as Line, Target};
+use egret_kernel::iptables::{ChainName, IpTables};
 use egret_policies::rules::{Digest, Direction, Tier};
-use egret_shared::switch::{Switch, is_off};
 
-use super::chains::Chains;
-use super::front;
-use super::marks::Marks;
-use super::names;
-use super::tally::Label;
+use crate::backend::netfilter::names;
 use crate::backend::{Action, Decider};
+use label::Label;
+
+pub mod label;
 
 /// The policy in the label of what an isolated pod is not allowed by any rule.
-pub(super) const ISOLATION: &str = "isolation";
-/// What the text begins with by which the kernel tells of a packet.
+pub(crate) const ISOLATION: &str = "isolation";
+/// The beginning of NFLOG prefixes.
 const PREFIX: &str = "egret-";
-
-/// How the kernel tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Telling {
-    /// The NFLOG group.
-    pub group: u16,
-    /// How many packets a second for each reason.
-    pub per_second: u32,
-}
 
 /// Why a packet is denied.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,7 +30,7 @@ pub struct Denial {
     pub direction: Direction,
 }
 
-/// What becomes of a packet that is told.
+/// What happens to a logged packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// It ends.
@@ -62,18 +43,18 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
     /// A rule.
-    Rule(Said),
+    Rule(RuleRef),
     /// A rule of a ClusterEgressFirewall, of a client outside whom a Service leads on.
-    Exposure(Said),
+    Exposure(RuleRef),
     /// The pod is isolated in the direction, and no rule allows it.
     Isolation,
     /// The connection was open when a change of policy forbade it.
     Revoked,
-    /// It comes from or goes to a pod that nobody knows yet.
+    /// It comes from or goes to an unknown pod.
     UnknownPod,
     /// Its source address is not of the pod that sends it.
     SpoofedSource,
-    /// It is an ICMP error about a flow of somebody else than the pod that sends it.
+    /// It is an ICMP error about a flow that is not of the pod that sends it.
     SpoofedError,
     /// It is encapsulated, goes to the node, and no policy allows it.
     Encapsulation,
@@ -81,7 +62,7 @@ pub enum Cause {
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Said {
+pub struct RuleRef {
     /// Its tier.
     pub tier: Tier,
     /// Its object.
@@ -94,7 +75,7 @@ impl Denial {
     /// What a label says that denies; none where it speaks of no denial.
     #[must_use]
     pub fn of_label(label: &Label, is_exposed: bool) -> Option<Self> {
-        let said = |tier| Said {
+        let said = |tier| RuleRef {
             tier,
             policy: Arc::clone(&label.policy),
             rule: label.rule,
@@ -148,12 +129,12 @@ impl Denial {
         }
     }
 
-    /// The chain through which such packets go, when they are told of.
+    /// The denial chain of such packets.
     #[must_use]
     pub fn chain(&self) -> ChainName {
         match self.outcome {
-            Outcome::Denied => names::told(self.digest()),
-            Outcome::WouldBeDenied => names::told_would(self.digest()),
+            Outcome::Denied => names::denial(self.digest()),
+            Outcome::WouldBeDenied => names::audit_denial(self.digest()),
         }
     }
 
@@ -162,7 +143,7 @@ impl Denial {
     }
 
     /// What the kernel says of such a packet.
-    pub(super) fn prefix(&self) -> String {
+    pub(crate) fn prefix(&self) -> String {
         format!("{PREFIX}{}", self.digest())
     }
 }
@@ -203,86 +184,14 @@ impl Cause {
     }
 }
 
-/// Where a rule sends what it denies.
-pub(super) fn target(denial: Option<Denial>, tells: bool) -> Target {
-    Target::Goto(match denial {
-        Some(denial) if tells => denial.chain(),
-        Some(_) | None => names::deny(),
-    })
+/// The NFLOG prefix of a denial chain.
+pub(crate) fn prefix_of(chain: &str) -> String {
+    format!("{PREFIX}{}", names::denial_reason(chain).unwrap_or_default())
 }
 
-/// Where a rule of policies in audit sends what it would deny.
-pub(super) fn would_target(denial: Option<Denial>, tells: bool) -> Target {
-    match denial {
-        Some(denial) if tells => Target::Goto(denial.chain()),
-        Some(_) | None => Target::Return,
-    }
-}
-
-/// Lets the chains that all pods share tell as well: of flows that are revoked, and of unknown pods.
-pub(super) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
-    let revoked: BTreeMap<String, Denial> = Direction::ALL
-        .into_iter()
-        .map(|direction| {
-            let cause = Cause::Revoked;
-            let line = front::revoked(marks, direction).to_string();
-            let outcome = Outcome::Denied;
-            (
-                line,
-                Denial {
-                    outcome,
-                    cause,
-                    direction,
-                },
-            )
-        })
-        .collect();
-    let end = format!(" -g {}", names::deny().as_str());
-    for rule in shared.values_mut().flatten() {
-        let of_label = || Denial::of_label(&Label::of_rule(rule)?, false);
-        let denial = revoked.get(rule.as_str()).cloned().or_else(of_label);
-        if let (Some(denial), Some(condition)) = (denial, rule.strip_suffix(&end)) {
-            *rule = format!("{condition} -g {}", denial.chain().as_str());
-        }
-    }
-}
-
-/// The line that has the kernel say so of a packet, at most so often.
-pub(super) fn tell(prefix: String, telling: Telling) -> Line {
-    let group = telling.group;
-    let line = Line::to(Target::Nflog { prefix, group });
-    if is_off(Switch::LimitTelling) {
-        return line;
-    }
-    let burst = u16::try_from(telling.per_second.saturating_mul(2)).unwrap_or(u16::MAX);
-    line.limit(Limit::per_second(telling.per_second, burst))
-}
-
-/// What stands in a chain that tells.
-pub(super) fn lines(chain: &str, telling: Telling) -> Vec<String> {
-    let tell = tell(prefix_of(chain), telling);
-    let end = match names::is_told_would(chain) {
-        true => Target::Return,
-        false => Target::Goto(names::deny()),
-    };
-    [tell, Line::to(end)].map(|line| line.to_string()).into()
-}
-
-/// What the kernel says of a packet that goes through a chain which tells.
-fn prefix_of(chain: &str) -> String {
-    format!("{PREFIX}{}", names::told_reason(chain).unwrap_or_default())
-}
-
-/// The chain that a rule goes to, where that is one which tells. All rules of all pods are asked: hence by its end.
-pub(super) fn told_by(rule: &str) -> Option<&str> {
-    const LENGTH: usize = "EGRET-D-".len() + 16;
-    let (condition, chain) = rule.split_at_checked(rule.len().checked_sub(LENGTH)?)?;
-    (condition.ends_with("-g ") && names::is_told(chain)).then_some(chain)
-}
-
-/// Reasons by what the kernel says; shared with who listens.
+/// Denials by NFLOG prefix; shared with the NFLOG reader.
 #[derive(Clone, Debug, Default)]
-pub struct Denials(Arc<Mutex<Known>>);
+pub struct DenialRegistry(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -293,10 +202,10 @@ struct Known {
     before: BTreeMap<String, Denial>,
 }
 
-impl Denials {
+impl DenialRegistry {
     /// What these tables are to deny, and nothing else: only of these chains it may not be known yet; `why` says why a
     /// table has one of them.
-    pub(super) fn want<'a>(
+    pub(crate) fn want<'a>(
         &self,
         tables: Vec<IpTables>,
         touched: BTreeSet<String>,
@@ -324,7 +233,7 @@ impl Denials {
         known.wanted.extend(nobodys);
     }
 
-    /// Why a packet was denied of which the kernel says this; none where nobody knows.
+    /// The denial of an NFLOG prefix; none where it is not known.
     #[must_use]
     pub fn find(&self, prefix: &str) -> Option<Denial> {
         let known = self.lock();
@@ -357,60 +266,9 @@ impl Denials {
 mod tests {
     use super::*;
 
-    const TELLING: Telling = Telling {
-        group: 9254,
-        per_second: 10,
-    };
-
-    #[test]
-    fn a_rule_goes_to_a_chain_that_tells_or_it_does_not() {
-        let chain = names::told(Digest::of("why"));
-        let rows = [
-            (
-                format!("-p tcp -m comment --comment \"x\" -g {}", chain.as_str()),
-                true,
-            ),
-            (format!("-g {}", chain.as_str()), true),
-            (format!("-j {}", chain.as_str()), false),
-            ("-g EGRET-DENY".to_owned(), false),
-            (
-                "-m comment --comment \"ä -g EGRET-D-aaaaaaaaaaaaaaa\"".to_owned(),
-                false,
-            ),
-            (String::new(), false),
-        ];
-        for (rule, tells) in rows {
-            assert_eq!(told_by(&rule), tells.then_some(chain.as_str()), "{rule}");
-        }
-    }
-
-    #[test]
-    fn a_chain_that_tells_hands_over_so_much_a_second_and_denies_all() {
-        let denial = Denial {
-            outcome: Outcome::Denied,
-            cause: Cause::Isolation,
-            direction: Direction::Egress,
-        };
-        let name = denial.chain();
-        let told = denial.prefix();
-        let expected = [
-            format!(
-                "-m limit --limit 10/sec --limit-burst 20 -j NFLOG --nflog-prefix {told} --nflog-group 9254"
-            ),
-            "-g EGRET-DENY".to_owned(),
-        ];
-        assert_eq!(lines(name.as_str(), TELLING), expected);
-        assert_eq!(target(Some(denial.clone()), true), Target::Goto(name), "told");
-        assert_eq!(
-            target(Some(denial), false),
-            Target::Goto(names::deny()),
-            "not told"
-        );
-    }
-
     #[test]
     fn reasons_that_differ_have_chains_that_differ() {
-        let said = |policy: &str, rule| Said {
+        let said = |policy: &str, rule| RuleRef {
             tier: Tier::Admin,
             policy: policy.into(),
             rule,

@@ -1,4 +1,4 @@
-//! What differed from what was written: in numbers for a metric, and by name for people.
+//! Drift: what differs from what was programmed, as counts for a metric and by name for people.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use crate::backend::SyncStatus;
 
 /// Differences that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Drift {
+pub(crate) struct Drift {
     counts: BTreeMap<&'static str, u64>,
     named: Vec<String>,
 }
 
-/// So many are told by name: who flushes everything takes hundreds.
+/// The most differences that are named: a flush removes hundreds.
 const MOST_NAMED: usize = 20;
 
 impl Drift {
     /// One more.
-    pub(super) fn note(&mut self, kind: &'static str, what: &str) {
+    pub(crate) fn note(&mut self, kind: &'static str, what: &str) {
         *self.counts.entry(kind).or_insert(0) += 1;
         if self.named.len() < MOST_NAMED {
             self.named.push(format!("{}: {what}", kind.replace('_', " ")));
@@ -24,7 +24,7 @@ impl Drift {
     }
 
     /// Several of one kind in one place.
-    pub(super) fn note_all(&mut self, kind: &'static str, number: usize, place: &str) {
+    pub(crate) fn note_all(&mut self, kind: &'static str, number: usize, place: &str) {
         if number > 0 {
             self.note(kind, &format!("{number} of {place}"));
             *self.counts.entry(kind).or_insert(0) += u64::try_from(number - 1).unwrap_or(u64::MAX);
@@ -32,9 +32,15 @@ impl Drift {
     }
 
     /// Says that this was repaired.
-    pub(super) fn tell(self, standing: &mut SyncStatus) {
-        super::add(&mut standing.repaired, self.counts);
+    pub(crate) fn add_to(self, standing: &mut SyncStatus) {
+        add(&mut standing.repaired, self.counts);
         let room = MOST_NAMED.saturating_sub(standing.differences.len());
         standing.differences.extend(self.named.into_iter().take(room));
+    }
+}
+
+fn add(counts: &mut BTreeMap<&'static str, u64>, more: BTreeMap<&'static str, u64>) {
+    for (kind, number) in more {
+        *counts.entry(kind).or_insert(0) += number;
     }
 }

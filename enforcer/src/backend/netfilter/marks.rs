@@ -14,6 +14,8 @@ use egret_kernel::Mark;
 use egret_policies::rules::Direction;
 use serde::{Deserialize, Serialize};
 
+pub(crate) mod generations;
+
 /// The bits of a direction; any bits, in one piece or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -124,7 +126,7 @@ impl Marks {
 
     /// The bits of a direction in a flow of a pod that is gone: it is to end, and no rules give it back. All but the lowest.
     #[must_use]
-    pub fn left(self, direction: Direction) -> Mark {
+    pub fn gone(self, direction: Direction) -> Mark {
         let mask = self.mask(direction);
         Mark::new(without_lowest(mask).get(), mask)
     }
@@ -229,6 +231,26 @@ fn places(mask: u32) -> impl Iterator<Item = u32> {
     (0..32).filter(move |place| mask >> place & 1 == 1)
 }
 
+/// The marks that a pod's flows have while they are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodMarks {
+    /// For connections that it opens.
+    pub egress: Mark,
+    /// For connections to it.
+    pub ingress: Mark,
+}
+
+impl PodMarks {
+    /// The one of a direction.
+    #[must_use]
+    pub const fn of(self, direction: Direction) -> Mark {
+        match direction {
+            Direction::Egress => self.egress,
+            Direction::Ingress => self.ingress,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,7 +300,7 @@ mod tests {
     fn what_is_to_end_is_no_generation_and_no_generation_is_to_end() {
         for direction in Direction::ALL {
             let ended = marks().ended(direction);
-            for mark in [marks().revoked(direction), marks().left(direction)] {
+            for mark in [marks().revoked(direction), marks().gone(direction)] {
                 let read = marks().generation(direction, mark.value(), mark.mask().get());
                 assert_eq!(read, None);
                 assert!(ended.is_in(mark.value()));

@@ -1,4 +1,4 @@
-//! What our chains and sets are called. What is ours is known by its name alone, after a crash and by `cleanup`; so
+//! Names of our chains and sets. What is ours is known by its name alone, after a crash and by `cleanup`; so
 //! the whole shape of a name counts, not only a prefix that dnsd's own chains and sets may share.
 
 use egret_kernel::Family;
@@ -9,19 +9,19 @@ use ipnet::IpNet;
 
 /// Every chain of ours begins so.
 pub const CHAIN_PREFIX: &str = "EGRET-";
-/// … and so every chain that tells why,
-const DENIED_PREFIX: &str = "EGRET-D-";
+/// … and so every denial chain,
+const DENIAL_PREFIX: &str = "EGRET-D-";
 /// … or why one would be if policies in audit were in force: as long as the other.
-const WOULD_PREFIX: &str = "EGRET-W-";
+const AUDIT_DENIAL_PREFIX: &str = "EGRET-W-";
 /// … and so every chain of denials that pods have in common.
-const ALIKE_PREFIX: &str = "EGRET-S-";
+const SHARED_DENIALS_PREFIX: &str = "EGRET-S-";
 /// Every set of ours ends so, but for its family. The kernel finds a set by comparing its name with that of each one before it, letter
 /// by letter: so they differ from the first letter on.
 const SET_SUFFIX: &str = "-egret";
-/// … and so every set that is there for its place alone.
-const ROOM_SUFFIX: &str = "-egret-room";
+/// … and so every preallocated set.
+const PREALLOCATED_SUFFIX: &str = "-egret-room";
 /// What stands behind the name of a set where that is put into a larger table.
-const WIDER_SUFFIX: &str = "-wider";
+const RESIZED_SUFFIX: &str = "-wider";
 
 /// The most lists of one tier that have chains of their own; with more the last two loop, which the kernel
 /// refuses.
@@ -148,7 +148,7 @@ pub fn output() -> ChainName {
     ours("OUTPUT")
 }
 
-/// Asks which pod a packet comes from.
+/// Finds the pod that a packet comes from.
 #[must_use]
 pub fn from() -> ChainName {
     ours("FROM")
@@ -162,13 +162,13 @@ pub fn source() -> ChainName {
 
 /// The source check by address, where there are many pods.
 #[must_use]
-pub fn source_hints() -> ChainName {
+pub fn source_lookup() -> ChainName {
     ours("SOURCE-BY")
 }
 
 /// The same, about the addresses of a network.
 #[must_use]
-pub fn source_hinted(network: IpNet) -> ChainName {
+pub fn source_lookup_of(network: IpNet) -> ChainName {
     ours(&format!("SRC-{}", Digest::of(&network.to_string())))
 }
 
@@ -190,27 +190,27 @@ pub fn encapsulation() -> ChainName {
     ours("ENCAP")
 }
 
-/// Asks the egress of the pod that IPVS leads on.
+/// Judges the egress of a pod behind IPVS.
 #[must_use]
-pub fn behind() -> ChainName {
+pub fn ipvs_egress() -> ChainName {
     ours("BEHIND")
 }
 
-/// Asks the ingress of the pod to which it leads.
+/// Judges the ingress of a pod behind IPVS.
 #[must_use]
-pub fn led() -> ChainName {
+pub fn ipvs_ingress() -> ChainName {
     ours("LED")
 }
 
-/// Asks which pod a packet goes to.
+/// Finds the pod that a packet goes to.
 #[must_use]
 pub fn to() -> ChainName {
     ours("TO")
 }
 
-/// Asks which pod a packet comes from, or goes to.
+/// Finds the pod that a packet comes from, or goes to.
 #[must_use]
-pub fn which(direction: Direction) -> ChainName {
+pub fn pod_lookup(direction: Direction) -> ChainName {
     match direction {
         Direction::Egress => from(),
         Direction::Ingress => to(),
@@ -219,7 +219,7 @@ pub fn which(direction: Direction) -> ChainName {
 
 /// The same, about interfaces whose names begin so.
 #[must_use]
-pub fn branch(direction: Direction, beginning: &str) -> ChainName {
+pub fn lookup_branch(direction: Direction, beginning: &str) -> ChainName {
     ours(&format!(
         "{}-{beginning}",
         match direction {
@@ -229,9 +229,9 @@ pub fn branch(direction: Direction, beginning: &str) -> ChainName {
     ))
 }
 
-/// Asks by the address that a packet has, as a hint.
+/// Finds the pod by a packet's address, as a hint.
 #[must_use]
-pub fn hints(direction: Direction) -> ChainName {
+pub fn address_lookup(direction: Direction) -> ChainName {
     ours(match direction {
         Direction::Egress => "BY-E",
         Direction::Ingress => "BY-I",
@@ -240,7 +240,7 @@ pub fn hints(direction: Direction) -> ChainName {
 
 /// The same, about the addresses of a network.
 #[must_use]
-pub fn hinted(direction: Direction, network: IpNet) -> ChainName {
+pub fn address_lookup_of(direction: Direction, network: IpNet) -> ChainName {
     let digest = Digest::of(&network.to_string());
     ours(&match direction {
         Direction::Egress => format!("BY-E-{digest}"),
@@ -248,25 +248,25 @@ pub fn hinted(direction: Direction, network: IpNet) -> ChainName {
     })
 }
 
-/// Asks one interface after the other, where the hint led nowhere.
+/// Compares all interfaces, where the hint led nowhere.
 #[must_use]
-pub fn ask(direction: Direction) -> ChainName {
+pub fn interface_list(direction: Direction) -> ChainName {
     ours(match direction {
         Direction::Egress => "ASK-E",
         Direction::Ingress => "ASK-I",
     })
 }
 
-/// What is asked about interfaces that are no known pod's, where those are asked by their beginnings.
+/// Packets of interfaces that are no known pod's, where interfaces are compared by prefix.
 #[must_use]
-pub fn rest(direction: Direction) -> ChainName {
+pub fn unmatched(direction: Direction) -> ChainName {
     ours(match direction {
         Direction::Egress => "REST-E",
         Direction::Ingress => "REST-I",
     })
 }
 
-/// Where a packet of a pod that nobody knows ends.
+/// Where a packet of an unknown pod ends.
 #[must_use]
 pub fn unknown(direction: Direction) -> ChainName {
     ours(match direction {
@@ -287,48 +287,48 @@ pub fn deny() -> ChainName {
     ours("DENY")
 }
 
-/// Where a packet is told of that is refused for a reason, when it is.
+/// The denial chain of a reason: logs, then drops.
 #[must_use]
-pub fn told(reason: Digest) -> ChainName {
+pub fn denial(reason: Digest) -> ChainName {
     ours(&format!("D-{reason}"))
 }
 
-/// Where a packet is told of that would be refused for a reason.
+/// The denial chain of a reason of policies in audit: logs, then returns.
 #[must_use]
-pub fn told_would(reason: Digest) -> ChainName {
+pub fn audit_denial(reason: Digest) -> ChainName {
     ours(&format!("W-{reason}"))
 }
 
 /// Denials of the same ports, called by the digest of what they say.
 #[must_use]
-pub fn alike(said: Digest) -> ChainName {
+pub fn shared_denials(said: Digest) -> ChainName {
     ours(&format!("S-{said}"))
 }
 
 /// Whether a chain is one of these. It is of all pods whose rules say it, and it counts.
 #[must_use]
-pub fn is_alike(name: &str) -> bool {
-    name.strip_prefix(ALIKE_PREFIX).is_some_and(is_digest)
+pub fn is_shared_denials(name: &str) -> bool {
+    name.strip_prefix(SHARED_DENIALS_PREFIX).is_some_and(is_digest)
 }
 
-/// The digest of the reason of which a chain tells; none where it tells of none.
+/// The digest of the reason of a denial chain; none for other chains.
 #[must_use]
-pub fn told_reason(name: &str) -> Option<&str> {
-    let prefixes = [DENIED_PREFIX, WOULD_PREFIX].into_iter();
+pub fn denial_reason(name: &str) -> Option<&str> {
+    let prefixes = [DENIAL_PREFIX, AUDIT_DENIAL_PREFIX].into_iter();
     let mut reasons = prefixes.filter_map(|prefix| name.strip_prefix(prefix));
     reasons.find(|reason| is_digest(reason))
 }
 
-/// Whether a chain tells of packets that go on.
+/// Whether a chain is a denial chain of policies in audit.
 #[must_use]
-pub fn is_told_would(name: &str) -> bool {
-    name.strip_prefix(WOULD_PREFIX).is_some_and(is_digest)
+pub fn is_audit_denial(name: &str) -> bool {
+    name.strip_prefix(AUDIT_DENIAL_PREFIX).is_some_and(is_digest)
 }
 
 /// Whether a chain is one of these. It belongs to no pod, and counts nothing.
 #[must_use]
-pub fn is_told(name: &str) -> bool {
-    told_reason(name).is_some()
+pub fn is_denial(name: &str) -> bool {
+    denial_reason(name).is_some()
 }
 
 /// What rules counted that are gone, and the last generation; nothing jumps here.
@@ -354,34 +354,34 @@ pub fn set(id: SetId, family: Family) -> SetName {
     SetName::new(name).expect("24 letters, digits and dashes are a name")
 }
 
-/// The set that is there while it is not known what is open from or to members that went.
+/// The inquiry marker: it exists while connections of members that went are not looked for yet.
 #[must_use]
-pub fn doubt() -> SetName {
+pub fn inquiry_marker() -> SetName {
     set(SetId::of_content("connections are to be looked for"), Family::V4)
 }
 
 /// A set that keeps a place in the kernel's list, and is neither filled nor named by a rule.
 #[must_use]
-pub fn room(number: usize) -> String {
-    format!("{number:04x}{ROOM_SUFFIX}")
+pub fn preallocated(number: usize) -> String {
+    format!("{number:04x}{PREALLOCATED_SUFFIX}")
 }
 
 /// Whether a set keeps a place in the kernel's list.
 #[must_use]
-pub fn is_room(name: &str) -> bool {
-    let number = name.strip_suffix(ROOM_SUFFIX);
+pub fn is_preallocated(name: &str) -> bool {
+    let number = name.strip_suffix(PREALLOCATED_SUFFIX);
     number.is_some_and(|digits| digits.len() == 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
 }
 
 /// The set into which another one is put that outgrows its table, for that moment.
-pub(super) fn wider(name: &str) -> String {
-    format!("{name}{WIDER_SUFFIX}")
+pub(crate) fn resized(name: &str) -> String {
+    format!("{name}{RESIZED_SUFFIX}")
 }
 
-/// Whether a set is there for a moment only: what is found of these at a start, a life left that was killed.
+/// Whether a set is temporary: those found at a start were left by a life that was killed.
 #[must_use]
-pub fn is_passing(name: &str) -> bool {
-    is_room(name) || name.strip_suffix(WIDER_SUFFIX).is_some_and(is_own_set)
+pub fn is_temporary(name: &str) -> bool {
+    is_preallocated(name) || name.strip_suffix(RESIZED_SUFFIX).is_some_and(is_own_set)
 }
 
 /// The family that the name of a set says.
@@ -435,9 +435,9 @@ pub fn table(chain: &str) -> Table {
     if is_raw { Table::Raw } else { Table::Filter }
 }
 
-/// Whether a chain is there whatever pods and rules there are.
+/// Whether a chain exists whatever pods and rules there are.
 #[must_use]
-pub fn is_of_no_rules(name: &str) -> bool {
+pub fn is_independent_of_rules(name: &str) -> bool {
     is_shared(name)
         || [spoofed(), encapsulation()]
             .iter()
@@ -451,7 +451,7 @@ pub fn is_own_chain(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(CHAIN_PREFIX) else {
         return false;
     };
-    if is_of_no_rules(name) || is_told(name) || is_alike(name) {
+    if is_independent_of_rules(name) || is_denial(name) || is_shared_denials(name) {
         return true;
     }
     let Some((part, digest)) = rest.split_once('-') else {
@@ -501,8 +501,8 @@ mod tests {
             pod.default(Direction::Egress),
             pod.ports(Direction::Egress, 3),
             pod.related(Direction::Egress),
-            source_hints(),
-            source_hinted("10.0.0.0/29".parse().unwrap()),
+            source_lookup(),
+            source_lookup_of("10.0.0.0/29".parse().unwrap()),
             source_interfaces(),
             spoofed(),
             encapsulation(),
@@ -510,13 +510,13 @@ mod tests {
             forward(),
             from(),
             source(),
-            behind(),
-            led(),
+            ipvs_egress(),
+            ipvs_ingress(),
             unknown(Direction::Ingress),
             totals(),
-            told(Digest::of("why")),
-            told_would(Digest::of("why")),
-            alike(Digest::of("what")),
+            denial(Digest::of("why")),
+            audit_denial(Digest::of("why")),
+            shared_denials(Digest::of("what")),
             pod.audit(Direction::Egress),
             pod.audit_tier(Direction::Ingress, Tier::ClusterEgressFirewall, MAX_LISTS),
         ] {
@@ -538,14 +538,18 @@ mod tests {
             assert!(!is_own_chain(name), "{name}");
         }
         assert!(is_own_set("egret-aaaaaaaaaaaaaaaa-4"), "as they were before");
-        assert!(is_room(&room(0)) && is_room(&room(8191)) && !is_own_set(&room(0)));
+        assert!(
+            is_preallocated(&preallocated(0))
+                && is_preallocated(&preallocated(8191))
+                && !is_own_set(&preallocated(0))
+        );
         for name in ["-egret-room", "1-egret-room", "room-egret-room", "0000-egret-4"] {
-            assert!(!is_room(name), "{name}");
+            assert!(!is_preallocated(name), "{name}");
         }
-        let wider = wider("aaaaaaaaaaaaaaaa-egret-4");
-        assert!(is_passing(&wider) && is_passing(&room(0)) && !is_own_set(&wider));
+        let wider = resized("aaaaaaaaaaaaaaaa-egret-4");
+        assert!(is_temporary(&wider) && is_temporary(&preallocated(0)) && !is_own_set(&wider));
         assert!(wider.len() <= 31, "the kernel's IPSET_MAXNAMELEN");
-        assert!(!is_passing("theirs-wider") && !is_passing("aaaaaaaaaaaaaaaa-egret-4"));
+        assert!(!is_temporary("theirs-wider") && !is_temporary("aaaaaaaaaaaaaaaa-egret-4"));
         for name in [
             "egret-dnsd-alive-4",
             "egret-aaaaaaaaaaaaaaaa",

@@ -1,4 +1,4 @@
-//! The sets that rules refer to, one for each family, kept by netlink: a change of members touches nothing else.
+//! ipsets: one for each set and family, changed by netlink. A change of members touches nothing else.
 //!
 //! A record never lives for ever by accident (a lifetime is rounded up to a whole second, at least one, and is never
 //! absent), and is never shortened: what the kernel holds longer than we know stays until it times out.
@@ -8,38 +8,45 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_kernel::Family;
-use egret_kernel::ipset::{self, IpSets, Kind, Member as Held, Reason, SetEntry, SetHeader};
+use egret_kernel::ipset::{self, IpSets, Kind, Member as KernelMember, Reason, SetEntry, SetHeader};
 use egret_policies::rules::{ExpiredMembers, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
-use super::available::{Available, AvailableSets, Families};
-use super::drift::Drift;
-use super::inside::Content;
-use super::lapsed;
-use super::members;
-use super::names;
-use super::room;
+use crate::backend::netfilter::drift::Drift;
+use crate::backend::netfilter::model::available_sets::{Available, AvailableSets, Families};
 
-mod known;
-mod making;
-mod wider;
+use crate::backend::netfilter::names;
 
-pub(super) use known::kernel_kind;
-use known::{Known, drift};
-use making::TOGETHER;
+pub(crate) mod concurrent;
+mod create;
+pub(crate) mod creation_order;
+pub(crate) mod members;
+pub mod merged;
+pub(crate) mod preallocate;
+mod programmed;
+mod resize;
+
+use create::TOGETHER;
+pub(crate) use programmed::kernel_kind;
+use programmed::{ProgrammedSet, drift};
 
 /// Members with the end of their life; none for those that stay.
-pub(super) type Members = BTreeMap<Held, Option<Timestamp>>;
+pub(crate) type Members = BTreeMap<KernelMember, Option<Timestamp>>;
 
-/// A set that is wanted.
+/// What sets hold; those of names are left out, so that their rules allow nothing here.
+pub(crate) type Contents = BTreeMap<SetId, Content>;
+
+/// What a set holds; shared, not copied.
+pub(crate) type Content = (SetKind, Arc<BTreeMap<Member, Option<Timestamp>>>);
+
+/// A desired set.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct DesiredSet {
     kind: SetKind,
     description: String,
     is_fixed: bool,
-    /// With records that are over, as long as there are not too many: what they opened may still be open.
-    /// Who is told of them has them as they were then.
+    /// Expired records included, up to a limit: what they opened may still be open. Copied on write, so readers keep theirs.
     members: Arc<BTreeMap<Member, Option<Timestamp>>>,
     /// At how many members those that are over are counted again.
     room: usize,
@@ -47,41 +54,41 @@ struct Wanted {
 
 /// Why a set is not as it should be.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub(super) reason: String,
+pub(crate) struct Failure {
+    pub(crate) reason: String,
     /// Members may not have gone from it.
     is_too_wide: bool,
 }
 
 /// Sets that rules may refer to.
 #[derive(Clone, Debug)]
-pub(super) struct There {
-    pub(super) sets: Arc<AvailableSets>,
-    /// Changes when a set may have gone that was there, though it is wanted.
-    pub(super) listing: u64,
+pub(crate) struct SetsSnapshot {
+    pub(crate) sets: Arc<AvailableSets>,
+    /// Changes when a set may be missing that was available and is desired.
+    pub(crate) listing: u64,
 }
 
 /// All sets of ours.
 #[derive(Debug)]
-pub(super) struct Sets {
+pub(crate) struct Sets {
     ipsets: IpSets,
     /// How many members a set may have.
-    pub(super) most: u32,
-    wanted: BTreeMap<SetId, Wanted>,
-    /// By name in the kernel; what is told of them is told in order.
-    known: HashMap<String, Known>,
-    /// Those of them that nobody wants.
-    unwanted: BTreeSet<String>,
-    /// Those that rules may refer to: they are there in all families in which they are wanted.
+    most: u32,
+    desired: BTreeMap<SetId, DesiredSet>,
+    /// By name in the kernel; dumps and drift sort it.
+    programmed: HashMap<String, ProgrammedSet>,
+    /// Names of programmed sets that are not desired.
+    undesired: BTreeSet<String>,
+    /// Those that rules may refer to: programmed in all families in which they are desired.
     available: Arc<AvailableSets>,
-    /// Changes when a set may have gone that was there.
+    /// Changes when a set may be missing that was available.
     listings: u64,
     /// Sets that are not as they should be, and why.
     failed: BTreeMap<SetId, Failure>,
-    /// Sets that got members while somebody else was at work.
-    meanwhile: BTreeSet<SetId>,
-    /// Whether the kernel holds the set that says that members went and nobody has looked yet what they had opened.
-    is_in_doubt: bool,
+    /// Sets that got members concurrently.
+    concurrent: BTreeSet<SetId>,
+    /// Whether the kernel holds the inquiry marker: members went, and their connections were not looked for yet.
+    has_inquiry_marker: bool,
 }
 
 /// The most members of a set: as many as one would put in (the kernel allocates by need).
@@ -92,110 +99,115 @@ const MOST_BUCKETS: u32 = 1 << 17;
 const MOST_WAITS: u32 = 8;
 
 impl Sets {
-    pub(super) fn open() -> Result<Self, ipset::Error> {
+    pub(crate) fn open() -> Result<Self, ipset::Error> {
         Ok(Self {
             ipsets: IpSets::open()?,
             most: MOST_MEMBERS,
-            wanted: BTreeMap::new(),
-            known: HashMap::new(),
-            unwanted: BTreeSet::new(),
+            desired: BTreeMap::new(),
+            programmed: HashMap::new(),
+            undesired: BTreeSet::new(),
             available: Arc::default(),
             listings: 0,
             failed: BTreeMap::new(),
-            meanwhile: BTreeSet::new(),
-            is_in_doubt: false,
+            concurrent: BTreeSet::new(),
+            has_inquiry_marker: false,
         })
     }
 
-    /// Takes away what a killed life left of sets that were there for a moment only.
-    pub(super) fn clear_passing(&mut self) -> Result<(), ipset::Error> {
-        room::clear(&mut self.ipsets, names::is_passing)
+    /// The most members of a set from now on.
+    pub(crate) const fn set_most_members(&mut self, most: u32) {
+        self.most = most;
     }
 
-    /// Believes what the kernel lists. Returns what had changed behind our back.
-    pub(super) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
+    /// Destroys temporary sets that a killed life left.
+    pub(crate) fn remove_temporary(&mut self) -> Result<(), ipset::Error> {
+        preallocate::clear(&mut self.ipsets, names::is_temporary)
+    }
+
+    /// Takes over what the kernel lists. Returns the drift.
+    pub(crate) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
         let most = self.most;
-        let mut listed: HashMap<String, Known> = self
+        let mut listed: HashMap<String, ProgrammedSet> = self
             .ipsets
             .list_those(names::is_own_set)?
             .into_iter()
-            .map(|listing| (listing.name.clone(), Known::of(listing, most, now)))
+            .map(|listing| (listing.name.clone(), ProgrammedSet::of(listing, most, now)))
             .collect();
-        self.is_in_doubt = listed.remove(names::doubt().as_str()).is_some();
-        let drift = drift(&self.known, &listed, now);
-        self.known = listed;
-        self.find_unwanted();
+        self.has_inquiry_marker = listed.remove(names::inquiry_marker().as_str()).is_some();
+        let drift = drift(&self.programmed, &listed, now);
+        self.programmed = listed;
+        self.find_undesired();
         self.listings += 1;
-        for id in self.wanted.keys().copied().collect::<Vec<_>>() {
+        for id in self.desired.keys().copied().collect::<Vec<_>>() {
             self.look_for(id);
         }
         Ok(drift)
     }
 
     /// Sets that are gone, are of another type, or hold another number of members than they should, in words. Reads no
-    /// member: whoever takes one out and puts another in is found by `resync` alone.
-    pub(super) fn oddities(&mut self, now: Timestamp) -> Result<Vec<String>, ipset::Error> {
+    /// member: a member that was replaced by another is found by `resync` alone.
+    pub(crate) fn mismatches(&mut self, now: Timestamp) -> Result<Vec<String>, ipset::Error> {
         let headers: BTreeMap<String, SetHeader> = self
             .ipsets
             .headers()?
             .into_iter()
             .map(|header| (header.name.clone(), header))
             .collect();
-        let odd = |(name, known): (&String, &Known)| match headers.get(name) {
+        let odd = |(name, known): (&String, &ProgrammedSet)| match headers.get(name) {
             Some(header) if known.looks_like(header, now) => None,
             Some(header) => Some(format!("the set {name} has {} members", header.elements)),
             None => Some(format!("the set {name} is gone")),
         };
-        let mut odd: Vec<String> = self.known.iter().filter_map(odd).collect();
+        let mut odd: Vec<String> = self.programmed.iter().filter_map(odd).collect();
         odd.sort();
         Ok(odd)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.known.is_empty()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.programmed.is_empty()
     }
 
-    /// The sets that rules may refer to: those that are there in all families in which they are wanted.
-    pub(super) fn available(&self) -> Arc<AvailableSets> {
+    /// The sets that rules may refer to: those programmed in all families in which they are desired.
+    pub(crate) fn available(&self) -> Arc<AvailableSets> {
         Arc::clone(&self.available)
     }
 
     /// The same, and as of when.
-    pub(super) fn there(&self) -> There {
-        There {
+    pub(crate) fn snapshot(&self) -> SetsSnapshot {
+        SetsSnapshot {
             sets: self.available(),
             listing: self.listings,
         }
     }
 
-    /// What is there once all that is wanted is. Whoever builds on it has it compared.
-    pub(super) fn expected(&self) -> There {
+    /// What is available once all that is desired is programmed. To be checked by `check_snapshot`.
+    pub(crate) fn desired_snapshot(&self) -> SetsSnapshot {
         let sets = self
-            .wanted
+            .desired
             .iter()
             .map(|(id, wanted)| (*id, wanted.available()))
             .collect();
-        There {
+        SetsSnapshot {
             sets: Arc::new(sets),
             listing: self.listings,
         }
     }
 
-    /// Compares what was expected with what is there: where a set is missing, nothing holds that was built on it.
-    pub(super) fn compare(&mut self, expected: &There) {
+    /// Compares a desired snapshot with what is available: where a set is missing, all that was compiled over it is stale.
+    pub(crate) fn check_snapshot(&mut self, expected: &SetsSnapshot) {
         self.listings += u64::from(expected.sets != self.available);
     }
 
-    fn find_unwanted(&mut self) {
-        self.unwanted = self.known.keys().cloned().collect();
-        for (id, wanted) in &self.wanted {
+    fn find_undesired(&mut self) {
+        self.undesired = self.programmed.keys().cloned().collect();
+        for (id, wanted) in &self.desired {
             for family in wanted.families().all() {
-                self.unwanted.remove(names::set(*id, family).as_str());
+                self.undesired.remove(names::set(*id, family).as_str());
             }
         }
     }
 
-    /// Notes whether a set is there in all families in which it is wanted.
+    /// Updates whether a set is available.
     fn look_for(&mut self, id: SetId) {
         match self.as_wanted(id) {
             Some(set) => drop(Arc::make_mut(&mut self.available).insert(id, set)),
@@ -203,49 +215,49 @@ impl Sets {
         }
     }
 
-    /// A set, if it is there in all families in which it is wanted.
+    /// A set, if it is programmed in all families in which it is desired.
     fn as_wanted(&self, id: SetId) -> Option<Available> {
-        let set = self.wanted.get(&id)?.available();
-        let known = |family| self.known.get(names::set(id, family).as_str());
+        let set = self.desired.get(&id)?.available();
+        let known = |family| self.programmed.get(names::set(id, family).as_str());
         let mut families = set.families.all();
         let is_there = families.all(|family| known(family).is_some_and(|known| known.fits(set.kind)));
         is_there.then_some(set)
     }
 
     /// Whether a set remembers records that are over.
-    pub(super) fn has_lapsed(&self, id: SetId) -> bool {
-        self.wanted
+    pub(crate) fn has_expired(&self, id: SetId) -> bool {
+        self.desired
             .get(&id)
             .is_some_and(|wanted| wanted.kind == SetKind::Records && !wanted.members.is_empty())
     }
 
-    /// What a set is to hold; none for records, which have no place where nobody is told of them.
-    pub(super) fn content(&self, id: SetId) -> Option<Content> {
+    /// What a set is to hold; none for records, which are not used in pods' namespaces.
+    pub(crate) fn content(&self, id: SetId) -> Option<Content> {
         let wanted = self
-            .wanted
+            .desired
             .get(&id)
             .filter(|wanted| wanted.kind != SetKind::Records)?;
         Some((wanted.kind, Arc::clone(&wanted.members)))
     }
 
     /// Whether `content` says what a set is to hold.
-    pub(super) fn has_content(&self, id: SetId) -> bool {
-        let wanted = self.wanted.get(&id);
+    pub(crate) fn has_content(&self, id: SetId) -> bool {
+        let wanted = self.desired.get(&id);
         wanted.is_some_and(|wanted| wanted.kind != SetKind::Records)
     }
 
     /// Whether a set of records holds an address, or did.
-    pub(super) fn was_told(&self, id: SetId, address: IpAddr) -> bool {
+    pub(crate) fn has_record(&self, id: SetId, address: IpAddr) -> bool {
         let records = self
-            .wanted
+            .desired
             .get(&id)
             .filter(|wanted| wanted.kind == SetKind::Records);
         records.is_some_and(|wanted| wanted.members.contains_key(&Member::Address(address)))
     }
 
     /// Whether a set holds an address; a set of records also while the record is over.
-    pub(super) fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
-        let Some(wanted) = self.wanted.get(&id) else {
+    pub(crate) fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
+        let Some(wanted) = self.desired.get(&id) else {
             return false;
         };
         match wanted.kind {
@@ -253,33 +265,33 @@ impl Sets {
             SetKind::Networks | SetKind::AddressPorts => wanted
                 .members
                 .keys()
-                .any(|member| lapsed::covers(member, address, port)),
+                .any(|member| members::covers(member, address, port)),
         }
     }
 
-    /// Whether the kernel holds other members of a set than are wanted.
-    pub(super) fn differs(&self, id: SetId) -> bool {
-        let Some(wanted) = self.wanted.get(&id) else {
+    /// Whether the programmed members of a set differ from the desired ones.
+    pub(crate) fn differs(&self, id: SetId) -> bool {
+        let Some(wanted) = self.desired.get(&id) else {
             return false;
         };
         let target = members::target(&wanted.members);
         Family::ALL.into_iter().any(|family| {
-            let known = self.known.get(names::set(id, family).as_str());
+            let known = self.programmed.get(names::set(id, family).as_str());
             let held = known.into_iter().flat_map(|known| known.members.keys());
             let wanted = target.keys().filter(|member| member.family() == family);
             !held.eq(wanted)
         })
     }
 
-    /// Whether there is a set of this name, in any family.
-    pub(super) fn is_known(&self, id: SetId) -> bool {
+    /// Whether a set is programmed, in any family.
+    pub(crate) fn is_known(&self, id: SetId) -> bool {
         let mut families = Family::ALL.into_iter();
-        families.any(|family| self.known.contains_key(names::set(id, family).as_str()))
+        families.any(|family| self.programmed.contains_key(names::set(id, family).as_str()))
     }
 
-    /// Has rules do without the sets that are not as they should be, if these say no, or hold too much: as if they were not there.
-    /// Says whether rules named any so far. Who settles them has them back.
-    pub(super) fn withhold(&mut self, say_no: &BTreeSet<SetId>) -> bool {
+    /// Makes failed sets unavailable that hold too much, or that rules need whole. Says whether any was available so far. A later
+    /// sync makes them available again.
+    pub(crate) fn withhold(&mut self, say_no: &BTreeSet<SetId>) -> bool {
         let is_unfit = |(id, failure): &(&SetId, &Failure)| failure.is_too_wide || say_no.contains(id);
         let unfit: Vec<SetId> = self.failed.iter().filter(is_unfit).map(|(id, _)| *id).collect();
         let available = Arc::make_mut(&mut self.available);
@@ -288,7 +300,7 @@ impl Sets {
         withheld > 0
     }
 
-    pub(super) const fn failed(&self) -> &BTreeMap<SetId, Failure> {
+    pub(crate) const fn failed(&self) -> &BTreeMap<SetId, Failure> {
         &self.failed
     }
 
@@ -300,27 +312,27 @@ impl Sets {
         self.failed.insert(id, failure);
     }
 
-    pub(super) fn want(&mut self, created: &[SetSpec]) {
+    pub(crate) fn add_desired(&mut self, created: &[SetSpec]) {
         for spec in created {
             let description = spec.description.to_string();
-            self.wanted.entry(spec.id).or_insert_with(|| Wanted {
+            self.desired.entry(spec.id).or_insert_with(|| DesiredSet {
                 kind: spec.kind,
                 description,
                 is_fixed: spec.is_fixed(),
                 members: Arc::default(),
-                room: MOST_LAPSED,
+                room: MOST_EXPIRED,
             });
             for name in both(spec.id) {
-                self.unwanted.remove(&name);
+                self.undesired.remove(&name);
             }
             self.look_for(spec.id);
         }
     }
 
-    /// Takes changes of members as wanted.
-    pub(super) fn note(&mut self, changes: &[MembersChanged]) {
+    /// Takes changes of members as desired.
+    pub(crate) fn note_members(&mut self, changes: &[MembersChanged]) {
         for change in changes {
-            let Some(wanted) = self.wanted.get_mut(&change.set) else {
+            let Some(wanted) = self.desired.get_mut(&change.set) else {
                 continue;
             };
             let before = wanted.families();
@@ -330,13 +342,13 @@ impl Sets {
             }
             members.extend(change.added.iter().copied());
             if wanted.families() != before {
-                self.want_elsewhere(change.set);
+                self.change_families(change.set);
             }
         }
     }
 
-    /// A set is wanted in other families than before: for one without members yet that is how it begins, and no other changes so.
-    fn want_elsewhere(&mut self, id: SetId) {
+    /// A set is desired in other families than before. That happens to sets without members only.
+    fn change_families(&mut self, id: SetId) {
         let was_there = self.available.contains_key(&id);
         if !was_there || self.as_wanted(id).is_some() {
             self.look_for(id);
@@ -351,9 +363,9 @@ impl Sets {
     }
 
     /// Takes records that were over before their set was made.
-    pub(super) fn note_lapsed(&mut self, all: &[ExpiredMembers]) {
+    pub(crate) fn note_expired(&mut self, all: &[ExpiredMembers]) {
         for lapsed in all {
-            let Some(wanted) = self.wanted.get_mut(&lapsed.set) else {
+            let Some(wanted) = self.desired.get_mut(&lapsed.set) else {
                 continue;
             };
             for (address, ended) in &lapsed.addresses {
@@ -363,21 +375,21 @@ impl Sets {
         }
     }
 
-    /// Takes note of sets that got members while somebody else was at work.
-    pub(super) fn note_meanwhile(&mut self, changes: &[MembersChanged]) {
-        self.meanwhile.extend(changes.iter().map(|change| change.set));
+    /// Takes note of sets that got members concurrently.
+    pub(crate) fn note_concurrent(&mut self, changes: &[MembersChanged]) {
+        self.concurrent.extend(changes.iter().map(|change| change.set));
     }
 
     /// Those since the last call.
-    pub(super) fn take_meanwhile(&mut self) -> BTreeSet<SetId> {
-        std::mem::take(&mut self.meanwhile)
+    pub(crate) fn take_concurrent(&mut self) -> BTreeSet<SetId> {
+        std::mem::take(&mut self.concurrent)
     }
 
-    /// Writes changes that were noted to the sets that are there.
-    pub(super) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
+    /// Programs noted changes in the sets that are available.
+    pub(crate) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
         let (mut writes, mut full) = (Vec::new(), Vec::new());
         for change in changes {
-            let Some(wanted) = self.wanted.get(&change.set) else {
+            let Some(wanted) = self.desired.get(&change.set) else {
                 continue;
             };
             full.extend(wanted.is_full().then_some(change.set));
@@ -388,7 +400,8 @@ impl Sets {
                 .removed
                 .iter()
                 .chain(change.added.iter().map(|(member, _)| member));
-            let mut touched: Vec<Held> = members.flat_map(|member| members::held_as(*member)).collect();
+            let mut touched: Vec<KernelMember> =
+                members.flat_map(|member| members::held_as(*member)).collect();
             touched.sort_unstable();
             touched.dedup();
             let target = |held| members::wanted_for(&wanted.members, held);
@@ -396,16 +409,16 @@ impl Sets {
         }
         self.carry_out(writes, now);
         for id in full {
-            if let Some(wanted) = self.wanted.get_mut(&id) {
+            if let Some(wanted) = self.desired.get_mut(&id) {
                 wanted.make_room(now);
             }
         }
     }
 
-    /// Makes every wanted set hold what it should; returns the sets from which members went.
-    pub(super) fn settle(&mut self, now: Timestamp) -> BTreeSet<SetId> {
+    /// Programs every desired set; returns the sets from which members went.
+    pub(crate) fn sync(&mut self, now: Timestamp) -> BTreeSet<SetId> {
         self.failed.clear();
-        let all: Vec<SetId> = self.wanted.keys().copied().collect();
+        let all: Vec<SetId> = self.desired.keys().copied().collect();
         let mut shrunk = BTreeSet::new();
         for some in all.chunks(TOGETHER) {
             let mut writes = Vec::new();
@@ -415,16 +428,16 @@ impl Sets {
         shrunk
     }
 
-    /// Makes a wanted set hold what it should, whatever is there under its name.
-    pub(super) fn settle_one(&mut self, id: SetId, now: Timestamp) {
+    /// Programs a desired set, whatever the kernel holds under its name.
+    pub(crate) fn sync_one(&mut self, id: SetId, now: Timestamp) {
         let mut writes = Vec::new();
         self.plan_whole(id, now, &mut writes);
         self.carry_out(writes, now);
     }
 
-    /// Plans to have a wanted set, which is made unless it is there, hold what it should; says whether members go.
+    /// Plans the programming of a desired set, which is created if it is missing; says whether members go.
     fn plan_whole(&mut self, id: SetId, now: Timestamp, writes: &mut Vec<Write>) -> bool {
-        let Some(wanted) = self.wanted.get_mut(&id) else {
+        let Some(wanted) = self.desired.get_mut(&id) else {
             return false;
         };
         wanted.forget_oldest(now);
@@ -438,43 +451,43 @@ impl Sets {
             }
         }
         self.look_for(id);
-        self.unwant_in_others(id, families);
+        self.remove_from_others(id, families);
         // What the kernel holds of records and we do not know was told before we began.
         let surplus = match kind {
             SetKind::Records => BTreeSet::new(),
             SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts => self.surplus(id, &target),
         };
         if !surplus.is_empty() {
-            self.doubt();
+            self.set_inquiry_marker();
         }
-        let touched: Vec<Held> = target.keys().chain(&surplus).copied().collect();
+        let touched: Vec<KernelMember> = target.keys().chain(&surplus).copied().collect();
         self.plan(id, &touched, |held| target.get(&held).copied(), now, writes);
         !surplus.is_empty()
     }
 
     /// An earlier version made each set in both families.
-    fn unwant_in_others(&mut self, id: SetId, wanted: Families) {
+    fn remove_from_others(&mut self, id: SetId, wanted: Families) {
         let others = Family::ALL.into_iter().filter(|family| !wanted.has(*family));
         let names = others.map(|family| String::from(names::set(id, family)));
-        self.unwanted
-            .extend(names.filter(|name| self.known.contains_key(name)));
+        self.undesired
+            .extend(names.filter(|name| self.programmed.contains_key(name)));
     }
 
-    /// Members that the kernel holds and nobody wants.
-    fn surplus(&self, id: SetId, target: &Members) -> BTreeSet<Held> {
+    /// Programmed members that are not desired.
+    fn surplus(&self, id: SetId, target: &Members) -> BTreeSet<KernelMember> {
         Family::ALL
             .iter()
-            .filter_map(|family| self.known.get(names::set(id, *family).as_str()))
+            .filter_map(|family| self.programmed.get(names::set(id, *family).as_str()))
             .flat_map(|known| known.members.keys())
             .filter(|member| !target.contains_key(member))
             .copied()
             .collect()
     }
 
-    /// Makes the set of a family, unless it is there.
+    /// Creates the set of a family if it is missing.
     fn create(&mut self, id: SetId, kind: SetKind, family: Family, members: usize) -> Result<(), String> {
         let spec = self.spec(id, kind, family, members);
-        match self.known.get(&spec.name) {
+        match self.programmed.get(&spec.name) {
             Some(known) if known.fits(kind) => return Ok(()),
             // Whoever made it, it holds nothing that rules of ours could ask for. While rules name it, it stays.
             Some(_) => self
@@ -484,7 +497,8 @@ impl Sets {
             None => {}
         }
         self.ipsets.create(&spec).map_err(|error| said(&error))?;
-        self.known.insert(spec.name.clone(), Known::made(&spec));
+        self.programmed
+            .insert(spec.name.clone(), ProgrammedSet::made(&spec));
         Ok(())
     }
 
@@ -492,8 +506,8 @@ impl Sets {
     fn plan(
         &self,
         id: SetId,
-        touched: &[Held],
-        target: impl Fn(Held) -> Option<Option<Timestamp>>,
+        touched: &[KernelMember],
+        target: impl Fn(KernelMember) -> Option<Option<Timestamp>>,
         now: Timestamp,
         writes: &mut Vec<Write>,
     ) {
@@ -502,7 +516,7 @@ impl Sets {
                 continue;
             }
             let name = String::from(names::set(id, family));
-            let known = self.known.get(&name);
+            let known = self.programmed.get(&name);
             let mut write = Write::of(id, name);
             for member in touched.iter().filter(|member| member.family() == family) {
                 let held = known.and_then(|known| known.members.get(member)).copied();
@@ -527,7 +541,7 @@ impl Sets {
                 let reason = said(&error);
                 tracing::warn!(set = change.name, reason, "a set does not hold what it should");
                 self.fail(id, reason, !change.deleted.is_empty());
-            } else if let Some(known) = self.known.get_mut(&change.name) {
+            } else if let Some(known) = self.programmed.get_mut(&change.name) {
                 known.members.extend(held);
                 for deleted in &change.deleted {
                     known.members.remove(&deleted.member);
@@ -536,80 +550,84 @@ impl Sets {
         }
     }
 
-    pub(super) fn unwant(&mut self, destroyed: &[SetId]) {
+    pub(crate) fn remove_desired(&mut self, destroyed: &[SetId]) {
         for id in destroyed {
-            self.wanted.remove(id);
+            self.desired.remove(id);
             self.failed.remove(id);
             Arc::make_mut(&mut self.available).remove(id);
-            let there = both(*id).into_iter().filter(|name| self.known.contains_key(name));
-            self.unwanted.extend(there);
+            let there = both(*id)
+                .into_iter()
+                .filter(|name| self.programmed.contains_key(name));
+            self.undesired.extend(there);
         }
     }
 
     /// Whether there is anything to destroy.
-    pub(super) fn has_unwanted(&self) -> bool {
-        !self.unwanted.is_empty()
+    pub(crate) fn has_undesired(&self) -> bool {
+        !self.undesired.is_empty()
     }
 
-    /// Destroys what is ours and not wanted; what is still in use is left for the next time.
-    pub(super) fn sweep(&mut self) -> Vec<String> {
+    /// Destroys what is ours and not desired; what is still in use is left for the next time.
+    pub(crate) fn destroy_undesired(&mut self) -> Vec<String> {
         let mut kept = Vec::new();
         let mut waits = MOST_WAITS;
-        for name in std::mem::take(&mut self.unwanted) {
+        for name in std::mem::take(&mut self.undesired) {
             match self.ipsets.destroy_unnamed(&name, &mut waits) {
-                Ok(()) => drop(self.known.remove(&name)),
-                Err(error) if error.reason() == Some(Reason::NoSuchSet) => drop(self.known.remove(&name)),
+                Ok(()) => drop(self.programmed.remove(&name)),
+                Err(error) if error.reason() == Some(Reason::NoSuchSet) => {
+                    drop(self.programmed.remove(&name))
+                }
                 Err(error) => {
                     kept.push(error.to_string());
-                    self.unwanted.insert(name);
+                    self.undesired.insert(name);
                 }
             }
         }
         kept
     }
 
-    /// Has the kernel hold, as long as it is not known what is open from or to members that go, that it is not known: a life that
-    /// ends meanwhile leaves it to the next one.
-    pub(super) fn doubt(&mut self) {
-        if self.is_in_doubt {
+    /// Creates the inquiry marker: members go, and their connections are not looked for yet. A life that
+    /// ends meanwhile leaves them to the next one.
+    pub(crate) fn set_inquiry_marker(&mut self) {
+        if self.has_inquiry_marker {
             return;
         }
-        let spec = ipset::SetSpec::new(names::doubt().as_str(), Kind::HashIp, Family::V4);
+        let spec = ipset::SetSpec::new(names::inquiry_marker().as_str(), Kind::HashIp, Family::V4);
         match self.ipsets.create(&spec) {
-            Ok(()) => self.is_in_doubt = true,
+            Ok(()) => self.has_inquiry_marker = true,
             Err(error) => {
                 tracing::warn!(%error, "an enforcer that ends now leaves forbidden connections open")
             }
         }
     }
 
-    pub(super) const fn is_in_doubt(&self) -> bool {
-        self.is_in_doubt
+    pub(crate) const fn has_inquiry_marker(&self) -> bool {
+        self.has_inquiry_marker
     }
 
-    /// It is known again.
-    pub(super) fn be_sure(&mut self) {
-        if !self.is_in_doubt {
+    /// Destroys the inquiry marker.
+    pub(crate) fn clear_inquiry_marker(&mut self) {
+        if !self.has_inquiry_marker {
             return;
         }
-        match self.ipsets.destroy(names::doubt().as_str()) {
-            Ok(()) => self.is_in_doubt = false,
-            Err(error) if error.reason() == Some(Reason::NoSuchSet) => self.is_in_doubt = false,
+        match self.ipsets.destroy(names::inquiry_marker().as_str()) {
+            Ok(()) => self.has_inquiry_marker = false,
+            Err(error) if error.reason() == Some(Reason::NoSuchSet) => self.has_inquiry_marker = false,
             Err(error) => tracing::warn!(%error, "the next life asks all connections again, in vain"),
         }
     }
 
-    /// Wants nothing any more.
-    pub(super) fn forget(&mut self) {
-        self.wanted.clear();
+    /// Desires nothing any more.
+    pub(crate) fn forget(&mut self) {
+        self.desired.clear();
         self.failed.clear();
         self.available = Arc::default();
-        self.find_unwanted();
+        self.find_undesired();
     }
 
-    pub(super) fn dump(&self) -> String {
+    pub(crate) fn dump(&self) -> String {
         let mut lines = Vec::new();
-        for (id, wanted) in &self.wanted {
+        for (id, wanted) in &self.desired {
             lines.push(format!(
                 "set {} {:?} {}",
                 id.digest(),
@@ -619,7 +637,7 @@ impl Sets {
             for family in wanted.families().all() {
                 let name = names::set(*id, family);
                 let held = self
-                    .known
+                    .programmed
                     .get(name.as_str())
                     .map_or_else(|| "missing".to_owned(), |known| known.members.len().to_string());
                 lines.push(format!("  {}: {held} programmed", name.as_str()));
@@ -635,8 +653,8 @@ impl Sets {
 struct Write {
     id: SetId,
     change: ipset::MemberChange,
-    /// What it holds then, with the ends that the kernel was not told to the millisecond.
-    held: Vec<(Held, Option<Timestamp>)>,
+    /// What it holds then, with expiries to the millisecond: the kernel has seconds.
+    held: Vec<(KernelMember, Option<Timestamp>)>,
 }
 
 impl Write {
@@ -649,7 +667,7 @@ impl Write {
         Self { id, change, held }
     }
 
-    fn add(&mut self, member: Held, expires: Option<Timestamp>, now: Timestamp) {
+    fn add(&mut self, member: KernelMember, expires: Option<Timestamp>, now: Timestamp) {
         if let Some(entry) = entry(member, expires, now) {
             self.change.added.push(entry);
         }
@@ -667,9 +685,9 @@ fn both(id: SetId) -> [String; 2] {
 }
 
 /// Records that are over and remembered for the connections that they opened, for each set.
-const MOST_LAPSED: usize = 4096;
+const MOST_EXPIRED: usize = 4096;
 
-impl Wanted {
+impl DesiredSet {
     /// As it is available once it is made.
     fn available(&self) -> Available {
         Available {
@@ -699,7 +717,7 @@ impl Wanted {
     fn make_room(&mut self, now: Timestamp) {
         if self.is_full() {
             self.forget_oldest(now);
-            self.room = MOST_LAPSED.max(self.members.len()) * 2;
+            self.room = MOST_EXPIRED.max(self.members.len()) * 2;
         }
     }
 
@@ -707,7 +725,7 @@ impl Wanted {
         self.kind == SetKind::Records && self.members.len() > self.room
     }
 
-    /// Forgets records that are over, the oldest first, as far as there are too many.
+    /// Forgets expired records, the oldest first, above the limit.
     fn forget_oldest(&mut self, now: Timestamp) {
         let mut lapsed: Vec<Timestamp> = self
             .members
@@ -718,7 +736,7 @@ impl Wanted {
             .collect();
         let Some(surplus) = lapsed
             .len()
-            .checked_sub(MOST_LAPSED)
+            .checked_sub(MOST_EXPIRED)
             .filter(|surplus| *surplus > 0)
         else {
             return;
@@ -739,7 +757,7 @@ fn lives_longer(wanted: Option<Timestamp>, held: Option<Option<Timestamp>>, now:
     }
 }
 
-fn entry(member: Held, expires: Option<Timestamp>, now: Timestamp) -> Option<SetEntry> {
+fn entry(member: KernelMember, expires: Option<Timestamp>, now: Timestamp) -> Option<SetEntry> {
     match expires {
         None => Some(SetEntry::lasting(member)),
         Some(at) => at
@@ -752,8 +770,8 @@ fn said(error: &ipset::Error) -> String {
     error.to_string()
 }
 
-/// Whether the kernel takes an address as a member: it refuses the unspecified one, to which nobody connects
+/// Whether the kernel takes an address as a member: it refuses the unspecified one, to which no one connects
 /// (resolvers that block names answer with it).
-pub(super) const fn is_holdable(address: IpAddr) -> bool {
+pub(crate) const fn is_holdable(address: IpAddr) -> bool {
     !address.is_unspecified()
 }

@@ -1,0 +1,106 @@
+//! Connections whose DNS record has expired. An expired record ends no connection. So when a pod gets a new
+//! generation for another reason, its connections to an address that a name resolved to get the new mark
+//! here, as long as the rule over that name stands: the kernel no longer knows the address.
+
+use egret_kernel::conntrack::{Conntrack, Flow};
+use egret_kernel::{Mark, netlink};
+use egret_policies::rules::{Direction, DirectionRules, PeerMatch, PodRules, Rule, SetId};
+use egret_shared::pod::PodKey;
+use egret_shared::switch::{Switch, is_off};
+
+use super::flow_dump::FlowDump;
+use super::verdict::Evaluator;
+use super::{Connections, InForce};
+use crate::backend::netfilter::marks::PodMarks;
+use crate::backend::netfilter::names::PodChains;
+use crate::backend::netfilter::sets::concurrent::SharedSets;
+
+impl Connections {
+    /// Carries over what pods that are asked again had opened, where those were the marks before.
+    pub(crate) fn carry_over(
+        &mut self,
+        in_force: InForce<'_>,
+        before: &[(PodKey, PodMarks)],
+    ) -> Result<(), netlink::Error> {
+        let carried = before.iter().filter_map(|(pod, before)| {
+            let rules = in_force.pods.get(pod)?.rules();
+            let after = in_force.generations.marks(PodChains::of(pod))?;
+            may_stand_between(rules, in_force.sets).then_some((rules, before.egress, after.egress))
+        });
+        let carried: Vec<_> = carried.collect();
+        if carried.is_empty() {
+            return Ok(());
+        }
+        let mut conntrack = Conntrack::open()?;
+        let opened = carried.iter().flat_map(|(rules, ..)| &rules.addresses);
+        let mut ends = self.flow_query(in_force);
+        ends.ends
+            .extend(opened.map(|address| (Direction::Egress, *address)));
+        let mut dump = FlowDump::query(&mut conntrack, ends, 0)?;
+        for (rules, old, new) in carried {
+            let pod = &rules.pod;
+            match carry_over(&mut conntrack, &mut dump.flows, rules, in_force.sets, old, new) {
+                Ok(0) => {}
+                Ok(flows) => {
+                    tracing::debug!(%pod, flows, "connections of expired records go on under the new rules")
+                }
+                Err(error) => {
+                    tracing::warn!(%pod, %error, "connections of expired records may end with the change of rules")
+                }
+            }
+        }
+        self.dump = Some(dump);
+        Ok(())
+    }
+}
+
+/// Whether there are records that may have expired.
+fn may_stand_between(rules: &PodRules, sets: &SharedSets) -> bool {
+    let mut rules = rules.egress.tiers.iter().flat_map(|tier| &tier.rules);
+    !is_off(Switch::KeepLapsed) && rules.any(|rule| has_lapsed(rule, sets))
+}
+
+/// Carries a pod's flows over to its new mark where only an expired record stands between them and an Allow.
+/// Returns how many.
+fn carry_over(
+    conntrack: &mut Conntrack,
+    flows: &mut [Flow],
+    rules: &PodRules,
+    sets: &SharedSets,
+    old: Mark,
+    new: Mark,
+) -> Result<usize, netlink::Error> {
+    let is_own = |flow: &&mut Flow| old.is_in(flow.mark) && rules.addresses.contains(&flow.original.source);
+    let mut carried = 0;
+    for flow in flows.iter_mut().filter(is_own) {
+        if outlasts(flow, rules, sets) && conntrack.set_mark(flow, new)? {
+            flow.mark = flow.mark & !new.mask().get() | new.value();
+            carried += 1;
+        }
+    }
+    Ok(carried)
+}
+
+/// Whether a flow that a pod opened goes on although the record is over that it was opened by.
+pub(super) fn outlasts(flow: &Flow, rules: &PodRules, sets: &SharedSets) -> bool {
+    let address = flow.reply.source;
+    let was_told = || sets_with(&rules.egress).any(|id| sets.lock().has_record(id, address));
+    // The addresses of names are neither the node's own nor the pod's.
+    let evaluator = Evaluator { sets, own_node: None };
+    !is_off(Switch::KeepLapsed) && was_told() && evaluator.allows(rules, Direction::Egress, flow)
+}
+
+fn has_lapsed(rule: &Rule, sets: &SharedSets) -> bool {
+    match &rule.peer {
+        PeerMatch::In(id) => sets.lock().has_expired(*id),
+        PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => false,
+    }
+}
+
+fn sets_with(rules: &DirectionRules) -> impl Iterator<Item = SetId> {
+    rules
+        .tiers
+        .iter()
+        .flat_map(|tier| &tier.rules)
+        .flat_map(Rule::sets)
+}

@@ -1,0 +1,334 @@
+//! Ends open connections that the rules forbid by now. The next packet of the opener is judged anew in any
+//! case; but replies are judged by nobody, and the program would wait for answers that never come. So a
+//! forbidden flow gets the revoked mark, which ends it in both directions, and its sockets in the pods are
+//! destroyed.
+//!
+//! Flows of a pod that is there are never deleted: conntrack would pick up the next packet of either side as a new flow, maybe the
+//! other way round. A revoked flow lives on while somebody sends, so its mark is taken back when the rules allow it again.
+//!
+//! Flows of a pod that is gone have a mark of their own, which no rules take back. They are deleted when the address has another
+//! pod: what the other side still sends is then a new connection to that pod, judged by its rules, and what that pod sends is its own,
+//! though it may have the old pod's ports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter, Tuple};
+use egret_kernel::iptables::InterfaceName;
+use egret_kernel::links::Links;
+use egret_kernel::netlink;
+use egret_policies::rules::{Direction, PodRules};
+use egret_shared::switch::{Switch, is_off};
+
+use super::affected::AffectedConnections;
+use super::flow_dump::{FlowDump, FlowQuery};
+use super::pod_sockets::{self, SocketTuple};
+use super::verdict::Evaluator;
+use super::{Changed, Connections, InForce, Revoked};
+use crate::backend::EndedConnections;
+use crate::backend::netfilter::marks::Marks;
+use crate::backend::netfilter::model::pods::names_any;
+use crate::backend::netfilter::names::PodChains;
+
+/// What is to be done about a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FlowAction {
+    /// It ends, as long as the rules are what they are.
+    Revoke,
+    /// It ends for good: it is of a pod that is gone.
+    MarkGone,
+    /// Nobody knows it any more: it is of a pod that is gone, and the address has another one.
+    Delete,
+}
+
+impl Connections {
+    /// Ends what the batches so far forbid. What cannot be done now is done the next time.
+    pub(crate) fn revoke(&mut self, in_force: InForce<'_>, is_broken: bool) -> EndedConnections {
+        let dump = self.dump.take();
+        let opened = in_force.sets.lock().take_concurrent();
+        if !self.revoked.is_empty() {
+            self.changed_since.sets.extend(opened);
+        }
+        if !self.has_work() || is_broken || is_off(Switch::Revoke) {
+            return EndedConnections::default();
+        }
+        self.try_to_revoke(in_force, dump).unwrap_or_else(|error| {
+            tracing::warn!(%error, "connections that are forbidden by now may go on until it is tried again");
+            EndedConnections::default()
+        })
+    }
+
+    fn try_to_revoke(
+        &mut self,
+        in_force: InForce<'_>,
+        dump: Option<FlowDump>,
+    ) -> Result<EndedConnections, netlink::Error> {
+        let mut conntrack = Conntrack::open()?;
+        let own_node = Links::open()?.addresses()?;
+        let own_node = own_node.into_iter().map(|address| address.net.addr()).collect();
+        let dump = self.dump_or_query(in_force, &mut conntrack, dump)?;
+        let forbidden = self.forbidden(in_force, dump, &own_node);
+        self.unrevoke(in_force, &mut conntrack, &own_node)?;
+        let mut ended = EndedConnections::default();
+        for (flow_action, one) in &forbidden {
+            let marks = in_force.marks;
+            ended.flows += u64::from(match flow_action {
+                FlowAction::Revoke => conntrack.set_mark(&one.flow, marks.revoked(one.direction))?,
+                FlowAction::MarkGone => conntrack.set_mark(&one.flow, marks.gone(one.direction))?,
+                FlowAction::Delete => conntrack.delete(&one.flow)?,
+            });
+        }
+        ended.sockets = self.end_sockets(in_force, &forbidden);
+        let revoked = forbidden
+            .into_iter()
+            .filter(|(flow_action, _)| *flow_action == FlowAction::Revoke);
+        self.revoked.extend(revoked.map(|(_, one)| one));
+        self.reevaluated
+            .retain(|(pod, _)| in_force.refused.contains_key(pod));
+        self.affected = AffectedConnections::default();
+        self.vacated.clear();
+        self.reassigned.clear();
+        self.keep_sockets = false;
+        Ok(ended)
+    }
+
+    /// The flows in question, and which flows are revoked where that is to be read.
+    fn dump_or_query(
+        &mut self,
+        in_force: InForce<'_>,
+        conntrack: &mut Conntrack,
+        dump: Option<FlowDump>,
+    ) -> Result<FlowDump, netlink::Error> {
+        let query = self.flow_query(in_force);
+        // What has a new pod by now may be that pod's own by now.
+        let before = dump.filter(|dump| dump.has(&query) && self.reassigned.is_empty());
+        let more = if self.reload { Direction::ALL.len() } else { 0 };
+        let Some(before) = before else {
+            let dump = FlowDump::query(conntrack, query, more)?;
+            self.reload(in_force, conntrack, Some(&dump).filter(|dump| dump.is_all))?;
+            return Ok(dump);
+        };
+        // Some may have been revoked since.
+        self.reload(in_force, conntrack, None)?;
+        Ok(before)
+    }
+
+    /// Takes note of the flows that are revoked, out of all that there are now or as the kernel tells.
+    fn reload(
+        &mut self,
+        in_force: InForce<'_>,
+        conntrack: &mut Conntrack,
+        all: Option<&FlowDump>,
+    ) -> Result<(), netlink::Error> {
+        if !self.reload {
+            return Ok(());
+        }
+        let mut revoked = Vec::new();
+        for direction in Direction::ALL {
+            let mark = in_force.marks.revoked(direction);
+            let flows = match all {
+                Some(dump) => {
+                    let marked = dump.flows.iter().filter(|flow| mark.is_in(flow.mark));
+                    marked.cloned().collect()
+                }
+                None => conntrack.dump(&FlowFilter {
+                    mark: Some(mark),
+                    ..FlowFilter::ALL
+                })?,
+            };
+            revoked.extend(flows.into_iter().map(|flow| Revoked { direction, flow }));
+        }
+        self.changed_since.pods.extend(in_force.pods.keys().cloned());
+        self.revoked = revoked;
+        self.reload = false;
+        Ok(())
+    }
+
+    /// Flows that were allowed under earlier rules, or by none, and are not any more; and those of pods that are gone.
+    fn forbidden(
+        &self,
+        in_force: InForce<'_>,
+        dump: FlowDump,
+        own_node: &BTreeSet<IpAddr>,
+    ) -> Vec<(FlowAction, Revoked)> {
+        let owners = in_force.pods.by_address();
+        let evaluator = Evaluator {
+            sets: in_force.sets,
+            own_node: Some(own_node),
+        };
+        let mut forbidden = Vec::new();
+        for flow in dump.flows {
+            let actions = Direction::ALL.map(|direction| {
+                let owner = owners.get(&pods_end(direction, &flow)).copied();
+                (
+                    self.flow_action(in_force, direction, &flow, owner, evaluator),
+                    direction,
+                )
+            });
+            // What is deleted needs no mark.
+            let deleted = actions
+                .iter()
+                .find(|(flow_action, _)| *flow_action == Some(FlowAction::Delete));
+            let ended = deleted.map_or(&actions[..], std::slice::from_ref);
+            for (flow_action, direction) in ended {
+                let revoked = Revoked {
+                    direction: *direction,
+                    flow: flow.clone(),
+                };
+                forbidden.extend(flow_action.map(|flow_action| (flow_action, revoked)));
+            }
+        }
+        forbidden
+    }
+
+    /// Where flows are that may have to end.
+    pub(super) fn flow_query(&self, in_force: InForce<'_>) -> FlowQuery {
+        let Self {
+            reevaluated,
+            affected,
+            vacated,
+            reassigned,
+            ..
+        } = self;
+        let programmed = reevaluated
+            .iter()
+            .filter(|(pod, _)| !in_force.refused.contains_key(pod));
+        let reevaluated = programmed.flat_map(|(pod, direction)| {
+            let local = in_force.pods.get(pod).into_iter();
+            let addresses = local.flat_map(|local| &local.rules().addresses);
+            addresses.map(|address| (*direction, *address))
+        });
+        let whoever = vacated.iter().chain(reassigned);
+        let whoever = whoever.flat_map(|address| Direction::ALL.map(|direction| (direction, *address)));
+        FlowQuery::about(reevaluated.chain(whoever).collect()).and(affected.query())
+    }
+
+    /// What becomes of a flow for the sake of the pod at one of its ends.
+    fn flow_action(
+        &self,
+        in_force: InForce<'_>,
+        direction: Direction,
+        flow: &Flow,
+        owner: Option<&PodRules>,
+        evaluator: Evaluator<'_>,
+    ) -> Option<FlowAction> {
+        let Self {
+            reevaluated,
+            affected,
+            vacated,
+            reassigned,
+            ..
+        } = self;
+        let address = pods_end(direction, flow);
+        let marks: Marks = in_force.marks;
+        let is_unmarked = marks.unmarked(direction).is_in(flow.mark);
+        let is_revoked = marks.revoked(direction).is_in(flow.mark);
+        let is_gone = marks.gone(direction).is_in(flow.mark);
+        let is_present = is_of_present_rules(in_force, direction, flow, owner);
+        let is_of_another =
+            (vacated.contains(&address) || reassigned.contains(&address)) && !is_unmarked && !is_present;
+        match owner {
+            Some(_) if is_gone || is_of_another => return Some(FlowAction::Delete),
+            None if is_of_another && !is_gone => return Some(FlowAction::MarkGone),
+            Some(_) | None => {}
+        }
+        let rules = owner.filter(|rules| !in_force.refused.contains_key(&rules.pod))?;
+        let is_asked = reevaluated.contains(&(rules.pod.clone(), direction))
+            || affected.concern(&rules.pod, direction, flow);
+        if !is_asked || is_revoked || is_present {
+            return None;
+        }
+        // What the own node opens is never judged, and never marked.
+        let is_exempt =
+            is_unmarked && direction == Direction::Ingress && evaluator.is_of_own_node(flow.original.source);
+        (!is_exempt && !evaluator.allows(rules, direction, flow)).then_some(FlowAction::Revoke)
+    }
+
+    /// Takes the mark off what is allowed again: its next packet is judged.
+    fn unrevoke(
+        &mut self,
+        in_force: InForce<'_>,
+        conntrack: &mut Conntrack,
+        own_node: &BTreeSet<IpAddr>,
+    ) -> Result<(), netlink::Error> {
+        let Changed { pods, sets } = std::mem::take(&mut self.changed_since);
+        let revoked = std::mem::take(&mut self.revoked);
+        let owners = in_force.pods.by_address();
+        let evaluator = Evaluator {
+            sets: in_force.sets,
+            own_node: Some(own_node),
+        };
+        let is_allowed_again = |one: &Revoked| {
+            let owner = owners.get(&pods_end(one.direction, &one.flow));
+            let owner = owner.filter(|rules| !in_force.refused.contains_key(&rules.pod));
+            owner.is_some_and(|rules| {
+                (pods.contains(&rules.pod) || names_any(rules, one.direction, &sets))
+                    && evaluator.allows(rules, one.direction, &one.flow)
+            })
+        };
+        let (allowed_again, kept): (Vec<_>, Vec<_>) = revoked.into_iter().partition(is_allowed_again);
+        self.revoked = kept;
+        for one in allowed_again {
+            let unmarked = in_force.marks.unmarked(one.direction);
+            if let Err(error) = conntrack.set_mark(&one.flow, unmarked) {
+                self.reload = true;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the sockets of both ends, where they are pods of this node. The socket knows the addresses that it sends by: the
+    /// opener's those before any rewriting (a Service's), the other's those behind it.
+    fn end_sockets(&mut self, in_force: InForce<'_>, forbidden: &[(FlowAction, Revoked)]) -> u64 {
+        if self.keep_sockets {
+            return 0;
+        }
+        let interfaces = in_force.pods.interfaces_by_address();
+        let mut wanted: BTreeMap<InterfaceName, Vec<SocketTuple>> = BTreeMap::new();
+        for tuple in forbidden
+            .iter()
+            .flat_map(|(flow_action, one)| self.senders(*flow_action, &one.flow))
+        {
+            let interface = interfaces.get(&tuple.source);
+            if let Some((interface, held)) = interface.zip(SocketTuple::sending(&tuple)) {
+                wanted.entry((*interface).clone()).or_default().push(held);
+            }
+        }
+        let outcome = pod_sockets::end(&wanted);
+        if let Some(hindered) = outcome.hindered {
+            self.warn_once(hindered);
+        }
+        outcome.ended
+    }
+
+    /// Who sends in a flow that ends. A pod that took an address has no socket of the one before.
+    fn senders(&self, flow_action: FlowAction, flow: &Flow) -> impl Iterator<Item = Tuple> + use<'_> {
+        let is_new =
+            move |tuple: &Tuple| flow_action == FlowAction::Delete && self.reassigned.contains(&tuple.source);
+        let both = [flow.original, flow.reply].into_iter();
+        both.filter(move |tuple| !is_new(tuple))
+    }
+}
+
+/// Whether the rules that the owner of the address has now allowed it.
+fn is_of_present_rules(
+    in_force: InForce<'_>,
+    direction: Direction,
+    flow: &Flow,
+    owner: Option<&PodRules>,
+) -> bool {
+    let present = owner.and_then(|rules| in_force.generations.marks(PodChains::of(&rules.pod)));
+    present.is_some_and(|present| match direction {
+        Direction::Egress => present.egress.is_in(flow.mark),
+        Direction::Ingress => present.ingress.is_in(flow.mark),
+    })
+}
+
+/// The end of a flow at which a pod is judged.
+fn pods_end(direction: Direction, flow: &Flow) -> IpAddr {
+    match direction {
+        Direction::Egress => flow.original.source,
+        Direction::Ingress => flow.reply.source,
+    }
+}

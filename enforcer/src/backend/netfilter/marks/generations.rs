@@ -1,0 +1,205 @@
+//! The generation of each pod and direction. Numbers come from one serial for the node, so an address that
+//! gets another pod never meets a mark of the earlier one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter};
+use egret_kernel::netlink;
+use egret_policies::rules::{Direction, PodRules};
+
+use super::PodMarks;
+use super::{Generation, Marks};
+use crate::backend::netfilter::names::PodChains;
+
+/// So many numbers are taken off flows at once, with the same high bits, by which the kernel finds them: it walks its whole table
+/// for each question, however few flows it answers with. A power of two.
+const AT_ONCE: u16 = 64;
+
+/// A mark with which the entry chain of a pod compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChainMark<'a> {
+    pub(crate) chain: &'a str,
+    pub(crate) direction: Direction,
+    pub(crate) value: u32,
+    pub(crate) mask: u32,
+}
+
+/// The generations in force, by the chain in which they stand.
+#[derive(Debug)]
+pub(crate) struct Generations {
+    marks: Marks,
+    current: BTreeMap<String, Generation>,
+    /// Numbers that were used before and that no flow bears now: they were taken off when no pod had them, and not drawn since.
+    unused: BTreeSet<Generation>,
+}
+
+impl Generations {
+    pub(crate) const fn new(marks: Marks) -> Self {
+        Self {
+            marks,
+            current: BTreeMap::new(),
+            unused: BTreeSet::new(),
+        }
+    }
+
+    /// Takes over the marks that stand in chains of an earlier life, as far as they were written with the same masks.
+    pub(crate) fn adopt<'a>(&mut self, marks: impl Iterator<Item = ChainMark<'a>>) {
+        for ChainMark {
+            chain,
+            direction,
+            value,
+            mask,
+        } in marks
+        {
+            if let Some(generation) = self.marks.generation(direction, value, mask) {
+                self.current.insert(chain.to_owned(), generation);
+            }
+        }
+    }
+
+    /// Whether no pod has any: there was no earlier life, or it left no rules.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.current.is_empty()
+    }
+
+    pub(crate) fn has(&self, rules: &PodRules, direction: Direction) -> bool {
+        self.current
+            .contains_key(PodChains::of(&rules.pod).entry(direction).as_str())
+    }
+
+    pub(crate) fn set(&mut self, pod: PodChains, direction: Direction, generation: Generation) {
+        self.current
+            .insert(pod.entry(direction).as_str().to_owned(), generation);
+    }
+
+    pub(crate) fn forget(&mut self, pod: PodChains) {
+        for direction in Direction::ALL {
+            self.current.remove(pod.entry(direction).as_str());
+        }
+    }
+
+    /// Keeps only what these pods have.
+    pub(crate) fn retain(&mut self, pods: impl Iterator<Item = PodChains>) {
+        let kept: BTreeSet<String> = pods
+            .flat_map(|pod| Direction::ALL.map(|direction| pod.entry(direction).as_str().to_owned()))
+            .collect();
+        self.current.retain(|name, _| kept.contains(name));
+    }
+
+    /// The marks of a pod's allowed flows; none while it has no generation.
+    pub(crate) fn marks(&self, pod: PodChains) -> Option<PodMarks> {
+        let mark = |direction| {
+            let generation = self.current.get(pod.entry(direction).as_str())?;
+            Some(self.marks.mark(direction, *generation))
+        };
+        Some(PodMarks {
+            egress: mark(Direction::Egress)?,
+            ingress: mark(Direction::Ingress)?,
+        })
+    }
+
+    /// A number that no pod has and no flow bears. `serial` is that of the last one, and is moved on.
+    pub(crate) fn allocate(&mut self, serial: &mut u64) -> Generation {
+        let most = u64::from(self.marks.generations());
+        let used: BTreeSet<Generation> = self.current.values().copied().collect();
+        let drawn = (0..most).find_map(|_| {
+            *serial += 1;
+            let number = u16::try_from((*serial - 1) % most + 1).ok()?;
+            Generation::new(number).filter(|generation| !used.contains(generation))
+        });
+        // All numbers in use at once: then the next one is shared, which costs a flow its re-evaluation at worst
+        // when its address goes from one pod to the other.
+        let generation = drawn.unwrap_or_else(|| Generation::new(1).expect("1 is not 0"));
+        if *serial > most && !self.unused.remove(&generation) {
+            self.clear_from_flows(generation, &used);
+        }
+        generation
+    }
+
+    /// Takes a number that is used again off the flows that still bear it, and those like it that no pod has: their next packet
+    /// is judged anew.
+    fn clear_from_flows(&mut self, generation: Generation, used: &BTreeSet<Generation>) {
+        let first = generation.number() / AT_ONCE * AT_ONCE;
+        let alike = (first..=first.saturating_add(AT_ONCE - 1)).filter_map(Generation::new);
+        let unused = alike.filter(|like| !used.contains(like));
+        let mut numbers: BTreeSet<Generation> = unused.chain([generation]).collect();
+        let cleared = self.unmark(generation, &numbers);
+        numbers.remove(&generation);
+        self.unused = match cleared {
+            Ok(()) => numbers,
+            Err(error) => {
+                let generation = generation.number();
+                tracing::warn!(%error, generation, "flows of a generation that is used again could not be unmarked");
+                BTreeSet::new()
+            }
+        };
+    }
+
+    fn unmark(&self, generation: Generation, numbers: &BTreeSet<Generation>) -> Result<(), netlink::Error> {
+        let mut conntrack = Conntrack::open()?;
+        for direction in Direction::ALL {
+            let alike = FlowFilter {
+                mark: self.marks.alike(direction, generation, AT_ONCE),
+                ..FlowFilter::ALL
+            };
+            let unmarked = self.marks.unmarked(direction);
+            let bears = |flow: &Flow| {
+                let found = self.marks.generation(direction, flow.mark, unmarked.mask().get());
+                found.is_some_and(|found| numbers.contains(&found))
+            };
+            for flow in conntrack.dump(&alike)?.iter().filter(|flow| bears(flow)) {
+                conntrack.set_mark(flow, unmarked)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS};
+    use egret_shared::pod::PodKey;
+
+    fn generations() -> Generations {
+        Generations::new(Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap())
+    }
+
+    #[test]
+    fn numbers_rise_by_one_and_are_never_those_of_a_pod() {
+        let mut generations = generations();
+        let mut serial = 0;
+        generations.set(
+            PodChains::of(&PodKey::new("a", "b")),
+            Direction::Egress,
+            Generation::new(2).unwrap(),
+        );
+        let drawn: Vec<u16> = (0..3)
+            .map(|_| generations.allocate(&mut serial).number())
+            .collect();
+        assert_eq!((drawn, serial), (vec![1, 3, 4], 4));
+    }
+
+    #[test]
+    fn what_stands_in_the_rules_is_taken_over() {
+        let mut one = generations();
+        let pod = PodChains::of(&PodKey::new("a", "b"));
+        for direction in Direction::ALL {
+            one.set(pod, direction, Generation::new(77).unwrap());
+        }
+        let marks = one.marks(pod).unwrap();
+        let chains = Direction::ALL.map(|direction| pod.entry(direction));
+        let adopted = Direction::ALL.into_iter().zip(&chains).map(|(direction, chain)| {
+            let mark = marks.of(direction);
+            ChainMark {
+                chain: chain.as_str(),
+                direction,
+                value: mark.value(),
+                mask: mark.mask().get(),
+            }
+        });
+        let mut other = generations();
+        other.adopt(adopted);
+        assert_eq!(other.marks(pod), Some(marks));
+    }
+}

@@ -1,0 +1,11 @@
+//! What the backend is told: settings, pods and where they are attached, and the sets that rules may refer
+//! to.
+
+pub mod attachment;
+pub mod available_sets;
+pub(crate) mod pods;
+mod moved_address;
+pub mod unknown_pods;
+pub mod settings;
+pub(crate) mod egress_firewall;
+pub(crate) mod ipvs;

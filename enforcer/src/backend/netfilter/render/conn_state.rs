@@ -1,0 +1,117 @@
+//! Connection state checks in front of the dispatch. Every packet of every flow meets them, so there are few:
+//!
+//! ```text
+//!  EGRET-FORWARD ─ a direction is revoked ▸ goto EGRET-REVOKED ─ which ▸ goto EGRET-DENY
+//!                ├ replies ▸ return
+//!                └ EGRET-FROM ─ … EGRET-E-x ─ allowed ▸ return
+//!                                           ├ invalid, related ▸ goto EGRET-ER-x ─ invalid ▸ end
+//!                                           │                                    ├ an error about a flow of the pod ▸ return
+//!                                           │                                    ├ an error about another's ▸ end
+//!                                           │                                    └ a connection that a helper expects: the pod's rules
+//!                                           └ the pod's rules
+//! ```
+
+use std::net::IpAddr;
+
+use egret_kernel::Family;
+use egret_kernel::iptables::{
+    ChainName, ConnState, Direction as FlowDirection, Match, Protocol, Rule as Line, Target,
+};
+use egret_policies::rules::Direction;
+use egret_shared::switch::{Switch, is_off};
+
+use crate::backend::netfilter::marks::Marks;
+use crate::backend::netfilter::names;
+
+/// In front of everything: what was revoked, or is of a pod that is gone, ends in both directions.
+pub(crate) fn ends(marks: Marks) -> Line {
+    Line::to(Target::Goto(names::revoked())).unless(Match::Connmark(marks.going_on()))
+}
+
+/// Which direction was revoked.
+pub(crate) fn ended(marks: Marks) -> Vec<Line> {
+    let each = Direction::ALL.map(|direction| revoked(marks, direction));
+    each.into_iter()
+        .chain([Line::to(Target::Goto(names::deny()))])
+        .collect()
+}
+
+/// What was revoked in a direction.
+pub(crate) fn revoked(marks: Marks, direction: Direction) -> Line {
+    Line::to(Target::Goto(names::deny())).when(Match::Connmark(marks.ended(direction)))
+}
+
+/// Replies were judged with the flow's first packet.
+pub(crate) fn reply() -> Line {
+    Line::to(Target::Return).tracked(&[ConnState::Established], FlowDirection::Reply)
+}
+
+/// So were errors of ICMP about a flow, path MTU among them. What else is related to a flow is a connection that a helper of
+/// conntrack expects, which is judged as any other. It is rare, so that it is asked where a packet would be judged, and not in front.
+pub(crate) fn related(family: Family) -> Option<Line> {
+    (!is_off(Switch::PassErrors)).then(|| {
+        let line = Line::to(Target::Return).protocol(icmp(family));
+        line.when(Match::ConnState(vec![ConnState::Related]))
+    })
+}
+
+/// The ICMP of a family.
+pub(crate) const fn icmp(family: Family) -> Protocol {
+    match family {
+        Family::V4 => Protocol::Icmp,
+        Family::V6 => Protocol::IcmpV6,
+    }
+}
+
+/// Both, where nothing is asked about marks.
+pub(crate) fn replies(family: Family) -> Vec<Line> {
+    std::iter::once(reply()).chain(related(family)).collect()
+}
+
+/// In front of a pod's rules: what opens no flow, or is of none, goes to a chain of its own.
+pub(crate) fn unsolicited(chain: ChainName) -> Line {
+    let states = vec![ConnState::Invalid, ConnState::Related];
+    Line::to(Target::Goto(chain)).when(Match::ConnState(states))
+}
+
+/// What becomes of it: what belongs to no flow could neither be translated nor answered. An error that a pod sends quotes a packet
+/// of a flow that begins or ends at the pod, as the tuple of the flow says behind every translation; `own` are its addresses, and
+/// any other error goes to `spoofed`. Where `own` is none, errors are not the pod's to send. All else is judged by the `rules`.
+pub(crate) fn judge_unsolicited(family: Family, own: Option<(&[IpAddr], Line)>, rules: Target) -> Vec<Line> {
+    let mut lines = vec![invalid()];
+    match own {
+        _ if is_off(Switch::PassErrors) => {}
+        None => lines.push(Line::to(Target::Return).protocol(icmp(family))),
+        Some((own, spoofed)) => {
+            for address in own {
+                let about = |end| {
+                    let line = Line::to(Target::Return).protocol(icmp(family));
+                    line.of_flow_from(&[ConnState::Related], end, *address)
+                };
+                lines.extend([FlowDirection::Original, FlowDirection::Reply].map(about));
+            }
+            lines.push(spoofed.protocol(icmp(family)));
+        }
+    }
+    lines.push(Line::to(rules));
+    lines
+}
+
+fn invalid() -> Line {
+    Line::to(Target::Drop).when(Match::ConnState(vec![ConnState::Invalid]))
+}
+
+/// Neighbour discovery (RFC 4861: 133 to 137) and listener reports (RFC 2710, RFC 3810: 130 to 132, 143) are how IPv6
+/// finds its neighbours at all. Only towards the node: they are never forwarded. What only routers send (134, 137) comes from no
+/// pod: the source check drops it.
+pub(crate) fn neighbours(family: Family) -> impl Iterator<Item = String> {
+    const TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
+    let types: &[u8] = match family {
+        Family::V4 => &[],
+        Family::V6 if is_off(Switch::PassNeighbours) => &[],
+        Family::V6 => &TYPES,
+    };
+    types
+        .iter()
+        .map(|number| format!("-p ipv6-icmp -m icmp6 --icmpv6-type {number} -j RETURN"))
+}

@@ -1,0 +1,23 @@
+//! The end of a denied packet: dropped, or rejected.
+
+use crate::backend::netfilter::model::settings::DenyAction;
+use egret_kernel::Family;
+use egret_kernel::Transport;
+use egret_kernel::iptables::{Protocol, RejectWith, Rule as Line, Target};
+use egret_shared::switch::{Switch, is_off};
+
+/// The lines that end it.
+pub(crate) fn deny_lines(deny: DenyAction, family: Family) -> Vec<Line> {
+    let prohibited = match family {
+        Family::V4 => RejectWith::IcmpProhibited,
+        Family::V6 => RejectWith::IcmpV6Prohibited,
+    };
+    match deny {
+        DenyAction::Reject if is_off(Switch::TellSender) => vec![Line::to(Target::Drop)],
+        DenyAction::Drop => vec![Line::to(Target::Drop)],
+        DenyAction::Reject => vec![
+            Line::to(Target::Reject(RejectWith::TcpReset)).protocol(Protocol::any_port(Transport::Tcp)),
+            Line::to(Target::Reject(prohibited)),
+        ],
+    }
+}

@@ -1,0 +1,471 @@
+//! Renders the chains of a pod.
+//!
+//! ```text
+//!  FORWARD ─ EGRET-FORWARD ─ replies ▸ return
+//!                          ├ EGRET-FROM ─ -i veth ▸ goto EGRET-E-x ─ same generation ▸ return
+//!                          │            │                          └ goto the first tier … EGRET-E2-x
+//!                          │            │                            ├ rule ▸ goto EGRET-EA-x (asks EGRET-e-x, marks the flow) ▸ return
+//!                          │            │                            ├ rule ▸ goto EGRET-DENY
+//!                          │            │                            └ goto the next tier … EGRET-ED-x
+//!                          │            └ a pod that nobody knows ▸ goto EGRET-UNKNOWN-E ▸ goto EGRET-DENY
+//!                          └ EGRET-TO ─── -o veth ▸ goto EGRET-I-x ─ the same for ingress
+//!  INPUT ─── EGRET-INPUT ─── EGRET-FROM                  (a pod to its own node)
+//! ```
+//!
+//! The verdict is control flow: the mark is only written behind an Allow and only read to skip the rules, so
+//! that a packet which has no flow (`NOTRACK`) is judged by the same chains. What is allowed returns, it is not
+//! accepted: the other end's chains and everybody else's rules still judge it.
+
+use std::net::IpAddr;
+
+use egret_kernel::iptables::{
+    ChainName, Endpoint, InterfaceName, Match, Protocol, Rule as Line, SetLookup, Target,
+};
+use egret_kernel::{Family, Mark};
+use egret_policies::rules::{
+    Action, DefaultAction, Direction, DirectionRules, OWN_NODE, PeerMatch, PodRules, PortMatch, Rule, SetId,
+    SetKind, TierRules,
+};
+use egret_shared::net::PortRange;
+use egret_shared::switch::{Switch, is_off};
+
+use ipnet::IpNet;
+
+use super::chains::Chains;
+use super::conn_state;
+use super::encapsulation;
+use super::nflog;
+use crate::backend::netfilter::denials::label::Label;
+use crate::backend::netfilter::denials::{self, Denial};
+use crate::backend::netfilter::model::available_sets::AvailableSets;
+use crate::backend::netfilter::names::{self, PodChains};
+use crate::backend::{self, Decider, VerdictKey};
+
+mod audit;
+mod external_clients;
+mod port_groups;
+mod shadowed_rules;
+mod shared_denials;
+mod tiers;
+
+pub(crate) use audit::why_not_audited;
+pub use external_clients::exposed;
+
+use crate::backend::netfilter::marks::PodMarks;
+use port_groups::{PortGroup, PortSplit};
+use tiers::TierGroup;
+
+/// What rendering a pod needs besides its rules.
+#[derive(Clone, Copy, Debug)]
+pub struct RenderContext<'a> {
+    /// The family of the table.
+    pub family: Family,
+    /// The sets that are there. A rule over a set that is not there closes: it allows nothing, and where it
+    /// would deny or pass, everything is denied.
+    pub sets: &'a AvailableSets,
+    /// The interfaces behind which the pod is, as far as they are known.
+    pub interfaces: &'a [InterfaceName],
+    /// Whether what is denied is told.
+    pub tells: bool,
+}
+
+/// All chains of a pod.
+#[must_use]
+pub fn pod(rules: &PodRules, marks: PodMarks, context: RenderContext<'_>) -> Chains {
+    let each = |which| direction(rules, which, marks, context);
+    Direction::ALL.into_iter().flat_map(each).collect()
+}
+
+/// Those of a pod's chains that bear its generation; the others are the same with any.
+#[must_use]
+pub fn generation(rules: &PodRules, marks: PodMarks, context: RenderContext<'_>) -> Chains {
+    let each = |which| {
+        let mut pod = PodDirection::of(rules, which, context);
+        pod.render_generation(&in_order(rules.direction(which)), marks.of(which));
+        if audit::is_asked(rules, which, context.sets) {
+            pod.ask_audit();
+        }
+        pod.out
+    };
+    Direction::ALL.into_iter().flat_map(each).collect()
+}
+
+/// The chains of a pod for one direction.
+#[must_use]
+pub fn direction(
+    rules: &PodRules,
+    direction: Direction,
+    marks: PodMarks,
+    context: RenderContext<'_>,
+) -> Chains {
+    let mut pod = PodDirection::of(rules, direction, context);
+    pod.render(rules.direction(direction), marks.of(direction));
+    if audit::is_asked(rules, direction, context.sets) {
+        pod.ask_audit();
+        pod.render_audit(rules.audit.direction(direction));
+    }
+    pod.out
+}
+
+/// A pod and a direction while its chains are written.
+struct PodDirection<'a> {
+    chains: PodChains,
+    direction: Direction,
+    /// The pod's own addresses in the family.
+    own: Vec<IpNet>,
+    context: RenderContext<'a>,
+    mode: RuleMode,
+    /// What all have that comes to the chain which is written.
+    ports: Option<PortGroup>,
+    /// By how many chains more a packet may still be led.
+    spare: usize,
+    out: Chains,
+}
+
+/// What the chains that are written are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RuleMode {
+    /// What becomes of a packet.
+    Enforced,
+    /// What would become of it if policies in audit were in force.
+    Audit,
+}
+
+impl<'a> PodDirection<'a> {
+    fn of(rules: &PodRules, direction: Direction, context: RenderContext<'a>) -> Self {
+        Self {
+            chains: PodChains::of(&rules.pod),
+            direction,
+            own: own_addresses(rules, context.family),
+            context,
+            mode: RuleMode::Enforced,
+            ports: None,
+            spare: audit::spare(rules, direction),
+            out: Chains::new(),
+        }
+    }
+
+    fn render(&mut self, rules: &DirectionRules, mark: Mark) {
+        let tiers = in_order(rules);
+        let (name, lines) = self.render_generation(&tiers, mark);
+        self.render_unsolicited(&tiers);
+        let (name, mut lines) = self.parts(&TierGroup::of(&tiers), name, lines);
+        let allow = Target::Goto(self.chains.allow(self.direction));
+        let default = Label::of_no_policy(Decider::Default, backend::Action::Allow, self.direction);
+        if self.direction == Direction::Egress {
+            lines.extend(encapsulation::ask(self.context.family));
+        }
+        lines.push(self.labelled(Line::to(allow), &default));
+        self.put(&name, lines);
+    }
+
+    /// Where the rules begin, behind what bears the generation.
+    fn first(&self, tiers: &[&TierRules]) -> ChainName {
+        match tiers.first() {
+            Some(first) => self.chains.tier(self.direction, first.tier, 0),
+            None => self.chains.default(self.direction),
+        }
+    }
+
+    /// Writes what becomes of errors, and of what belongs to no flow.
+    fn render_unsolicited(&mut self, tiers: &[&TierRules]) {
+        let own: Vec<IpAddr> = self.own.iter().map(IpNet::addr).collect();
+        let label = Label::of_no_policy(Decider::SpoofedError, backend::Action::Deny, self.direction);
+        let spoofed = || Line::to(self.denial(&label)).comment(&label.to_string());
+        let own = match self.direction {
+            Direction::Egress => Some((own.as_slice(), spoofed())),
+            // The kernel has compared the receiver with the sender of the packet that is quoted (`nf_conntrack_inet_error` of
+            // net/netfilter/nf_conntrack_proto_icmp.c).
+            Direction::Ingress => None,
+        };
+        let lines = conn_state::judge_unsolicited(self.context.family, own, Target::Goto(self.first(tiers)));
+        self.put(&self.chains.related(self.direction), lines);
+    }
+
+    /// In front of the rules: what opens no flow, and what was allowed under the present rules. In this order: a connection that a helper
+    /// of conntrack expects has the mark of the one that announced it (`init_conntrack` of net/netfilter/nf_conntrack_core.c).
+    fn head(&self, mark: Mark) -> Vec<Line> {
+        let fast = Line::to(Target::Return).when(Match::Connmark(mark));
+        let unsolicited = conn_state::unsolicited(self.chains.related(self.direction));
+        if is_off(Switch::KeepEstablished) {
+            vec![unsolicited]
+        } else {
+            vec![unsolicited, fast]
+        }
+    }
+
+    /// Writes what bears the generation. Returns the chain in which the rules begin, and what is in front of them there.
+    fn render_generation(&mut self, tiers: &[&TierRules], mark: Mark) -> (ChainName, Vec<Line>) {
+        self.put(
+            &self.chains.allow(self.direction),
+            vec![Line::to(Target::SetConnmark(mark))],
+        );
+        let (entry, mut lines) = (self.chains.entry(self.direction), self.head(mark));
+        // With a chain of its own for what is asked first, a new generation writes no rules again.
+        let first = self.first(tiers);
+        lines.push(Line::to(Target::Goto(first.clone())));
+        self.put(&entry, lines);
+        (first, Vec::new())
+    }
+
+    fn tier(&mut self, tier: &TierRules, next: &Target) -> Vec<Line> {
+        let rules = shadowed_rules::without(&tier.rules, self.context.sets, self.context.family);
+        if self.spare == 0 {
+            return self.all_of(tier, &rules, next);
+        }
+        let split = PortSplit::of(&rules, |rule| rule.port);
+        let mut lines = Vec::new();
+        for (ports, rules) in &split.alike {
+            let chain = self.next_of_ports();
+            lines.push(self.port(Line::to(Target::Goto(chain.clone())), ports.wanted()));
+            self.ports = Some(*ports);
+            let behind = self.all_of(tier, rules, next);
+            self.ports = None;
+            self.put(&chain, behind);
+        }
+        self.spare -= usize::from(!split.alike.is_empty());
+        lines.extend(self.all_of(tier, &split.rest, next));
+        lines
+    }
+
+    fn next_of_ports(&self) -> ChainName {
+        let chain = |place| self.chains.ports(self.direction, place);
+        let mut free = (0..)
+            .map(chain)
+            .filter(|chain| !self.out.contains_key(chain.as_str()));
+        free.next().expect("there are more numbers than lists")
+    }
+
+    /// The lines of a list, or of those of its rules that matter here, to its end.
+    fn all_of(&mut self, tier: &TierRules, rules: &[&Rule], next: &Target) -> Vec<Line> {
+        let mut lines = self.lines_of(tier, rules, next);
+        lines.push(match tier.default_action {
+            DefaultAction::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
+            DefaultAction::NextTier => Line::to(next.clone()),
+            DefaultAction::Deny => self.isolation(tier),
+        });
+        lines
+    }
+
+    fn rules(&self, tier: &TierRules, next: &Target) -> Vec<Line> {
+        let rules = shadowed_rules::without(&tier.rules, self.context.sets, self.context.family).into_iter();
+        rules.flat_map(|rule| self.lines(tier, rule, next)).collect()
+    }
+
+    fn isolation(&self, tier: &TierRules) -> Line {
+        let label = Label {
+            key: self.key(tier, Action::Deny),
+            rule: 0,
+            policy: denials::ISOLATION.into(),
+        };
+        self.labelled(Line::to(self.denial(&label)), &label)
+    }
+
+    fn lines(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Vec<Line> {
+        match rule.peer {
+            PeerMatch::Itself => self.meeting_itself(tier, rule, next),
+            PeerMatch::OwnNode if is_exemption(rule) && self.mode == RuleMode::Enforced => {
+                let guard = Line::to(Target::Jump(names::encapsulation())).when(Match::ToThisHost);
+                std::iter::once(guard)
+                    .chain(self.rule(tier, rule, next))
+                    .collect()
+            }
+            PeerMatch::Any | PeerMatch::In(_) | PeerMatch::OwnNode => {
+                self.rule(tier, rule, next).into_iter().collect()
+            }
+        }
+    }
+
+    /// What a Service leads back to the pod has its address at both ends when it is forwarded: the address is rewritten
+    /// to the node's, so that answers come back, only behind us. It comes in where the pod is, so another pod
+    /// that uses the address gains nothing.
+    fn meeting_itself(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Vec<Line> {
+        let back = |own: &IpNet| match self.direction {
+            Direction::Egress => vec![Line::to(self.target(tier, rule, next)).destination(*own)],
+            Direction::Ingress => {
+                let through = |interface: &InterfaceName| {
+                    let line = Line::to(self.target(tier, rule, next)).source(*own);
+                    line.input(interface.clone())
+                };
+                self.context.interfaces.iter().map(through).collect()
+            }
+        };
+        let lines = self.own.iter().flat_map(back);
+        lines
+            .map(|line| self.labelled(self.port(line, rule.port), &self.label(tier, rule, rule.action)))
+            .collect()
+    }
+
+    /// The line of a rule; none for an Allow one of whose sets is not there.
+    fn rule(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Option<Line> {
+        let is_whole = rule.except.is_none_or(|id| self.context.sets.contains_key(&id));
+        let peer = if is_whole {
+            self.peer(&rule.peer)
+        } else {
+            Peer::Missing
+        };
+        let peer = match (peer, rule.action) {
+            (Peer::Missing, Action::Allow) => return None,
+            (peer, Action::Allow | Action::Deny | Action::Pass) => peer,
+        };
+        let (action, line) = match peer {
+            Peer::Missing => {
+                let label = self.label(tier, rule, Action::Deny);
+                (Action::Deny, Line::to(self.denial(&label)))
+            }
+            Peer::Any => (
+                rule.action,
+                self.excepting(
+                    rule,
+                    self.port(Line::to(self.target(tier, rule, next)), rule.port),
+                ),
+            ),
+            Peer::Matching(condition) => {
+                let line = self.port(Line::to(self.target(tier, rule, next)), rule.port);
+                (rule.action, self.excepting(rule, line.when(condition)))
+            }
+        };
+        Some(self.labelled(line, &self.label(tier, rule, action)))
+    }
+
+    fn label(&self, tier: &TierRules, rule: &Rule, action: Action) -> Label {
+        Label {
+            key: self.key(tier, action),
+            rule: rule.origin.rule,
+            policy: rule.origin.policy.clone(),
+        }
+    }
+
+    fn key(&self, tier: &TierRules, action: Action) -> VerdictKey {
+        VerdictKey {
+            decider: Decider::Tier(tier.tier),
+            action: match (self.mode, action) {
+                (RuleMode::Audit, Action::Deny) => backend::Action::WouldDeny,
+                (RuleMode::Enforced | RuleMode::Audit, action) => action.into(),
+            },
+            direction: self.direction,
+        }
+    }
+
+    /// Of what is only asked, what would be denied is counted, and nothing else.
+    fn labelled(&self, line: Line, label: &Label) -> Line {
+        match (self.mode, label.key.action) {
+            (RuleMode::Enforced, _) | (RuleMode::Audit, backend::Action::WouldDeny) => {
+                line.comment(&label.to_string())
+            }
+            (RuleMode::Audit, backend::Action::Allow | backend::Action::Deny | backend::Action::Pass) => line,
+        }
+    }
+
+    fn port(&self, line: Line, port: PortMatch) -> Line {
+        match port {
+            port if self.ports.is_some_and(|ports| ports.imply(port)) => line,
+            PortMatch::Range(transport, _) if is_off(Switch::MatchPorts) => {
+                line.protocol(Protocol::any_port(transport))
+            }
+            PortMatch::Any => line,
+            PortMatch::Icmp => line.protocol(conn_state::icmp(self.context.family)),
+            PortMatch::Range(transport, range) if range == PortRange::ALL => {
+                line.protocol(Protocol::any_port(transport))
+            }
+            PortMatch::Range(transport, range) => {
+                line.protocol(Protocol::to_ports(transport, range.first()..=range.last()))
+            }
+        }
+    }
+
+    /// Leaves out the addresses for which the rule does not count.
+    fn excepting(&self, rule: &Rule, line: Line) -> Line {
+        match rule.except.filter(|id| self.is_there(*id)) {
+            Some(id) => line.unless(Match::Set(names::set(id, self.context.family), self.sides(id))),
+            None => line,
+        }
+    }
+
+    fn side(&self) -> Endpoint {
+        match self.direction {
+            Direction::Egress => Endpoint::Destination,
+            Direction::Ingress => Endpoint::Source,
+        }
+    }
+
+    /// Whether a set is in the family of the table. If it is in the other one alone, it holds nobody here.
+    fn is_there(&self, id: SetId) -> bool {
+        let set = self.context.sets.get(&id);
+        set.is_some_and(|set| set.families.has(self.context.family))
+    }
+
+    fn sides(&self, id: SetId) -> SetLookup {
+        match self.context.sets.get(&id).map(|set| set.kind) {
+            Some(SetKind::AddressPorts) => SetLookup::Two(self.side(), Endpoint::Destination),
+            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => {
+                SetLookup::One(self.side())
+            }
+        }
+    }
+
+    fn peer(&self, peer: &PeerMatch) -> Peer {
+        match peer {
+            _ if is_off(Switch::MatchPeers) => Peer::Any,
+            PeerMatch::Any => Peer::Any,
+            PeerMatch::OwnNode => Peer::Matching(Match::ToThisHost),
+            PeerMatch::In(id) if self.is_there(*id) => {
+                Peer::Matching(Match::Set(names::set(*id, self.context.family), self.sides(*id)))
+            }
+            PeerMatch::In(_) | PeerMatch::Itself => Peer::Missing,
+        }
+    }
+
+    fn target(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Target {
+        match (rule.action, self.mode) {
+            (Action::Allow, RuleMode::Enforced) => Target::Goto(self.chains.allow(self.direction)),
+            (Action::Allow, RuleMode::Audit) => Target::Return,
+            (Action::Deny, _) => self.denial(&self.label(tier, rule, rule.action)),
+            (Action::Pass, _) => next.clone(),
+        }
+    }
+
+    /// Where what the label says is denied, or told that it would be.
+    fn denial(&self, label: &Label) -> Target {
+        let is_exposed = self.chains == PodChains::of_node();
+        let denial = Denial::of_label(label, is_exposed);
+        match self.mode {
+            RuleMode::Enforced => nflog::target(denial, self.context.tells),
+            RuleMode::Audit => nflog::would_target(denial, self.context.tells),
+        }
+    }
+
+    fn put(&mut self, name: &ChainName, lines: Vec<Line>) {
+        self.out.insert(
+            name.as_str().to_owned(),
+            lines.iter().map(Line::to_string).collect(),
+        );
+    }
+}
+
+fn in_order(rules: &DirectionRules) -> Vec<&TierRules> {
+    let mut tiers: Vec<&TierRules> = rules.tiers.iter().collect();
+    if is_off(Switch::TierOrder) {
+        tiers.reverse();
+    }
+    tiers
+}
+
+fn own_addresses(rules: &PodRules, family: Family) -> Vec<IpNet> {
+    let addresses = rules.addresses.iter();
+    addresses
+        .filter(|address| Family::of(**address) == family)
+        .map(|address| IpNet::from(*address))
+        .collect()
+}
+
+/// Whether a rule is the exemption of the pod's node, rather than what a policy says.
+fn is_exemption(rule: &Rule) -> bool {
+    rule.origin.policy.as_ref() == OWN_NODE && rule.port == PortMatch::Any
+}
+
+enum Peer {
+    Any,
+    Matching(Match),
+    Missing,
+}

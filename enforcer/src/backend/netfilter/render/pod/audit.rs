@@ -1,0 +1,110 @@
+//! Policies in audit: what they would deny of what is allowed. They are evaluated before the flow is marked,
+//! and so once for a flow.
+//!
+//! ```text
+//!  EGRET-EA-x ─ jump EGRET-e-x ─ rule ▸ return
+//!             │                ├ rule that would deny ▸ goto EGRET-W-r ─ NFLOG "egret-r" ▸ return
+//!             │                └ rule that passes ▸ goto the next tier
+//!             └ marks the flow
+//! ```
+//!
+//! Nothing here ends a packet. The flavour `nft` follows a packet through 15 chains and no more, counting those that it is
+//! sent to by `goto` (NFT_JUMP_STACK_SIZE of include/net/netfilter/nf_tables.h), so tiers share a chain where nothing passes
+//! over one of them. What does not fit is not asked.
+
+use egret_kernel::iptables::{Rule as Line, Target};
+use egret_policies::rules::{Action, DefaultAction, Direction, DirectionRules, PodRules, TierRules};
+use egret_shared::switch::{Switch, is_off};
+
+use super::tiers::TierGroup;
+use super::{PodDirection, RuleMode};
+use crate::backend::netfilter::model::available_sets::AvailableSets;
+use crate::backend::netfilter::render::dispatch::MOST_BRANCHES;
+
+/// The chains through which a packet may go.
+const MOST_CHAINS: usize = 15;
+/// Those of them around the tiers: of the hook and the dispatch, with its branches; the pod's own; the default and what is
+/// allowed; what is told.
+const AROUND: usize = 3 + MOST_BRANCHES + 1 + 2 + 1;
+
+/// Whether there is anything to ask about a direction, and it can be asked.
+pub(super) fn is_asked(rules: &PodRules, direction: Direction, sets: &AvailableSets) -> bool {
+    !is_off(Switch::TellAudit)
+        && !rules.audit.direction(direction).tiers.is_empty()
+        && why_not_audited(rules, direction, sets).is_none()
+}
+
+/// Why policies in audit cannot be asked about a direction. An Allow whose set is not there would have what it allows told as
+/// denied, so then nothing is asked.
+pub(crate) fn why_not_audited(
+    rules: &PodRules,
+    direction: Direction,
+    sets: &AvailableSets,
+) -> Option<&'static str> {
+    let (decides, audit) = (rules.direction(direction), rules.audit.direction(direction));
+    let decides: Vec<&TierRules> = decides.tiers.iter().collect();
+    let chains = AROUND + TierGroup::of(&decides).len() + chains(&audit.tiers);
+    if audit.sets().any(|id| !sets.contains_key(&id)) {
+        Some("one of their sets is not there")
+    } else if !audit.tiers.is_empty() && chains > MOST_CHAINS {
+        Some("there are too many lists of rules")
+    } else {
+        None
+    }
+}
+
+/// By how many chains more a packet may be led than by those that there are at least.
+pub(super) fn spare(rules: &PodRules, direction: Direction) -> usize {
+    let decides: Vec<&TierRules> = rules.direction(direction).tiers.iter().collect();
+    let audit = &rules.audit.direction(direction).tiers;
+    let asked = if audit.is_empty() { 0 } else { chains(audit) };
+    MOST_CHAINS.saturating_sub(AROUND + TierGroup::of(&decides).len() + asked)
+}
+
+fn chains(tiers: &[TierRules]) -> usize {
+    1 + tiers.iter().filter(|tier| passes(tier)).count()
+}
+
+fn passes(tier: &TierRules) -> bool {
+    tier.rules.iter().any(|rule| rule.action == Action::Pass)
+}
+
+impl PodDirection<'_> {
+    /// Has what is allowed go to the chains that are asked.
+    pub(super) fn ask_audit(&mut self) {
+        let ask = Line::to(Target::Jump(self.chains.audit(self.direction))).to_string();
+        let allow = self.chains.allow(self.direction);
+        self.out
+            .entry(allow.as_str().to_owned())
+            .or_default()
+            .insert(0, ask);
+    }
+
+    /// Writes the chains that are asked.
+    pub(super) fn render_audit(&mut self, rules: &DirectionRules) {
+        self.mode = RuleMode::Audit;
+        let mut name = self.chains.audit(self.direction);
+        let mut lines = Vec::new();
+        for (place, tier) in rules.tiers.iter().enumerate() {
+            let next = rules.tiers.get(place + 1).filter(|_| passes(tier)).map(|next| {
+                let before = rules.tiers[..=place].iter().filter(|one| one.tier == next.tier);
+                self.chains.audit_tier(self.direction, next.tier, before.count())
+            });
+            lines.extend(self.rules(tier, &next.clone().map_or(Target::Return, Target::Goto)));
+            match (tier.default_action, &next) {
+                (DefaultAction::Deny, _) => lines.push(self.isolation(tier)),
+                (DefaultAction::NextTier, Some(next)) => lines.push(Line::to(Target::Goto(next.clone()))),
+                (DefaultAction::NextTier, None) => {}
+            }
+            match next {
+                Some(next) => {
+                    self.put(&name, std::mem::take(&mut lines));
+                    name = next;
+                }
+                None if tier.default_action == DefaultAction::Deny => break,
+                None => {}
+            }
+        }
+        self.put(&name, lines);
+    }
+}

@@ -1,0 +1,68 @@
+//! Rules of the node for external clients of Services.
+//!
+//! ```text
+//!  FORWARD ─ EGRET-FORWARD ─ … the pods' egress …
+//!                          ├ rewritten, of no pod ─ EGRET-E-n ─ from the node itself ▸ return
+//!                          │                                  ├ rule ▸ goto EGRET-DENY
+//!                          │                                  └ goto the next list … EGRET-ED-n ▸ return
+//!                          └ … the pods' ingress …
+//! ```
+//!
+//! Every packet towards the destination is asked: nothing is marked, so a rule that is new counts for open connections
+//! at once, and a pod's mark still means that the pod's rules allowed it.
+
+use egret_kernel::iptables::{InterfaceName, Rule as Line, Target};
+use egret_policies::rules::{Action, Direction, DirectionRules, NodeRules, TierRules};
+
+use super::tiers::TierGroup;
+use super::{PodDirection, RenderContext, RuleMode};
+use crate::backend::netfilter::names::PodChains;
+use crate::backend::netfilter::render::chains::Chains;
+use crate::backend::netfilter::render::conn_state;
+
+/// All chains of the node's rules.
+#[must_use]
+pub fn exposed(rules: &NodeRules, context: RenderContext<'_>) -> Chains {
+    let mut node = PodDirection {
+        chains: PodChains::of_node(),
+        direction: Direction::Egress,
+        own: Vec::new(),
+        context,
+        mode: RuleMode::Enforced,
+        ports: None,
+        spare: 0,
+        out: Chains::new(),
+    };
+    node.render_exposed(&rules.exposed);
+    node.out
+}
+
+impl PodDirection<'_> {
+    fn render_exposed(&mut self, rules: &DirectionRules) {
+        let back = || vec![Line::to(Target::Return)];
+        if has_allow(&rules.tiers) {
+            self.put(&self.chains.allow(self.direction), back());
+        }
+        // What the node sends to an address of its own comes in there, rewritten or not.
+        let own = Line::to(Target::Return).input(loopback());
+        let lines: Vec<Line> = conn_state::related(self.context.family)
+            .into_iter()
+            .chain([own])
+            .collect();
+        let name = self.chains.entry(self.direction);
+        let tiers: Vec<&TierRules> = rules.tiers.iter().collect();
+        let (name, mut lines) = self.parts(&TierGroup::of(&tiers), name, lines);
+        lines.extend(back());
+        self.put(&name, lines);
+    }
+}
+
+/// What a ClusterEgressFirewall allows only leaves its list, so there is none.
+fn has_allow(tiers: &[TierRules]) -> bool {
+    let mut rules = tiers.iter().flat_map(|tier| &tier.rules);
+    rules.any(|rule| rule.action == Action::Allow)
+}
+
+fn loopback() -> InterfaceName {
+    InterfaceName::new("lo").expect("two letters are a name")
+}

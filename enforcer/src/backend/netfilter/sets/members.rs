@@ -1,0 +1,145 @@
+//! Members as the kernel holds them. A `hash:net` cannot hold a network of length 0, which becomes two
+//! halves.
+
+use std::collections::BTreeMap;
+
+use egret_kernel::ipset::Member as KernelMember;
+use egret_policies::rules::Member;
+use egret_shared::time::Timestamp;
+
+use super::{Members, is_holdable};
+use egret_shared::net::Transport;
+use std::net::IpAddr;
+
+/// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
+pub(crate) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
+    let held = match member {
+        Member::Address(address) if is_holdable(address) => [Some(KernelMember::Address(address)), None],
+        Member::AddressPort(address, transport, port) if is_holdable(address) => {
+            let protocol = transport;
+            let port = port.get();
+            [
+                Some(KernelMember::AddressPort {
+                    address,
+                    protocol,
+                    port,
+                }),
+                None,
+            ]
+        }
+        Member::Address(_) | Member::AddressPort(..) => [None, None],
+        Member::Network(network) => parts(KernelMember::Net(network.trunc())),
+    };
+    held.into_iter().flatten()
+}
+
+/// The same, with a network of length 0 in one.
+pub(crate) fn whole(member: Member) -> Vec<KernelMember> {
+    match member {
+        Member::Network(network) => vec![KernelMember::Net(network.trunc())],
+        Member::Address(_) | Member::AddressPort(..) => held_as(member).collect(),
+    }
+}
+
+/// A network of length 0 as its halves (a `hash:net` cannot hold it), everything else as it is.
+pub(crate) fn halves(member: KernelMember) -> impl Iterator<Item = KernelMember> {
+    parts(member).into_iter().flatten()
+}
+
+fn parts(member: KernelMember) -> [Option<KernelMember>; 2] {
+    match member {
+        KernelMember::Net(network) if network.prefix_len() == 0 => network.subnets(1).map_or_else(
+            |_| [Some(member), None],
+            |mut halves| [halves.next(), halves.next()].map(|half| half.map(KernelMember::Net)),
+        ),
+        KernelMember::Net(_) | KernelMember::Address(_) | KernelMember::AddressPort { .. } => {
+            [Some(member), None]
+        }
+    }
+}
+
+/// What the kernel is to hold for wanted members.
+pub(crate) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
+    let held = |(member, expires): (&Member, &Option<Timestamp>)| {
+        let expires = *expires;
+        held_as(*member).map(move |held| (held, expires))
+    };
+    wanted.iter().flat_map(held).collect()
+}
+
+/// The life of the wanted member that a held one stands for.
+pub(crate) fn wanted_for(
+    wanted: &BTreeMap<Member, Option<Timestamp>>,
+    held: KernelMember,
+) -> Option<Option<Timestamp>> {
+    match held {
+        KernelMember::Address(address) => wanted.get(&Member::Address(address)).copied(),
+        KernelMember::Net(_) | KernelMember::AddressPort { .. } => stands_for(held)
+            .into_iter()
+            .find_map(|member| wanted.get(&member).copied()),
+    }
+}
+
+fn stands_for(held: KernelMember) -> Vec<Member> {
+    match held {
+        KernelMember::Address(address) => vec![Member::Address(address)],
+        KernelMember::AddressPort {
+            address,
+            protocol,
+            port,
+        } => {
+            let port = port.try_into();
+            port.map(|port| Member::AddressPort(address, protocol, port))
+                .into_iter()
+                .collect()
+        }
+        KernelMember::Net(network) if network.prefix_len() == 1 => {
+            let whole = network.supernet();
+            [Some(network), whole]
+                .into_iter()
+                .flatten()
+                .map(Member::Network)
+                .collect()
+        }
+        KernelMember::Net(network) => vec![Member::Network(network)],
+    }
+}
+
+/// Whether a wanted member holds an address, with a port where the set has some.
+pub(crate) fn covers(member: &Member, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
+    match member {
+        Member::Address(own) => *own == address,
+        Member::Network(network) => network.contains(&address),
+        Member::AddressPort(own, transport, number) => {
+            *own == address && port == Some((*transport, number.get()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Member {
+        Member::Network(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_half_stays_while_the_half_or_the_whole_is_wanted() {
+        let half = KernelMember::Net("0.0.0.0/1".parse().unwrap());
+        for (wanted, stays) in [
+            (vec![net("0.0.0.0/0")], true),
+            (vec![net("0.0.0.0/1")], true),
+            (vec![net("10.0.0.0/8")], false),
+        ] {
+            let wanted = wanted.into_iter().map(|member| (member, None)).collect();
+            assert_eq!(wanted_for(&wanted, half).is_some(), stays, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn the_unspecified_address_is_no_member() {
+        assert_eq!(held_as(Member::Address([0, 0, 0, 0].into())).count(), 0);
+        assert_eq!(held_as(net("::/0")).count(), 2);
+    }
+}

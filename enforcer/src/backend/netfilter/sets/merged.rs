@@ -1,0 +1,387 @@
+//! Merged sets: several Allow rules that look into one set each become one rule over the union. A set lookup
+//! costs the first packet of a connection more than all else in a rule, and a pod of many policies has many
+//! of them.
+//!
+//! ```text
+//!  what policies say                    what is written
+//!  allow TCP 443 in {A}   policy 1      allow TCP 443 in {A ∪ B ∪ C}
+//!  allow TCP 443 in {B}   policy 2  ▸
+//!  allow TCP 443 in {C}   policy 3
+//! ```
+//!
+//! This stands in front of the rest of the backend and turns each batch into another one, about sets of which some are merged.
+//! Every prefix of that one is as safe as a prefix of the first: a member of a part comes to a merged set, or goes, at the place
+//! where the part itself would have changed, and what is made anew is filled before a rule names it. What rules
+//! name only by merged sets is not in the kernel itself. Nothing of it depends on what was before.
+//!
+//! Records stay alone: they come and go while somebody waits, and each ends by itself.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use egret_policies::rules::{
+    Audit, Batch, Breadth, DirectionRules, Member, MembersChanged, NodeRules, PodRules, SetId, SetKind,
+    SetSpec,
+};
+use egret_shared::pod::PodKey;
+
+mod rules;
+
+pub use rules::SEVERAL;
+
+use rules::{MergedRules, Parts};
+
+/// The sets that policies speak of, and the merged ones that stand for them.
+#[derive(Debug, Default)]
+pub struct MergedSets {
+    parts: BTreeMap<SetId, Part>,
+    merged: BTreeMap<SetId, MergedSet>,
+    named: BTreeMap<Owner, Named>,
+    /// Each rule is counted by itself, so nothing is merged.
+    is_each_alone: bool,
+}
+
+/// A set that policies speak of, and that may be merged with others.
+#[derive(Debug)]
+struct Part {
+    kind: SetKind,
+    description: Arc<str>,
+    members: BTreeSet<Member>,
+    /// Whose rules name it by itself.
+    users: usize,
+    /// Those that have its members.
+    merged: BTreeSet<SetId>,
+}
+
+#[derive(Debug)]
+struct MergedSet {
+    kind: SetKind,
+    of: Parts,
+    /// Whose rules name it.
+    users: usize,
+}
+
+/// Whose rules name sets.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    Pod(PodKey),
+    Node,
+}
+
+/// The sets that somebody's rules name: merged ones, and parts by themselves.
+type Named = BTreeSet<SetId>;
+
+/// Whether a set was in the kernel before a batch, for sets about which that may change.
+type Before = BTreeMap<SetId, bool>;
+
+impl MergedSets {
+    /// Has each rule look into its own set and count by itself. Without it, rules that only allow share sets.
+    pub(crate) const fn leave_each_alone(&mut self) {
+        self.is_each_alone = true;
+    }
+
+    /// The batch as it is to be applied.
+    pub fn merge<'a>(&mut self, batch: &'a Batch) -> Cow<'a, Batch> {
+        if self.is_each_alone || !self.concern(batch) {
+            return Cow::Borrowed(batch);
+        }
+        let mut before = Before::new();
+        let mut joined = Batch {
+            revision: batch.revision,
+            sets_created: Vec::new(),
+            members_changed: Vec::new(),
+            expired: batch.expired.clone(),
+            rules_replaced: Vec::new(),
+            node_rules: batch.node_rules.clone(),
+            has_policies: batch.has_policies,
+            pods_removed: batch.pods_removed.clone(),
+            reevaluate: batch.reevaluate.clone(),
+            by_members: batch.by_members.clone(),
+            sets_destroyed: Vec::new(),
+        };
+        for spec in &batch.sets_created {
+            joined.sets_created.extend(self.take_in(spec, &mut before));
+        }
+        for changed in &batch.members_changed {
+            self.change(changed, &before, &mut joined.members_changed);
+        }
+        for rules in &batch.rules_replaced {
+            joined.rules_replaced.push(self.replace(rules, &mut before));
+        }
+        if let Some(rules) = &batch.node_rules {
+            self.rename(Owner::Node, self.alone(rules), BTreeMap::new(), &mut before);
+        }
+        for pod in &batch.pods_removed {
+            let owner = Owner::Pod(pod.clone());
+            self.rename(owner, Named::new(), BTreeMap::new(), &mut before);
+        }
+        for id in &batch.sets_destroyed {
+            joined.sets_destroyed.extend(self.let_go(*id, &mut before));
+        }
+        self.settle(before, &mut joined);
+        Cow::Owned(joined)
+    }
+
+    /// The kernel has nothing any more.
+    pub(crate) fn forget(&mut self) {
+        *self = Self {
+            is_each_alone: self.is_each_alone,
+            ..Self::default()
+        };
+    }
+
+    /// What merged sets stand for, for people.
+    #[must_use]
+    pub fn dump(&self) -> String {
+        let digests = |of: &Parts| {
+            let digests = of.iter().map(|part| part.digest());
+            digests.map(|digest| format!(" {digest}")).collect::<String>()
+        };
+        let merged = self.merged.iter().map(|(id, set)| {
+            let (digest, kind) = (id.digest(), set.kind);
+            format!("joint {digest} {kind:?} of{}\n", digests(&set.of))
+        });
+        let parts = self.parts.iter().filter(|(id, _)| !self.is_there(**id));
+        let parts = parts.map(|(id, part)| {
+            let (digest, kind, description) = (id.digest(), part.kind, &part.description);
+            format!("part {digest} {kind:?} {description}\n")
+        });
+        merged.chain(parts).collect()
+    }
+
+    /// Whether anything here may change with a batch. What pods are told does not, and somebody waits for it.
+    fn concern(&self, batch: &Batch) -> bool {
+        let is_ours = |id: &SetId| self.parts.contains_key(id);
+        !batch.rules_replaced.is_empty()
+            || batch.node_rules.is_some()
+            || !batch.pods_removed.is_empty()
+            || batch.sets_created.iter().any(can_be_merged)
+            || batch.members_changed.iter().any(|changed| is_ours(&changed.set))
+            || batch.sets_destroyed.iter().any(is_ours)
+    }
+
+    /// Whether a set is in the kernel: a part is not if rules name it by merged sets only.
+    fn is_there(&self, id: SetId) -> bool {
+        let is_there = |part: &Part| part.users > 0 || part.merged.is_empty();
+        self.merged.contains_key(&id) || self.parts.get(&id).is_some_and(is_there)
+    }
+
+    fn note(&self, id: SetId, before: &mut Before) {
+        before.entry(id).or_insert_with(|| self.is_there(id));
+    }
+
+    /// Takes in a new set; returns it where it is made in any case.
+    fn take_in(&mut self, spec: &SetSpec, before: &mut Before) -> Option<SetSpec> {
+        if !can_be_merged(spec) {
+            return Some(spec.clone());
+        }
+        self.note(spec.id, before);
+        self.parts.entry(spec.id).or_insert_with(|| Part {
+            kind: spec.kind,
+            description: Arc::clone(&spec.description),
+            members: BTreeSet::new(),
+            users: 0,
+            merged: BTreeSet::new(),
+        });
+        None
+    }
+
+    /// Lets a set go that no rule names; returns it where it has nothing to do with merged ones.
+    fn let_go(&mut self, id: SetId, before: &mut Before) -> Option<SetId> {
+        if !self.parts.contains_key(&id) {
+            return Some(id);
+        }
+        self.note(id, before);
+        self.parts.remove(&id);
+        None
+    }
+
+    /// Changes a part, and says what that changes in the kernel as it is before the rules of the batch.
+    fn change(&mut self, changed: &MembersChanged, before: &Before, all: &mut Vec<MembersChanged>) {
+        let Some(part) = self.parts.get(&changed.set) else {
+            all.push(changed.clone());
+            return;
+        };
+        let is_new = before.get(&changed.set) == Some(&false);
+        if !is_new && self.is_there(changed.set) {
+            all.push(changed.clone());
+        }
+        let of_merged = part.merged.iter().map(|id| self.changed(*id, changed, part));
+        all.extend(of_merged.flatten());
+        if let Some(part) = self.parts.get_mut(&changed.set) {
+            for member in &changed.removed {
+                part.members.remove(member);
+            }
+            part.members
+                .extend(changed.added.iter().map(|(member, _)| *member));
+        }
+    }
+
+    /// What the change of a part, which was not made yet, changes in a merged set: no more than what no other part has.
+    fn changed(&self, id: SetId, changed: &MembersChanged, part: &Part) -> Option<MembersChanged> {
+        let of = &self.merged.get(&id)?.of;
+        let is_in_other_part = |member: &Member| {
+            let others = of.iter().filter(|other| **other != changed.set);
+            others
+                .filter_map(|other| self.parts.get(other))
+                .any(|other| other.members.contains(member))
+        };
+        let goes = |member: &&Member| part.members.contains(member) && !is_in_other_part(member);
+        let removed: Vec<Member> = changed.removed.iter().filter(goes).copied().collect();
+        let was_in = |member: &Member| part.members.contains(member) && !changed.removed.contains(member);
+        let added = changed.added.iter();
+        let added: Vec<_> = added
+            .filter(|(member, _)| !was_in(member) && !is_in_other_part(member))
+            .copied()
+            .collect();
+        (!added.is_empty() || !removed.is_empty()).then_some(MembersChanged {
+            set: id,
+            added,
+            removed,
+        })
+    }
+
+    /// The rules of a pod over merged sets.
+    fn replace(&mut self, rules: &PodRules, before: &mut Before) -> PodRules {
+        let mut merged = BTreeMap::new();
+        let mut merge = |rules: &DirectionRules| {
+            let kind = |id| self.parts.get(&id).map(|part| part.kind);
+            let joined = MergedRules::of(rules, kind);
+            merged.extend(joined.merged);
+            joined.rules
+        };
+        let joined = PodRules {
+            pod: rules.pod.clone(),
+            uid: rules.uid.clone(),
+            addresses: rules.addresses.clone(),
+            egress: merge(&rules.egress),
+            ingress: merge(&rules.ingress),
+            audit: Audit {
+                egress: merge(&rules.audit.egress),
+                ingress: merge(&rules.audit.ingress),
+            },
+        };
+        let decide = joined.egress.sets().chain(joined.ingress.sets());
+        let all = decide.chain(joined.audit.sets());
+        let named = all
+            .filter(|id| merged.contains_key(id) || self.parts.contains_key(id))
+            .collect();
+        self.rename(Owner::Pod(rules.pod.clone()), named, merged, before);
+        joined
+    }
+
+    fn alone(&self, rules: &NodeRules) -> Named {
+        rules.sets().filter(|id| self.parts.contains_key(id)).collect()
+    }
+
+    /// Counts whose rules name what. What comes is counted first: a set that stays never goes in between.
+    fn rename(
+        &mut self,
+        owner: Owner,
+        named: Named,
+        merged: BTreeMap<SetId, (SetKind, Parts)>,
+        before: &mut Before,
+    ) {
+        for (id, (kind, of)) in merged {
+            self.make(id, kind, of, before);
+        }
+        for id in &named {
+            self.note(*id, before);
+            self.count(*id, |users| users + 1);
+        }
+        let former = match named.is_empty() {
+            true => self.named.remove(&owner),
+            false => self.named.insert(owner, named),
+        };
+        for id in former.into_iter().flatten() {
+            self.note(id, before);
+            self.count(id, |users| users.saturating_sub(1));
+            self.unmake(id, before);
+        }
+    }
+
+    fn count(&mut self, id: SetId, next: impl Fn(usize) -> usize) {
+        let of_part = self.parts.get_mut(&id).map(|part| &mut part.users);
+        if let Some(users) = of_part.or_else(|| self.merged.get_mut(&id).map(|set| &mut set.users)) {
+            *users = next(*users);
+        }
+    }
+
+    /// Makes a merged set, unless it is there.
+    fn make(&mut self, id: SetId, kind: SetKind, of: Parts, before: &mut Before) {
+        if self.merged.contains_key(&id) {
+            return;
+        }
+        self.note(id, before);
+        for part in &of {
+            self.note(*part, before);
+            if let Some(part) = self.parts.get_mut(part) {
+                part.merged.insert(id);
+            }
+        }
+        self.merged.insert(id, MergedSet { kind, of, users: 0 });
+    }
+
+    /// Drops a merged set that no rule names any more.
+    fn unmake(&mut self, id: SetId, before: &mut Before) {
+        let is_unused = |set: &mut MergedSet| set.users == 0;
+        let unused = self.merged.extract_if(id..=id, |_, set| is_unused(set));
+        for (_, set) in unused.collect::<Vec<_>>() {
+            for part in set.of {
+                self.note(part, before);
+                if let Some(part) = self.parts.get_mut(&part) {
+                    part.merged.remove(&id);
+                }
+            }
+        }
+    }
+
+    /// Has made what came, with all its members, and destroyed what went.
+    fn settle(&self, before: Before, joined: &mut Batch) {
+        for (id, was_there) in before {
+            match (was_there, self.is_there(id)) {
+                (false, true) => {
+                    joined.sets_created.extend(self.spec(id));
+                    joined.members_changed.extend(self.filled(id));
+                }
+                (true, false) => joined.sets_destroyed.push(id),
+                (true, true) | (false, false) => {}
+            }
+        }
+    }
+
+    fn spec(&self, id: SetId) -> Option<SetSpec> {
+        let of_part = |part: &Part| (part.kind, Arc::clone(&part.description));
+        let of_merged = |set: &MergedSet| (set.kind, format!("any of {} sets", set.of.len()).into());
+        let part = self.parts.get(&id).map(of_part);
+        let (kind, description) = part.or_else(|| self.merged.get(&id).map(of_merged))?;
+        Some(SetSpec {
+            id,
+            kind,
+            breadth: Breadth::Narrow,
+            description,
+        })
+    }
+
+    fn filled(&self, id: SetId) -> Option<MembersChanged> {
+        let alone = [id];
+        let of = self.merged.get(&id).map_or(&alone[..], |set| &set.of);
+        let parts = of.iter().filter_map(|part| self.parts.get(part));
+        let members: BTreeSet<Member> = parts.flat_map(|part| part.members.iter().copied()).collect();
+        let added: Vec<_> = members.into_iter().map(|member| (member, None)).collect();
+        (!added.is_empty()).then_some(MembersChanged {
+            set: id,
+            added,
+            removed: Vec::new(),
+        })
+    }
+}
+
+/// Whether a set may have a merged ones. A member of wide ones would be in as many merged sets as a node has combinations of them.
+fn can_be_merged(spec: &SetSpec) -> bool {
+    match (spec.breadth, spec.kind) {
+        (Breadth::Narrow, SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts) => true,
+        (Breadth::Narrow, SetKind::Records) | (Breadth::Wide, _) => false,
+    }
+}

@@ -1,0 +1,205 @@
+//! Which rules of a direction merge into one rule over a merged set. Adjacent Allow rules of a list may be
+//! reordered, and the NetworkPolicy tier has no others; so those of the same port become one: whether the
+//! peer is in any of their sets. The result depends on nothing but the rules, so a restart merges the same
+//! ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use egret_policies::rules::{
+    Action, DirectionRules, Origin, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules,
+};
+
+/// The origin of a rule that stands for rules of several policies, or for several of one.
+pub const SEVERAL: &str = "several";
+
+/// The sets that a merged set has the members of: two at least, in order.
+pub(super) type Parts = Vec<SetId>;
+
+/// Rules with merged sets, and the parts of these.
+#[derive(Debug)]
+pub(super) struct MergedRules {
+    pub(super) rules: DirectionRules,
+    pub(super) merged: BTreeMap<SetId, (SetKind, Parts)>,
+}
+
+impl MergedRules {
+    /// Joins what can be merged; `kind` knows the sets that can be.
+    pub(super) fn of(rules: &DirectionRules, kind: impl Fn(SetId) -> Option<SetKind>) -> Self {
+        let known = Known {
+            kind,
+            apart: named_otherwise(rules),
+        };
+        let mut merged = BTreeMap::new();
+        let tiers = rules.tiers.iter().map(|tier| TierRules {
+            tier: tier.tier,
+            rules: merge(&tier.rules, &known, &mut merged),
+            default_action: tier.default_action,
+        });
+        Self {
+            rules: DirectionRules {
+                tiers: tiers.collect(),
+            },
+            merged,
+        }
+    }
+}
+
+/// What is known of sets that rules name.
+struct Known<K> {
+    kind: K,
+    /// They are not merged in these rules.
+    apart: BTreeSet<SetId>,
+}
+
+impl<K: Fn(SetId) -> Option<SetKind>> Known<K> {
+    fn set(&self, rule: &Rule) -> Option<(SetId, SetKind)> {
+        match rule.peer {
+            PeerMatch::In(id) => (self.kind)(id).map(|kind| (id, kind)),
+            PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => None,
+        }
+    }
+
+    /// The set of a rule that may be merged with others.
+    fn part(&self, rule: &Rule) -> Option<(SetId, SetKind)> {
+        let is_part = |(id, _): &(SetId, SetKind)| rule.except.is_none() && !self.apart.contains(id);
+        self.set(rule).filter(is_part)
+    }
+}
+
+/// Sets that do something else in these rules than to allow. A member would come to such a set and to a merged ones in two
+/// steps, and what is judged between them would be judged as neither before nor after.
+fn named_otherwise(rules: &DirectionRules) -> BTreeSet<SetId> {
+    let all = rules.tiers.iter().flat_map(|tier| &tier.rules);
+    let otherwise = all.flat_map(|rule| match rule.action {
+        Action::Allow => rule.except.into_iter().collect::<Vec<_>>(),
+        Action::Deny | Action::Pass => rule.sets().collect(),
+    });
+    otherwise.collect()
+}
+
+fn merge<K: Fn(SetId) -> Option<SetKind>>(
+    list: &[Rule],
+    known: &Known<K>,
+    merged: &mut BTreeMap<SetId, (SetKind, Parts)>,
+) -> Vec<Rule> {
+    let is_allow = |rule: &Rule| rule.action == Action::Allow;
+    let runs = list.chunk_by(|one, other| is_allow(one) && is_allow(other));
+    runs.flat_map(|run| merge_run(run, known, merged)).collect()
+}
+
+/// Rules that are alike, by the place of the first of them.
+struct Group<'a> {
+    kind: SetKind,
+    first: &'a Rule,
+    sets: BTreeSet<SetId>,
+    is_of_one: bool,
+}
+
+/// What becomes one rule.
+enum Entry<'a> {
+    Group(Group<'a>),
+    Alone(&'a Rule),
+}
+
+/// The order of rules that only allow says nothing, so what is found sooner is asked sooner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    /// At most one look.
+    First,
+    /// The kernel looks into such a set once for each length of prefix in it.
+    Networks,
+    /// It asks the routing table, or is rare.
+    OwnAddresses,
+}
+
+fn merge_run<K: Fn(SetId) -> Option<SetKind>>(
+    run: &[Rule],
+    known: &Known<K>,
+    merged: &mut BTreeMap<SetId, (SetKind, Parts)>,
+) -> Vec<Rule> {
+    let mut entries = entries(run, known);
+    entries.sort_by_key(|entry| entry.turn(known));
+    entries.into_iter().map(|entry| entry.rule(merged)).collect()
+}
+
+fn entries<'a, K: Fn(SetId) -> Option<SetKind>>(run: &'a [Rule], known: &Known<K>) -> Vec<Entry<'a>> {
+    let mut places: BTreeMap<(PortMatch, SetKind), usize> = BTreeMap::new();
+    let mut entries: Vec<Entry<'_>> = Vec::new();
+    for rule in run {
+        let Some((id, kind)) = known.part(rule) else {
+            entries.push(Entry::Alone(rule));
+            continue;
+        };
+        let place = *places.entry((rule.port, kind)).or_insert(entries.len());
+        match entries.get_mut(place) {
+            Some(Entry::Group(group)) => group.take_in(rule, id),
+            Some(Entry::Alone(_)) | None => entries.push(Entry::Group(Group {
+                kind,
+                first: rule,
+                sets: BTreeSet::from([id]),
+                is_of_one: true,
+            })),
+        }
+    }
+    entries
+}
+
+impl Entry<'_> {
+    fn turn<K: Fn(SetId) -> Option<SetKind>>(&self, known: &Known<K>) -> Turn {
+        let rule = match self {
+            Self::Group(group) => group.first,
+            Self::Alone(rule) => rule,
+        };
+        match (&rule.peer, known.set(rule)) {
+            (PeerMatch::In(_), Some((_, SetKind::Networks))) => Turn::Networks,
+            (PeerMatch::In(_) | PeerMatch::Any, _) => Turn::First,
+            (PeerMatch::OwnNode | PeerMatch::Itself, _) => Turn::OwnAddresses,
+        }
+    }
+
+    fn rule(self, merged: &mut BTreeMap<SetId, (SetKind, Parts)>) -> Rule {
+        match self {
+            Self::Group(group) => group.rule(merged),
+            Self::Alone(rule) => rule.clone(),
+        }
+    }
+}
+
+impl Group<'_> {
+    fn take_in(&mut self, rule: &Rule, set: SetId) {
+        self.is_of_one &= self.first.origin == rule.origin;
+        self.sets.insert(set);
+    }
+
+    fn rule(self, merged: &mut BTreeMap<SetId, (SetKind, Parts)>) -> Rule {
+        let origin = match self.is_of_one {
+            true => self.first.origin.clone(),
+            false => Origin {
+                policy: SEVERAL.into(),
+                rule: 0,
+                name: None,
+            },
+        };
+        let parts: Parts = self.sets.into_iter().collect();
+        let peer = match parts[..] {
+            [alone] => alone,
+            _ => {
+                let id = name(&parts);
+                merged.insert(id, (self.kind, parts));
+                id
+            }
+        };
+        Rule {
+            peer: PeerMatch::In(peer),
+            origin,
+            ..self.first.clone()
+        }
+    }
+}
+
+/// The name of the set that has the members of these.
+fn name(parts: &[SetId]) -> SetId {
+    let digests = parts.iter().map(|part| part.digest());
+    let text = digests.fold("any of".to_owned(), |text, digest| text + " " + digest.as_str());
+    SetId::of_content(&text)
+}

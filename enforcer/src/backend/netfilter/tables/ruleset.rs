@@ -1,0 +1,254 @@
+//! Our rules in the tables of both families: desired, programmed, and what the kernel refused of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use egret_kernel::Family;
+use egret_kernel::iptables::{Flavour, IpTables, TableListing};
+use egret_policies::rules::SetId;
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+use super::counters::{self, Counters, Totals};
+use super::family_table::FamilyTable;
+use super::program::WriteStats;
+use super::wire::{NftWriter, Wire};
+use crate::backend::BackendError;
+use crate::backend::netfilter::drift::Drift;
+use crate::backend::netfilter::model::settings::JumpPosition;
+use crate::backend::netfilter::names::{self, PodChains};
+use crate::backend::netfilter::render::chains::Chains;
+
+/// The rules of both families, in one flavour of iptables.
+#[derive(Debug)]
+pub(crate) struct Ruleset {
+    pub(super) tables: [FamilyTable; 2],
+    pub(super) counters: Arc<Counters>,
+    /// The lines of the totals that the kernel holds.
+    pub(super) programmed_totals: Option<Vec<(u64, String)>>,
+    /// Pods whose chains the kernel refuses, and why.
+    pub(super) refused: BTreeMap<PodKey, String>,
+    /// Why no table can be written or listed.
+    pub(super) broken: Option<String>,
+    pub(super) written: WriteStats,
+    pub(super) wire: Wire,
+}
+
+impl Ruleset {
+    pub(crate) fn new(flavour: Flavour) -> Self {
+        let tables = Family::ALL.map(|family| FamilyTable::new(flavour, family));
+        Self {
+            counters: Arc::new(Counters::new(tables.each_ref().map(FamilyTable::programs))),
+            tables,
+            programmed_totals: None,
+            refused: BTreeMap::new(),
+            broken: None,
+            written: WriteStats::default(),
+            wire: Wire::default(),
+        }
+    }
+
+    pub(crate) fn set_jump_position(&mut self, position: JumpPosition) {
+        for table in &mut self.tables {
+            table.set_jump_position(position);
+        }
+    }
+
+    pub(crate) const fn set_nft_writer(&mut self, writer: NftWriter) {
+        self.wire.set_writer(writer);
+    }
+
+    /// Takes over what an earlier life left. Returns the listings of both families.
+    pub(crate) fn adopt(&mut self, now: Timestamp) -> Result<[TableListing; 2], BackendError> {
+        let listings = self.list()?;
+        for (table, listing) in self.tables.iter_mut().zip(&listings) {
+            table.resync(listing, now);
+            table.note_jumps_ahead(listing);
+        }
+        let totals = Totals::of_listing(&listings[0]);
+        self.programmed_totals = listings[0]
+            .chain(names::totals().as_str())
+            .map(|_| totals.lines());
+        *self.counters.lock() = totals;
+        Ok(listings)
+    }
+
+    /// Compares with the kernel; what differs is pending afterwards.
+    pub(crate) fn resync(&mut self, now: Timestamp) -> Result<[Drift; 2], BackendError> {
+        let listings = self.list()?;
+        let [one, other] = &mut self.tables;
+        Ok([one.resync(&listings[0], now), other.resync(&listings[1], now)])
+    }
+
+    fn list(&self) -> Result<[TableListing; 2], BackendError> {
+        counters::list_both(self.programs())
+    }
+
+    pub(crate) fn programs(&self) -> [IpTables; 2] {
+        self.tables.each_ref().map(FamilyTable::programs)
+    }
+
+    pub(crate) fn flavour(&self) -> Flavour {
+        self.tables[0].programs().flavour()
+    }
+
+    pub(crate) const fn tables(&self) -> &[FamilyTable; 2] {
+        &self.tables
+    }
+
+    pub(crate) const fn tables_mut(&mut self) -> &mut [FamilyTable; 2] {
+        &mut self.tables
+    }
+
+    pub(crate) const fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// What was written so far.
+    pub(crate) const fn written(&self) -> WriteStats {
+        self.written
+    }
+
+    pub(crate) const fn count_rendered(&mut self, pods: u64) {
+        self.written.rendered += pods;
+    }
+
+    /// Pods whose chains the kernel refuses, and why.
+    pub(crate) const fn refused(&self) -> &BTreeMap<PodKey, String> {
+        &self.refused
+    }
+
+    /// Why no table can be written or listed.
+    pub(crate) fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    pub(crate) const fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    pub(crate) fn set_broken(&mut self, reason: String) {
+        self.broken = Some(reason);
+    }
+
+    /// Whether everything desired is programmed, as far as it is known.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.broken.is_none() && self.refused.is_empty()
+    }
+
+    pub(crate) fn forget_refused(&mut self, pod: &PodKey) {
+        self.refused.remove(pod);
+    }
+
+    /// Whether the kernel holds no chain of ours.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tables.iter().all(|table| table.programmed().is_empty())
+    }
+
+    /// Whether the kernel holds chains that come from rules or pods.
+    pub(crate) fn has_rules(&self) -> bool {
+        let mut chains = self.tables.iter().flat_map(|table| table.programmed().keys());
+        chains.any(|chain| !names::is_independent_of_rules(chain) && !names::is_denial(chain))
+    }
+
+    /// Whether the kernel holds chains of a pod, in both families.
+    pub(crate) fn has_chains(&self, pod: &PodKey) -> bool {
+        let chains = PodChains::of(pod);
+        let mut tables = self.tables.iter();
+        tables.all(|table| table.programmed().keys().any(|name| chains.contain(name)))
+    }
+
+    /// Whether the kernel holds a chain in every family.
+    pub(crate) fn holds_chain(&self, chain: &str) -> bool {
+        self.tables
+            .iter()
+            .all(|table| table.programmed().contains_key(chain))
+    }
+
+    /// Rules of others in front of our jumps that accept packets.
+    pub(crate) fn bypassing_rules(&self) -> Vec<String> {
+        let rules = self.tables.iter().flat_map(|table| table.bypassing_rules());
+        rules.cloned().collect()
+    }
+
+    /// The names of the sets that rules name which the kernel holds.
+    pub(crate) fn sets_named(&self) -> BTreeSet<String> {
+        self.words_behind("--match-set", |_| true)
+    }
+
+    /// Whether the chains of a pod that the kernel holds name one of these sets, of which its desired rules name `desired`.
+    pub(crate) fn names_undesired(
+        &self,
+        pod: &PodKey,
+        sets: &BTreeSet<SetId>,
+        desired: &BTreeSet<SetId>,
+    ) -> bool {
+        let own = PodChains::of(pod);
+        let shared = self.words_behind("-j", |chain| own.contain(chain));
+        let named = self.words_behind("--match-set", |chain| {
+            own.contain(chain) || shared.contains(chain)
+        });
+        let mut undesired = sets.difference(desired).copied();
+        undesired.any(|id| is_named(&named, id))
+    }
+
+    /// The words behind an option in the rules of these chains, as the kernel holds them.
+    pub(super) fn words_behind(&self, option: &str, which: impl Fn(&str) -> bool) -> BTreeSet<String> {
+        let chains = self.tables.iter().flat_map(|table| table.programmed());
+        let rules = chains
+            .filter(|(name, _)| which(name))
+            .flat_map(|(_, rules)| rules.iter());
+        let pairs = rules.flat_map(|rule| {
+            let words = rule.split(' ');
+            words.clone().zip(words.skip(1))
+        });
+        let behind = pairs.filter(|(word, _)| *word == option);
+        behind.map(|(_, name)| name.to_owned()).collect()
+    }
+
+    /// Differences between what is desired and what an earlier life left, by kind.
+    pub(crate) fn differences(&self) -> BTreeMap<&'static str, u64> {
+        let mut counts = BTreeMap::new();
+        for table in &self.tables {
+            let pending = table.pending();
+            let missing = pending
+                .rewrite
+                .keys()
+                .filter(|name| !table.programmed().contains_key(*name))
+                .count();
+            let parts = [
+                ("chain_missing", missing),
+                ("chain_changed", pending.rewrite.len() - missing),
+                ("chain_extra", pending.remove.len()),
+                ("jump", pending.jumps.len() + pending.jumps_removed.len()),
+            ];
+            for (kind, number) in parts.into_iter().filter(|(_, number)| *number > 0) {
+                *counts.entry(kind).or_insert(0) += u64::try_from(number).unwrap_or(u64::MAX);
+            }
+        }
+        counts
+    }
+
+    /// Waits until the sets that no rule names any more can be destroyed.
+    pub(crate) fn release_sets(&mut self) {
+        self.wire.let_go();
+    }
+
+    /// Desires no chain any more.
+    pub(crate) fn clear(&mut self) {
+        for table in &mut self.tables {
+            table.set_desired(Chains::new());
+        }
+    }
+
+    /// Desired chains, and what is pending, as text.
+    pub(crate) fn dump(&self) -> String {
+        self.tables.iter().map(FamilyTable::dump).collect()
+    }
+}
+
+/// Whether the kernel's set of an identifier is among these names, in either family.
+pub(crate) fn is_named(named: &BTreeSet<String>, id: SetId) -> bool {
+    let mut families = Family::ALL.into_iter();
+    families.any(|family| named.contains(names::set(id, family).as_str()))
+}
