@@ -32,7 +32,7 @@ use crate::enforcement::gate::GateLimits;
 use crate::enforcement::records::RecordLimits;
 use crate::limits::permits::PermitLimits;
 use crate::limits::rate::RateLimits;
-pub use nxdomain_cut::{CutZone, ZoneKind};
+pub use model::{CutZone, ZoneKind};
 
 use host_setup::{HostSetup, Interception};
 

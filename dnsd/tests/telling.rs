@@ -23,7 +23,7 @@ use egret_dnsd::enforcement::link;
 use egret_dnsd::enforcement::observation::{AnswerObservation, observe};
 use egret_dnsd::enforcement::records::RecordLimits;
 use egret_kernel::links::Attachment;
-use egret_shared::link::{FrameDecoder, Frame, Interest, ToDnsd, ToEnforcer};
+use egret_shared::link::{Frame, FrameDecoder, Interest, ToDnsd, ToEnforcer};
 use egret_shared::revision::{DnsdInstance, Sequence};
 use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;

@@ -162,6 +162,7 @@ const DNSD_ROOMS: Rooms = &[
         "listener",
         &[
             "net",
+            "dns",
             "config::model",
             "limits",
             "enforcement",

@@ -28,7 +28,7 @@ use egret_shared::time::Timestamp;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::config::{CutZone, ZoneKind};
+use crate::config::model::{CutZone, ZoneKind};
 use crate::dns::message::WireName;
 
 pub use denial::Denial;

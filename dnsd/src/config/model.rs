@@ -15,6 +15,7 @@
 mod cache;
 mod encryption;
 mod forward;
+mod nxdomain_cut;
 mod plugins;
 mod operations;
 mod patterns;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 pub use cache::{CacheRules, Capacity, Disabled, Prefetch, Refresh, ServeStale};
 pub use encryption::{ClientAuth, Scheme, ServerTls};
 pub use forward::{Forward, HealthCheck, Policy, Protocol, Tls, Upstream, UpstreamHost};
+pub use nxdomain_cut::{CutZone, ZoneKind};
 pub use operations::{
     Bind, BindTo, Consolidate, ErrorLog, Health, LogClass, LogFormat, LogLevel, QueryLog, Reload,
 };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Invalid, zones as read};
-use crate::config::model::Zone;
+use crate::config::model::{CutZone, Zone, ZoneKind};
 use crate::dns::message::WireName;
 use crate::upstream::search_domains;
 
@@ -11,26 +11,6 @@ use crate::upstream::search_domains;
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// In the place of a file: none.
 const NONE: &str = "none";
-
-/// A zone with NXDOMAIN cuts (RFC 8020).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CutZone {
-    /// The zone.
-    pub zone: Zone,
-    /// Its kind.
-    pub kind: ZoneKind,
-}
-
-/// The kind of a zone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ZoneKind {
-    /// A cluster's zone: `svc` of it holds namespaces.
-    Cluster,
-    /// Configured: its servers deny no empty non-terminals.
-    Named,
-    /// A cloud's zone in the host's search list: it has no names below public top-level labels.
-    Searched,
-}
 
 /// Those of the cluster, and further ones that are named; none where it is off.
 pub(super) fn zones(

@@ -63,7 +63,7 @@ async fn a_successor_has_the_sockets_and_open_connections_are_answered_or_end_in
     ));
     let second = Server::start(&authority, &corefile, &more);
     second.logs("taking over from the dnsd that answers");
-    first.logs("a successor answers");
+    first.logs("a new process answers");
     // The connection over TLS is the first one's, and goes on; that over QUIC is ended, since its packets go to the second.
     assert!(is_answered(&mut open, 2).await);
     let ended = tokio::time::timeout(std::time::Duration::from_secs(5), connection.closed()).await;

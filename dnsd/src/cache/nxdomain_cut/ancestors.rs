@@ -7,7 +7,7 @@
 //! | a namespace there | `com.shop.svc.cluster.local` | |
 
 use crate::cache::nxdomain_cut::public_suffix::is_public;
-use crate::config::{CutZone, ZoneKind};
+use crate::config::model::{CutZone, ZoneKind};
 use crate::dns::message::WireName;
 
 /// Names above a name, as octets of it: a namespace or what stands in its place, and what is in that.
