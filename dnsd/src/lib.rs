@@ -19,6 +19,7 @@ pub mod dns;
 pub mod limits;
 pub mod cache;
 pub mod upstream;
+pub mod encryption;
 pub mod plugins;
 pub mod enforcement;
 pub mod config;

@@ -115,6 +115,7 @@ const DNSD_ROOMS: Rooms = &[
         "upstream",
         &["hash", "net", "dns", "config::model", "limits", "cache"],
     ),
+    ("encryption", &["config::model", "upstream"]),
     ("plugins", &["dns", "config::model"]),
     ("enforcement", &["hash", "dns", "limits", "upstream"]),
     (
@@ -128,11 +129,13 @@ const DNSD_ROOMS: Rooms = &[
             "upstream",
             "plugins",
             "enforcement",
+            "encryption",
         ],
     ),
     (
         "zones",
         &[
+            "encryption",
             "net",
             "dns",
             "config::model",

@@ -15,7 +15,6 @@ use crate::enforcement::Metrics;
 use crate::enforcement::gated::ResponseGate;
 
 /// How often a connection is attempted: a few microseconds each time, and records made while the enforcer was away are
-
 /// realized that much sooner.
 const RETRY: Duration = Duration::from_millis(20);
 /// Messages per write.

@@ -3,7 +3,6 @@
 use metrics::{Gauge, Unit, gauge};
 
 /// Upper bounds of the histograms, in seconds: from a fast upstream on the node to the longest time-out.
-
 pub const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0,
 ];

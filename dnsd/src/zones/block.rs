@@ -52,7 +52,7 @@ struct CacheStore {
     cuts: Option<Arc<NxdomainCuts>>,
 }
 
-/// An answer on its way to any number of clients; it is cached as a [stored answer](Packed).
+/// An answer on its way to any number of clients; it is cached as a [stored answer](super::StoredAnswer).
 #[derive(Debug)]
 pub struct ResolvedAnswer {
     /// The answer.

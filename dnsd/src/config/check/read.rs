@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::config::corefile::{self, Error, from_disk};
 use crate::config::model::Plan;
 use crate::config::{Invalid, RawConfig};
-use crate::zones::certificates::server_config;
+use crate::encryption::server_config;
 
 use super::Options;
 
