@@ -500,5 +500,9 @@ fn who_stops_lets_the_change_end_that_has_begun() {
     life.say(Input::Stop);
     life.go_on.send(()).unwrap();
     let backend = life.thread.join().unwrap();
-    assert!(backend.dump().contains("otherwise: Deny"), "{}", backend.dump());
+    assert!(
+        backend.dump().contains("default_action: Deny"),
+        "{}",
+        backend.dump()
+    );
 }
