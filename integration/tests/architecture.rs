@@ -388,7 +388,12 @@ fn rooms_use_only_the_rooms_of_their_row() {
                 continue;
             };
             let text = std::fs::read_to_string(&file).unwrap();
-            for used in crate_paths(&text) {
+            let without_tests = text.split("\n#[cfg(test)]\n").next().unwrap_or(&text);
+            let names = module_of(&file);
+            let paths = crate_paths(&code_of(without_tests), &names);
+            // `pub(in super::super)` names a module that holds this one: no use of it.
+            for path in paths.iter().filter(|path| !names.starts_with(path)) {
+                let used = path.join("::");
                 let (room, _) =
                     room_of(rooms, &used).unwrap_or_else(|| panic!("{}: crate::{used}", file.display()));
                 assert!(
@@ -409,32 +414,6 @@ fn room_of(rooms: Rooms, module: &str) -> Option<(&'static str, &'static [&'stat
     };
     let holding = rooms.iter().filter(|(room, _)| holds(room));
     holding.max_by_key(|(room, _)| room.len()).copied()
-}
-
-/// The paths behind `crate::` in the code of a file, without comments and the tests at its end. Each path of a group in
-/// braces is one of them.
-fn crate_paths(text: &str) -> Vec<String> {
-    let code = text.split("\n#[cfg(test)]\n").next().unwrap_or(text);
-    let lines = code.lines().map(|line| line.split("//").next().unwrap_or(line));
-    let code: String = lines.collect();
-    let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
-    let mut paths = Vec::new();
-    for (start, _) in code.match_indices("crate::") {
-        if code[..start].chars().next_back().is_some_and(is_name) {
-            continue;
-        }
-        let rest = &code[start + "crate::".len()..];
-        let end = rest.find(|letter| !is_name(letter) && letter != ':');
-        let (path, behind) = rest.split_at(end.unwrap_or(rest.len()));
-        match behind.strip_prefix('{').and_then(|group| group.split('}').next()) {
-            Some(group) => {
-                let parts = group.split(',').map(str::trim).filter(|part| !part.is_empty());
-                paths.extend(parts.map(|part| format!("{path}{part}")));
-            }
-            None => paths.push(path.trim_end_matches(':').to_owned()),
-        }
-    }
-    paths
 }
 
 /// The modules that lead to a file, from the root of its crate.
@@ -524,6 +503,14 @@ fn resolved(path: &[String], module: &[String]) -> Option<Vec<String>> {
     }
 }
 
+/// The paths into the own crate that code of a module says, from the root of the crate.
+fn crate_paths(code: &str, module: &[String]) -> Vec<Vec<String>> {
+    let paths = paths_of(code).into_iter();
+    let resolved = paths.filter_map(|path| resolved(&path, module));
+    // `pub(crate)` and its like name no module.
+    resolved.filter(|path| !path.is_empty()).collect()
+}
+
 /// The rooms of a folder that the code of a file uses.
 fn rooms_used(text: &str, module: &[String], folder: &[String]) -> BTreeSet<String> {
     let code = code_of(text);
@@ -532,10 +519,7 @@ fn rooms_used(text: &str, module: &[String], folder: &[String]) -> BTreeSet<Stri
     let modules = [module, inner.as_slice()];
     let mut used = BTreeSet::new();
     for (part, module) in parts.by_ref().zip(modules) {
-        for path in paths_of(part) {
-            let Some(path) = resolved(&path, module) else {
-                continue;
-            };
+        for path in crate_paths(part, module) {
             let behind = path.strip_prefix(folder).and_then(|behind| behind.first());
             used.extend(behind.cloned());
         }

@@ -39,7 +39,7 @@ macro_rules! spans {
             use serde::de::Error;
             use serde::{Deserializer, Serializer};
 
-            use super::super::go_duration;
+            use crate::config::model::go_duration;
 
             pub(in super::super) fn serialize<S: Serializer>(
                 value: &Duration,
