@@ -599,6 +599,19 @@ fn what_is_over_is_known_to_a_later_life_and_to_no_other_run() {
 }
 
 #[test]
+fn a_run_that_ended_leaves_no_expired_record_to_the_next_also_when_it_ended_before_the_record() {
+    let elsewhere = || pod("default/client", "app=client", &["10.0.0.1"]);
+    for (what, seconds) in [("records still count", 1), ("records have expired", 41)] {
+        let mut fixture = fixture(&["api.example.test"]);
+        fixture.observe("10.0.0.1", "api.example.test", &[ip(API)], 10);
+        fixture.tell(Event::Apply(Entity::Pod(elsewhere())));
+        fixture.sleep(seconds);
+        fixture.poll();
+        assert!(!goes_on(&fixture, API), "{what}");
+    }
+}
+
+#[test]
 fn of_what_is_over_the_oldest_is_forgotten_and_no_pod_makes_another_forget() {
     let mut fixture = fixture(&["*.example.test"]);
     let tell = |fixture: &mut Fixture, client: &str, name: &str, address: IpAddr| {

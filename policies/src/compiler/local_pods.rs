@@ -22,7 +22,7 @@ pub(super) struct LocalPods {
     /// The order of nothing depends on theirs.
     pods: HashMap<PodKey, PodRun>,
     unattributed: UnattributedObservations,
-    /// How many runs of a pod ended that had records beyond their time, since it last had no rules.
+    /// How many runs of a pod ended that had records, since it last had no rules.
     ended_runs: BTreeMap<PodKey, u32>,
 }
 
@@ -176,11 +176,13 @@ impl<State> Compiler<State> {
         for address in lost {
             self.local_pods.unattributed.give_up(address, now);
         }
-        // Nothing takes back what a backend remembers beyond its time, so the next run has sets of its own.
-        if self.records.has_expired(key) {
+        let has_expired = self.records.has_expired(key);
+        let gone = self.records.forget_pod(key);
+        // Nothing takes back what a backend remembers beyond its time, so the next run has sets of its own. A record that still
+        // counts may expire in the kernel before its removal gets there.
+        if has_expired || !gone.is_empty() {
             *self.local_pods.ended_runs.entry(key.clone()).or_default() += 1;
         }
-        let gone = self.records.forget_pod(key);
         self.refresh_records(&gone);
     }
 
