@@ -10,7 +10,7 @@ SHELL := /bin/bash
 DEMO_PACKAGES := iptables:iptables ipset:ipset conntrack:conntrack iproute2:ip curl:curl procps:ps
 # Go is not among them: Debian's is too old for what dnsd is compared with, and for kube-apiserver (integration/peers).
 TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h nftables:nft prometheus:promtool dnsutils:dig \
-  knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h etcd-server:etcd
+  knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h etcd-server:etcd patch:patch
 
 # Namespaces, rules and eBPF programs need root.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
@@ -52,7 +52,8 @@ build: packages-demo
 
 .PHONY: switches
 switches: packages-test ## Every scenario with its mechanism removed: fails if one still passes.
-	@$(CARGO) build -p egret-dnsd -p egret-enforcer --bins --features switches --target-dir target/switches
+	@integration/switches/copy target/switches/src
+	@$(CARGO) build --locked --manifest-path target/switches/src/Cargo.toml -p egret-dnsd -p egret-enforcer --bins --target-dir target/switches
 	@$(CARGO) build -p egret-integration --bins --tests
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/switches/debug" $(CARGO) test -p egret-integration --test switches -- --ignored --nocapture
 

@@ -23,7 +23,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::rt::task;
-use egret_shared::switch::{Switch, is_off};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::SockRef;
 use tokio::net::TcpListener;
@@ -321,9 +320,6 @@ impl Listeners {
     /// what it has read, and reads no more.
     pub async fn all_ended(&mut self) {
         let ended = async { while self.tasks.join_next().await.is_some() {} };
-        if is_off(Switch::LeaveHanging) {
-            return ended.await;
-        }
         if timeout(HANGING, ended).await.is_err() {
             tracing::error!("a listener hangs; it is not waited for");
         }

@@ -7,9 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use egret_dnsd::enforcement::client::ClientId;
-use egret_dnsd::enforcement::gate::{
-    Gate, GateLimits, GateSnapshot, Origin, Outcome, Stall, Ticket, Verdict,
-};
+use egret_dnsd::enforcement::gate::{Gate, GateLimits, GateSnapshot, Outcome, Stall, Ticket, Verdict};
 use egret_dnsd::enforcement::records::RecordLimits;
 use egret_kernel::links::Attachment;
 use egret_shared::link::{Interest, ToDnsd, ToEnforcer};
@@ -119,10 +117,10 @@ impl World {
     }
 
     fn ask(&mut self, name: &str, address: u8, ttl: u64) -> Verdict {
-        self.ask_as(POD.into(), name, address, ttl, Origin::Upstream)
+        self.ask_as(POD.into(), name, address, ttl)
     }
 
-    fn ask_as(&mut self, client: IpAddr, name: &str, address: u8, ttl: u64, origin: Origin) -> Verdict {
+    fn ask_as(&mut self, client: IpAddr, name: &str, address: u8, ttl: u64) -> Verdict {
         let told = ObservedAddress {
             address: [192, 0, 2, address].into(),
             expires: self.now.after(Duration::from_secs(ttl)),
@@ -141,7 +139,7 @@ impl World {
         let before = self.gate.poll_outgoing();
         let verdict = self
             .gate
-            .answer(observation, self.attachment, client.into(), origin, self.now);
+            .answer(observation, self.attachment, client.into(), self.now);
         if is_settled {
             assert_eq!(
                 (verdict, self.gate.poll_outgoing()),
@@ -190,7 +188,7 @@ fn an_answer_that_nobody_waits_for_is_told_and_released() {
     let mut world = World::settled();
     assert_eq!(world.ask("www.other.test", 1, 30), Verdict::Release);
     assert_eq!(
-        world.ask_as(OTHER.into(), "api.example.test", 1, 30, Origin::Upstream),
+        world.ask_as(OTHER.into(), "api.example.test", 1, 30),
         Verdict::Release
     );
     assert_eq!(world.transmit().len(), 2);
@@ -352,9 +350,9 @@ fn what_counts_no_longer_is_told_again_with_the_longest_life_that_was_told() {
 #[test]
 fn an_answer_from_the_cache_waits_for_a_pod_that_had_not_been_told() {
     let mut world = World::settled();
-    world.ask_as(OTHER.into(), "api.example.test", 1, 30, Origin::Upstream);
+    world.ask_as(OTHER.into(), "api.example.test", 1, 30);
     world.realize_all();
-    ticket(world.ask_as(POD.into(), "api.example.test", 1, 30, Origin::Cache));
+    ticket(world.ask_as(POD.into(), "api.example.test", 1, 30));
 }
 
 #[test]
@@ -611,7 +609,7 @@ fn an_enforcer_that_does_not_read_is_told_everything_again_and_nothing_is_releas
 #[test]
 fn a_flood_of_one_client_leaves_the_records_of_the_others() {
     let mut world = World::settled();
-    world.ask_as(OTHER.into(), "www.other.test", 1, 300, Origin::Upstream);
+    world.ask_as(OTHER.into(), "www.other.test", 1, 300);
     for number in 0..5_000 {
         world.ask(&format!("n{number}.other.test"), 2, 300);
     }
@@ -710,7 +708,7 @@ fn what_was_told_is_told_again_of_the_same_pod_alone() {
             matches!(sent.last(), Some(ToEnforcer::ResyncEnded { .. })),
             "{sent:?}"
         );
-        world.ask_as(POD.into(), "api.example.test", 1, 60, Origin::Cache);
+        world.ask_as(POD.into(), "api.example.test", 1, 60);
         assert_eq!(
             !told(&world.transmit()).is_empty(),
             !is_told,
@@ -726,11 +724,11 @@ fn the_next_pod_at_an_address_is_told_what_the_one_before_was_told() {
     world.ask("www.example.test", 2, 60);
     world.realize_all();
     assert_eq!(
-        world.ask_as(POD.into(), "api.example.test", 1, 60, Origin::Cache),
+        world.ask_as(POD.into(), "api.example.test", 1, 60),
         Verdict::Release
     );
     world.attachment = Some(Attachment::to(&"another cable"));
-    let verdict = world.ask_as(POD.into(), "api.example.test", 1, 60, Origin::Cache);
+    let verdict = world.ask_as(POD.into(), "api.example.test", 1, 60);
     assert!(matches!(verdict, Verdict::Hold(_)), "{verdict:?}");
     assert_eq!(told(&world.transmit()), ["api.example.test"]);
     assert_eq!(
@@ -751,7 +749,7 @@ fn an_interest_that_ends_and_begins_makes_all_be_told_when_it_is_asked_again() {
             world.interest(&[]);
         }
         world.interest(&["*.example.test"]);
-        world.ask_as(POD.into(), "api.example.test", 1, 60, Origin::Cache);
+        world.ask_as(POD.into(), "api.example.test", 1, 60);
         assert_eq!(!told(&world.transmit()).is_empty(), is_told, "{ends}");
     }
 }
@@ -817,7 +815,7 @@ fn what_was_realized_for_a_predecessor_is_waited_for_again_only_when_an_enforcer
 fn a_successor_tells_the_enforcer_what_its_predecessor_told() {
     let mut old = World::settled();
     old.ask("api.example.test", 1, 60);
-    old.ask_as(OTHER.into(), "other.example.test", 2, 60, Origin::Upstream);
+    old.ask_as(OTHER.into(), "other.example.test", 2, 60);
     let mut next = successor(&old);
     next.connect(&["*.example.test"]);
     let told = next.sent.iter().filter_map(|message| match message {
@@ -846,7 +844,7 @@ fn where_as_many_answers_are_held_as_may_the_largest_user_gives_way_to_who_has_l
     let mut world = World::new();
     let hold = |world: &mut World, client: [u8; 4], number: u8| {
         let name = format!("n{number}.example.test");
-        world.ask_as(client.into(), &name, number, 60, Origin::Upstream)
+        world.ask_as(client.into(), &name, number, 60)
     };
     let of_pod: Vec<Verdict> = (0..3).map(|number| hold(&mut world, POD, number)).collect();
     for number in 3..5 {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use egret_dnsd::enforcement::client::ClientId;
-use egret_dnsd::enforcement::gate::{Gate, GateLimits, Origin};
+use egret_dnsd::enforcement::gate::{Gate, GateLimits};
 use egret_dnsd::enforcement::records::{ClientBitmap, RecordLimits};
 use egret_dnsd::limits::quota_key::QuotaKey;
 use egret_kernel::links::Attachment;
@@ -214,7 +214,6 @@ impl World {
                 observation,
                 client_id.attachment,
                 client_id.address.into(),
-                Origin::Cache,
                 self.now,
             );
         }
@@ -479,9 +478,7 @@ fn more_pods_than_seats_are_answered_by_the_ledger() {
         let mut limits = LIMITS;
         (limits.records.total, limits.total) = (1_000, 1_000);
         world.hold.set_limits(limits);
-        world
-            .hold
-            .answer(observation, None, QuotaKey::OWN, Origin::Cache, world.now);
+        world.hold.answer(observation, None, QuotaKey::OWN, world.now);
         world.hold.mark(client_id(number), &bitmap);
     }
     let marked = (0..=255).filter(|number| world.hold.is_marked(client_id(*number), &bitmap));

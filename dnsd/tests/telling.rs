@@ -180,7 +180,7 @@ proptest! {
                 Step::Pass(millis) => now = now.after(Duration::from_millis(millis)),
                 Step::Ask { is_waited_for, name } => {
                     let told = told(&format!("n{name}.{}", domain(is_waited_for)), name);
-                    let verdict = hold.answer(told.for_client(POD), client_id().attachment, POD.into(), Origin::Upstream, now);
+                    let verdict = hold.answer(told.for_client(POD), client_id().attachment, POD.into(), now);
                     prop_assert!(is_waited_for || verdict == Verdict::Release);
                 }
             }

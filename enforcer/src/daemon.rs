@@ -10,7 +10,6 @@ use anyhow::Context;
 use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::shutdown::{SignalRequest, Signals};
 use egret_shared::rt::{admin, task, telemetry};
-use egret_shared::switch::{Switch, is_off};
 use tokio::sync::mpsc;
 
 use egret_enforcer::admin::EngineAdmin;
@@ -129,13 +128,9 @@ impl Daemon {
             (engine, objects)
         })
         .await?;
-        let mut backend = engine.map_err(|_panic| anyhow::anyhow!("the engine died"))?;
+        engine.map_err(|_panic| anyhow::anyhow!("the engine died"))?;
         objects.map_err(|_panic| anyhow::anyhow!("what writes the file of objects died"))?;
-        if is_off(Switch::KeepOnExit) {
-            backend.remove_everything()?;
-        } else {
-            tracing::info!("stopped; rules and sets stay in force");
-        }
+        tracing::info!("stopped; rules and sets stay in force");
         Ok(())
     }
 

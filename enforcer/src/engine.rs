@@ -21,7 +21,6 @@ use egret_policies::rules::Batch;
 use egret_shared::link::{ClusterDns, NodePods, ToEnforcer};
 use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
@@ -443,8 +442,7 @@ impl Phase {
 
 /// In the order of addresses, so that equal sets compare equal.
 fn interception_of(owners: &BTreeMap<IpAddr, PodKey>, excluded_namespaces: &BTreeSet<Arc<str>>) -> NodePods {
-    let is_spared =
-        |pod: &PodKey| !is_off(Switch::SpareNamespaces) && excluded_namespaces.contains(pod.namespace());
+    let is_spared = |pod: &PodKey| excluded_namespaces.contains(pod.namespace());
     let (spared, caught): (Vec<_>, Vec<_>) = owners.iter().partition(|(_, pod)| is_spared(pod));
     let addresses = |pods: Vec<(&IpAddr, &PodKey)>| pods.into_iter().map(|(address, _)| *address).collect();
     NodePods {

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use egret_kernel::nflog::{Listener, ReadBatch};
 use egret_shared::rt::clock;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
@@ -166,11 +165,7 @@ impl Reader {
         let denied = self.read(told);
         let window = self.window.get_or_insert_with(|| Window::open(now));
         window.lose(told.lost);
-        let most = if is_off(Switch::LimitTelling) {
-            u32::MAX
-        } else {
-            self.setup.telling.per_second.saturating_mul(REASONS)
-        };
+        let most = self.setup.telling.per_second.saturating_mul(REASONS);
         let (lines, withheld): (Vec<_>, Vec<_>) =
             denied.into_iter().partition(|denied| window.take(denied, most));
         metrics::count("lost", told.lost);

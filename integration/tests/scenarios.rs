@@ -22,7 +22,7 @@ with_every_scenario!(tests);
 
 #[test]
 fn every_switch_removes_the_mechanism_of_some_scenario() {
-    use egret_shared::switch::Switch;
+    use scenarios::switch::Switch;
     let used = |switch: &&Switch| SCENARIOS.iter().any(|scenario| scenario.switch == **switch);
     let idle: Vec<_> = Switch::ALL.iter().filter(|switch| !used(switch)).collect();
     assert!(idle.is_empty(), "no scenario is about {idle:?}");

@@ -15,6 +15,7 @@ use std::{
     fs::File,
     io::Read as _,
     panic,
+    path::Path,
     process::{Command, Stdio, exit},
     sync::{
         Mutex,
@@ -30,7 +31,7 @@ use comfy_table::Table;
 #[allow(unused_macros, reason = "the list makes tests in the other program")]
 mod scenarios;
 
-use scenarios::{SCENARIOS, Scenario};
+use scenarios::{SCENARIOS, Scenario, switch::Switch};
 
 /// Names the scenario that a child is to tell.
 const TELL: &str = "EGRET_SCENARIO";
@@ -51,7 +52,33 @@ enum End {
 }
 
 #[test]
-#[ignore = "needs daemons built with the feature `switches`: make switches"]
+fn the_copy_of_the_source_has_every_switch() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = Path::new(env!("CARGO_MANIFEST_DIR")).join("switches/copy");
+    let made = Command::new(copy).arg(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let mut source = String::new();
+    for program in ["shared", "policies", "dnsd", "enforcer"] {
+        read_all(&folder.path().join(program).join("src"), &mut source);
+    }
+    let is_asked = |switch: &&Switch| source.contains(&format!("is_off(Switch::{switch:?})"));
+    let idle: Vec<_> = Switch::ALL.iter().filter(|switch| !is_asked(switch)).collect();
+    assert!(idle.is_empty(), "nothing asks for {idle:?}");
+}
+
+fn read_all(folder: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_all(&path, text);
+        } else {
+            text.push_str(&std::fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs daemons with switches: make switches"]
 fn every_scenario_fails_without_its_mechanism() {
     if let Ok(name) = env::var(TELL) {
         tell(&name);

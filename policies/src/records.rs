@@ -9,7 +9,6 @@ use std::sync::Arc;
 use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::observation::ObservedAddress;
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 mod settings;
@@ -160,9 +159,6 @@ impl Records {
         now: Timestamp,
     ) -> Vec<RecordKey> {
         let mut changed = Vec::new();
-        if is_off(Switch::AccumulateAddresses) {
-            changed.extend(self.forget_name(pod, question, now));
-        }
         self.answers += 1;
         // The rest would only make room for itself.
         let most = addresses.len().min(self.settings.limits.addresses_per_name());
@@ -346,9 +342,6 @@ impl Records {
         pod: &PodKey,
         patterns: &BTreeSet<NamePattern>,
     ) -> BTreeMap<IpAddr, Timestamp> {
-        if is_off(Switch::KeepLapsedByName) {
-            return BTreeMap::new();
-        }
         self.pods
             .get(pod)
             .into_iter()

@@ -11,7 +11,6 @@ pub mod pod;
 pub mod revision;
 pub mod observation;
 pub mod link;
-pub mod switch;
 pub mod escape;
 #[cfg(feature = "rt")]
 pub mod rt;

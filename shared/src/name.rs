@@ -5,8 +5,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::switch::{Switch, is_off};
-
 /// The most octets that a name takes on the wire, its root label included (RFC 1035 §3.1).
 pub const MAX_WIRE: usize = 255;
 /// The most octets in a label (RFC 1035 §3.1).
@@ -96,9 +94,6 @@ impl DnsName {
     /// Whether this name is one or more whole labels below `zone`.
     #[must_use]
     pub fn is_below(&self, zone: &Self) -> bool {
-        if is_off(Switch::WholeLabels) {
-            return self.0.ends_with(zone.as_str());
-        }
         if zone.0.as_ref() == "." {
             return self != zone;
         }
@@ -139,19 +134,13 @@ pub fn plain_text<'a>(octets: &[u8], room: &'a mut [u8; MAX_WIRE]) -> Option<&'a
     if !is_whole || dots != lengths || has_others {
         return None;
     }
-    if !is_off(Switch::IgnoreCase) {
-        text.make_ascii_lowercase();
-    }
+    text.make_ascii_lowercase();
     str::from_utf8(text).ok()
 }
 
 fn push_label(text: &mut String, label: &[u8]) {
     for octet in label {
-        let octet = if is_off(Switch::IgnoreCase) {
-            *octet
-        } else {
-            octet.to_ascii_lowercase()
-        };
+        let octet = octet.to_ascii_lowercase();
         match octet {
             b'.' => text.push_str("\\046"),
             b'\\' => text.push_str("\\092"),
@@ -293,9 +282,6 @@ impl NamePattern {
     /// Whether the pattern admits the name.
     #[must_use]
     pub fn matches(&self, name: &DnsName) -> bool {
-        if is_off(Switch::MatchNames) {
-            return true;
-        }
         match self {
             Self::Exact(exact) => exact == name,
             Self::Below(zone) => name.is_below(zone),

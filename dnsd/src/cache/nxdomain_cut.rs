@@ -23,7 +23,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -164,9 +163,6 @@ impl NxdomainCuts {
         until: Timestamp,
         now: Timestamp,
     ) -> Option<PreQuery> {
-        if is_off(Switch::CutBelow) {
-            return None;
-        }
         let ancestors = self.ancestors(asked)?;
         let mut known = self.lock();
         let level = known.tree.unknown(asked.class, &ancestors, now)?;
@@ -195,7 +191,7 @@ impl NxdomainCuts {
         now: impl FnOnce() -> Timestamp,
     ) -> Option<PendingPreQuery> {
         let zone = self.zone(asked.name)?;
-        if is_off(Switch::CutBelow) || zone.kind == ZoneKind::Searched {
+        if zone.kind == ZoneKind::Searched {
             return None;
         }
         let (ancestors, now) = (zone.ancestors(asked.name)?.within(asked.apex)?, now());

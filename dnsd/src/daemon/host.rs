@@ -19,7 +19,6 @@ use egret_dnsd::takeover::{
 };
 use egret_shared::link::ClusterDns;
 use egret_shared::rt::task;
-use egret_shared::switch::{Switch, is_off};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -61,12 +60,7 @@ enum HeartbeatState {
 
 /// Takes the sockets of the dnsd that answers now, if there is one.
 pub(crate) fn take_over(config: &Config) -> (Option<OldProcess>, InheritedSockets) {
-    let Some(path) = config
-        .fixed
-        .handover
-        .as_ref()
-        .filter(|_| !is_off(Switch::HandOver))
-    else {
+    let Some(path) = config.fixed.handover.as_ref() else {
         return (None, InheritedSockets::none());
     };
     match take(path, STEP_TIMEOUT) {
@@ -88,7 +82,7 @@ pub(crate) fn inherit(
     resolver: &Resolver,
     gate: &ResponseGate,
 ) -> TransferSummary {
-    let Some(old_process) = old_process.filter(|_| !is_off(Switch::HandOverMemory)) else {
+    let Some(old_process) = old_process else {
         return TransferSummary::default();
     };
     match transfer::inherit(old_process, resolver, gate) {
@@ -280,7 +274,7 @@ fn listen_for_takeover(
 /// Passes the cluster DNS that the enforcer names on to the fallback. The last one counts while the enforcer is away, or
 /// names none.
 async fn follow_cluster_dns(mut cluster_dns: watch::Receiver<ClusterDns>, set: impl Fn(Vec<SocketAddr>)) {
-    while !is_off(Switch::LearnFallback) {
+    loop {
         let endpoints = cluster_dns.borrow_and_update().endpoints.clone();
         if !endpoints.is_empty() {
             set(endpoints);

@@ -8,7 +8,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use egret_kernel::links::{Attachment, Links};
-use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
 use crate::hash::HashMap;
@@ -265,7 +264,6 @@ impl RouteCache {
         // (`ip6_rcv_core`), not `lo`.
         let is_local = cached.route == Route::Local && !role.has_routed_addresses_only();
         let client = match cached.route {
-            _ if switch::is_off(Switch::AttributeByInterface) => attributed,
             Route::Unreachable => Client::Unidentified(Unidentified::NoRoute),
             Route::Local if is_local => Client::Unidentified(Unidentified::Local),
             Route::Interface(_) if fits => attributed,
@@ -327,9 +325,6 @@ impl RouteCache {
         let Route::Interface(interface) = route else {
             return None;
         };
-        if switch::is_off(Switch::ForgetPredecessor) {
-            return Some(Attachment::to(&address));
-        }
         match self.routes.attachment(interface, address) {
             Ok(attachment) => attachment,
             Err(error) => {
@@ -342,9 +337,6 @@ impl RouteCache {
 
 /// The quota key of a query by the interface it came in by. A source that is not found there is nobody's: all such share one key.
 fn quota_key(source: IpAddr, interface: Option<u32>, role: InterfaceRole, is_found: bool) -> QuotaKey {
-    if switch::is_off(Switch::PayByInterface) {
-        return source.into();
-    }
     let address = match role {
         InterfaceRole::Pod | InterfaceRole::Local => None,
         InterfaceRole::PodBridge | InterfaceRole::Relay | InterfaceRole::Other => {

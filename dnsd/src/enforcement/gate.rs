@@ -32,7 +32,6 @@ use egret_kernel::links::Attachment;
 use egret_shared::link::{ToDnsd, ToEnforcer};
 use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::revision::Sequence;
-use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
 use crate::enforcement::client::ClientId;
@@ -109,15 +108,14 @@ impl Gate {
         observation: Observation,
         attachment: Option<Attachment>,
         quota_key: QuotaKey,
-        origin: Origin,
         now: Timestamp,
     ) -> Verdict {
         if !self.is_waited_for(&observation, now) {
             self.record(observation, attachment, now);
             return Verdict::Release;
         }
-        let (sequences, is_new) = self.record(observation.clone(), attachment, now);
-        if self.are_realized(&sequences) || is_switched_off(origin, is_new) {
+        let sequences = self.record(observation.clone(), attachment, now);
+        if self.are_realized(&sequences) {
             return Verdict::Release;
         }
         self.send_queue.flush();
@@ -216,9 +214,6 @@ impl Gate {
         {
             self.send_queue.stop_waiting(&self.records);
         }
-        if switch::is_off(Switch::StallDeadline) {
-            return;
-        }
         while let Some(ticket) = self.held.due(now) {
             self.end(ticket, Outcome::Stalled(self.stall()));
         }
@@ -227,10 +222,7 @@ impl Gate {
     /// When `handle_timeout` is to be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let held = self
-            .held
-            .first_deadline()
-            .filter(|_| !switch::is_off(Switch::StallDeadline));
+        let held = self.held.first_deadline();
         [held, self.send_queue.interest_deadline()]
             .into_iter()
             .flatten()
@@ -316,7 +308,7 @@ impl Gate {
         mut observation: Observation,
         attachment: Option<Attachment>,
         now: Timestamp,
-    ) -> (Vec<Sequence>, bool) {
+    ) -> Vec<Sequence> {
         let floor = self.floor(observation.client);
         let (failed, interests) = (&self.failed, &self.interests);
         let noted = self.records.note(
@@ -336,7 +328,7 @@ impl Gate {
             }
             self.send_queue.push(sequence, observation);
         }
-        (noted.sequences, noted.new.is_some())
+        noted.sequences
     }
 
     /// Sequences of a client up to this one count no longer.
@@ -403,17 +395,11 @@ impl Gate {
     fn reconsider(&mut self, now: Timestamp) {
         for (ticket, observation, attachment) in self.held.observations() {
             if self.is_waited_for(&observation, now) {
-                let (sequences, _) = self.record(observation, attachment, now);
+                let sequences = self.record(observation, attachment, now);
                 self.held.wait_for(ticket, sequences);
             } else {
                 self.end(ticket, Outcome::NotInteresting);
             }
         }
     }
-}
-
-fn is_switched_off(origin: Origin, is_new: bool) -> bool {
-    switch::is_off(Switch::Hold)
-        || origin == Origin::Cache && switch::is_off(Switch::HoldCached)
-        || !is_new && switch::is_off(Switch::HoldSecond)
 }

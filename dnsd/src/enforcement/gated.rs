@@ -9,7 +9,6 @@ use egret_kernel::allocator::trim;
 use egret_shared::link::{ClusterDns, NodePods, ToDnsd, ToEnforcer};
 use egret_shared::observation::ObservedAddress;
 use egret_shared::rt::clock;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
@@ -158,7 +157,7 @@ impl ResponseGate {
         self.change(|state| {
             let verdict = state
                 .gate
-                .answer(observation, client_id.attachment, quota_key, origin, now);
+                .answer(observation, client_id.attachment, quota_key, now);
             match verdict {
                 Verdict::Release => Admission::Now,
                 Verdict::OverLimit => Admission::OverLimit,
@@ -222,9 +221,6 @@ impl ResponseGate {
 
     /// Sends all queued observations and waits until they are written: the enforcer reads them though dnsd has exited.
     pub async fn tell_rest(&self) {
-        if is_off(Switch::TellRest) {
-            return;
-        }
         self.change(|state| state.gate.flush());
         while self.lock().has_unsent() {
             tokio::time::sleep(Duration::from_millis(1)).await;

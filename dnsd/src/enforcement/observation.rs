@@ -10,7 +10,6 @@ use std::time::Duration;
 use egret_shared::name::DnsName;
 use egret_shared::net::IpNet;
 use egret_shared::observation::{Observation, ObservedAddress};
-use egret_shared::switch::{self, Switch};
 use egret_shared::time::{Timestamp, Ttl};
 
 use crate::dns::answer::Answer;
@@ -107,8 +106,7 @@ pub(crate) fn observe_of(
     let chain = Chain::follow(question, answer);
     let mut addresses = chain.addresses(answer);
     let found = addresses.len();
-    let is_protected =
-        |address| !switch::is_off(Switch::Protect) && protected.iter().any(|net| net.contains(&address));
+    let is_protected = |address| protected.iter().any(|net| net.contains(&address));
     addresses.retain(|observed| !is_protected(observed.address));
     let left_out = found - addresses.len();
     (chain.observation(addresses), left_out)
@@ -138,7 +136,7 @@ impl<'a> Chain<'a> {
             question,
             aliases: Vec::new(),
         };
-        while chain.aliases.len() < MAX_CHAIN && !switch::is_off(Switch::FollowChain) {
+        while chain.aliases.len() < MAX_CHAIN {
             let Some(next) = chain.next(answer.octets(), &records) else {
                 break;
             };
@@ -152,11 +150,7 @@ impl<'a> Chain<'a> {
         let last = self.aliases.last();
         let (owner, lowest) = last.map_or((&self.question.name, LONGEST), |(name, lowest)| (name, *lowest));
         let (target, ttl) = alias(octets, records, owner)?;
-        let lowest = if switch::is_off(Switch::LowestTtl) {
-            lowest
-        } else {
-            ttl.min(lowest)
-        };
+        let lowest = ttl.min(lowest);
         let is_new = self.names().all(|name| *name != target);
         is_new.then_some((target, lowest))
     }
@@ -172,8 +166,7 @@ impl<'a> Chain<'a> {
         }
         let mut aliases = self.aliases.iter();
         let found = aliases.find(|(name, _)| record.is_of(name, octets));
-        let found = found.map(|(_, lowest)| *lowest);
-        found.or_else(|| switch::is_off(Switch::ChainOnly).then_some(LONGEST))
+        found.map(|(_, lowest)| *lowest)
     }
 
     fn addresses(&self, answer: &Answer) -> Vec<ObservedAddress> {

@@ -25,7 +25,6 @@ use egret_kernel::iptables::{
 };
 use egret_kernel::routing::LocalDelivery;
 use egret_kernel::{Family, Transport};
-use egret_shared::switch::{Switch, is_off};
 
 use crate::config::host_setup::{INTERCEPT_PORT, Interception};
 use crate::host::rule::DesiredRule;
@@ -86,7 +85,7 @@ impl Interception {
     /// The rules of a family.
     #[must_use]
     pub fn desired(&self, family: Family) -> Vec<DesiredRule> {
-        let Some(to) = self.address(family).filter(|_| !is_off(Switch::Intercept)) else {
+        let Some(to) = self.address(family) else {
             return Vec::new();
         };
         let both = [Transport::Tcp, Transport::Udp];
@@ -97,8 +96,7 @@ impl Interception {
                 let_out(family, transport),
             ]
         });
-        let further = (!is_off(Switch::StayWithBeginning)).then(|| self.hand_over_further(to));
-        further.into_iter().chain(each).collect()
+        std::iter::once(self.hand_over_further(to)).chain(each).collect()
     }
 
     /// What is in the middle of a connection that dnsd has.
@@ -120,11 +118,7 @@ impl Interception {
             .protocol(what)
             .when(holds(InterceptSet::Pods, Endpoint::Source))
             .unless(holds(InterceptSet::Spared, Endpoint::Destination));
-        let rule = if is_off(Switch::CatchAlive) {
-            rule
-        } else {
-            rule.when(holds(InterceptSet::Living, Endpoint::Source))
-        };
+        let rule = rule.when(holds(InterceptSet::Living, Endpoint::Source));
         caught(rule.unless(Match::ToThisHost))
     }
 
@@ -151,12 +145,8 @@ impl Interception {
 /// listens, and the connection of another resolver with it.
 fn beginning(transport: Transport) -> Protocol {
     match transport {
-        Transport::Tcp if !is_off(Switch::StayWithBeginning) => {
-            Protocol::Segments(TcpSegments::Opening, INTERCEPT_PORT..=INTERCEPT_PORT)
-        }
-        Transport::Tcp | Transport::Udp | Transport::Sctp => {
-            Protocol::to_ports(transport, INTERCEPT_PORT..=INTERCEPT_PORT)
-        }
+        Transport::Tcp => Protocol::Segments(TcpSegments::Opening, INTERCEPT_PORT..=INTERCEPT_PORT),
+        Transport::Udp | Transport::Sctp => Protocol::to_ports(transport, INTERCEPT_PORT..=INTERCEPT_PORT),
     }
 }
 

@@ -11,8 +11,6 @@ use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 
-use egret_shared::switch::{Switch, is_off};
-
 use crate::hash::HashMap;
 use crate::limits::quota_key::QuotaKey;
 
@@ -92,7 +90,7 @@ impl<H> Quota<H> {
             .clients
             .get(&quota_key)
             .map_or(0, |client| client.share.amount);
-        let is_over = own.saturating_add(amount) > limits.per_client && !is_off(Switch::FairShares);
+        let is_over = own.saturating_add(amount) > limits.per_client;
         if is_over || amount > limits.total {
             return None;
         }
@@ -113,9 +111,6 @@ impl<H> Quota<H> {
 
     /// Pre-empts the oldest use of the largest user, if that user has more than this client would have then.
     fn preempt(&mut self, quota_key: QuotaKey, amount: usize) -> Option<H> {
-        if is_off(Switch::FairShares) {
-            return None;
-        }
         // Where the largest group is not large enough, a client in the own group may still be pre-empted.
         let needs = |own: usize, largest: &Usage| own.saturating_add(amount) < largest.amount;
         let own_interface = quota_key.interface();

@@ -3,7 +3,6 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use crate::hash::HashMap;
@@ -90,14 +89,14 @@ impl RateLimiter {
             return Ok(());
         }
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_client = limits.per_client.filter(|_| !is_off(Switch::FairShares));
+        let of_client = limits.per_client;
         if of_client.is_some_and(|rate| !buckets.of(client, rate, now).take(rate, now)) {
             return Err(OverRate::Client);
         }
         let Some(rate) = limits.total else {
             return Ok(());
         };
-        let is_below_share = buckets.shares.count(client, rate, now) && !is_off(Switch::FairShares);
+        let is_below_share = buckets.shares.count(client, rate, now);
         let total = buckets.total.get_or_insert_with(|| TokenBucket::full(rate, now));
         if total.take(rate, now) || is_below_share && total.overdraw(rate) {
             Ok(())

@@ -8,7 +8,6 @@ use std::io;
 
 use egret_kernel::allocator::reserve_heap;
 use egret_shared::rt::task;
-use egret_shared::switch::{Switch, is_off};
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
@@ -43,9 +42,6 @@ impl Threads {
 
     /// Waits until each further thread has run a task: for ever, if one hangs or is gone.
     pub async fn respond(&self) {
-        if is_off(Switch::WatchThreads) {
-            return;
-        }
         let responses: Vec<_> = self
             .further
             .iter()

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::rt::task;
-use egret_shared::switch::{Switch, is_off};
 
 use super::Service;
 use super::workers::Workers;
@@ -109,9 +108,7 @@ impl UdpReader {
                 () = &mut closed => break,
             }
         }
-        if !is_off(Switch::DrainThreads) {
-            self.finish();
-        }
+        self.finish();
     }
 
     /// Answers what is left in the socket. With several threads, each reads until it is empty.

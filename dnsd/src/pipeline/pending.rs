@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::rt::clock;
-use egret_shared::switch::{Switch, is_off};
 use tokio::time::timeout;
 
 use super::query::WaitingQuery;
@@ -19,7 +18,7 @@ use crate::dns::answer::Ttls;
 use crate::enforcement::gate::Stall;
 use crate::enforcement::gated::{GatedResponse, stalled};
 use crate::limits::permits::RevocablePermit;
-use crate::upstream::{Forwarder, Limits, client_chosen};
+use crate::upstream::{Limits, client_chosen};
 use crate::zones::{AnswerSource, Cancellation, QueryContext, ResolveError, ResolvedAnswer};
 
 /// What a query waits for.
@@ -148,12 +147,7 @@ async fn ask_chosen_resolver(
         quota_key: waiting.quota_key,
     };
     let serving = resolver.serving();
-    let untrusted = is_off(Switch::TrustChosen).then(|| {
-        let plan = config.forward_to_trusted(server.ip());
-        Forwarder::new(&plan, Arc::clone(&resolver.metrics.upstream))
-    });
-    let untrusted = untrusted.and_then(Result::ok);
-    let Some(forwarder) = serving.trusted.get(&server.ip()).or(untrusted.as_ref()) else {
+    let Some(forwarder) = serving.trusted.get(&server.ip()) else {
         return match client_chosen::ask(server, query, client, &limits).await {
             Ok(relayed) => {
                 let reply = relayed.reply_within(query, waiting.view().datagram_limit(), limits.udp_size);

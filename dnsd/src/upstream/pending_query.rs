@@ -6,7 +6,6 @@
 
 mod hop_options;
 
-use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
 use crate::dns::answer::{Answer, TtlLimits, Ttls};
@@ -190,9 +189,7 @@ impl PendingQuery {
             let message = Message::read(octets).map_err(|_malformed| self.unreadable(octets))?;
             message.question().end
         };
-        if !switch::is_off(Switch::MatchAnswer) {
-            self.check(octets, &octets[HEADER..question_end])?;
-        }
+        self.check(octets, &octets[HEADER..question_end])?;
         let octets = hop_options::end_to_end(octets, question_end);
         Ok(Answer::behind(question_end, octets, now, limits))
     }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use egret_shared::rt::{clock, task};
-use egret_shared::switch::{self, Switch};
 use tokio::time::Instant;
 
 use super::Limits;
@@ -357,7 +356,7 @@ impl Opt {
 }
 
 fn is_truncated_response(answer: &ValidatedResponse<Answer>) -> bool {
-    answer.get().is_truncated() && !switch::is_off(Switch::RetryTruncated)
+    answer.get().is_truncated()
 }
 
 /// Whether a response rejects the OPT: FORMERR or NOTIMP without one, or BADVERS (its upper bits are in the OPT).

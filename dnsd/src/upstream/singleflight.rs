@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use egret_shared::rt::task;
-use egret_shared::switch::{Switch, is_off};
 use tokio::sync::watch;
 
 use crate::cache::Key;
@@ -130,11 +129,9 @@ impl<T: Clone + Send + Sync + 'static> Singleflight<T> {
     fn begin(&self, key: &Key, own: Option<ResultSender<T>>) -> Role<T> {
         let mut outstanding = self.lock();
         match outstanding.entry(*key) {
-            Entry::Occupied(mut other) if !is_off(Switch::OneFlight) => {
-                Role::Joins(subscribe(other.get_mut()))
-            }
-            entry => {
-                entry.insert_entry(own);
+            Entry::Occupied(mut other) => Role::Joins(subscribe(other.get_mut())),
+            Entry::Vacant(entry) => {
+                entry.insert(own);
                 Role::Leads
             }
         }

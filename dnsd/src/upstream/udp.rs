@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use egret_shared::rt::clock;
-use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 use nix::sys::socket::{MsgFlags, recv};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -48,7 +47,7 @@ pub(super) struct UdpSockets {
 
 impl UdpSockets {
     pub(super) fn new(to: SocketAddr, source: Option<IpAddr>, pool: PoolLimits) -> Self {
-        let shares = is_near(to.ip()) && !switch::is_off(Switch::MatchAnswer);
+        let shares = is_near(to.ip());
         Self {
             to,
             source,
@@ -147,9 +146,6 @@ impl UdpSockets {
     }
 
     async fn send(&self, socket: &UdpSocket, octets: &[u8]) -> io::Result<usize> {
-        if switch::is_off(Switch::MatchAnswer) {
-            return socket.send_to(octets, self.to).await;
-        }
         socket.send(octets).await
     }
 
@@ -228,9 +224,7 @@ fn open(to: SocketAddr, source: Option<IpAddr>) -> io::Result<net::UdpSocket> {
     if let Some(source) = source {
         socket.bind(&SocketAddr::new(source, 0).into())?;
     }
-    if !switch::is_off(Switch::MatchAnswer) {
-        socket.connect(&to.into())?;
-    }
+    socket.connect(&to.into())?;
     Ok(socket.into())
 }
 

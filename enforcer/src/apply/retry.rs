@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 const FIRST: Duration = Duration::from_millis(100);
@@ -26,7 +25,7 @@ impl Retry {
     /// The state after an attempt.
     #[must_use]
     pub fn after(self, wants_retry: bool, now: Timestamp) -> Self {
-        match (self, wants_retry && !is_off(Switch::TryAgain)) {
+        match (self, wants_retry) {
             (_, false) => Self::Idle,
             (Self::Idle, true) => Self::Waiting {
                 at: now.after(FIRST),

@@ -13,7 +13,6 @@ use egret_enforcer::config::{BackendKind, Config, StartupConfig};
 use egret_enforcer::events::sink::Destination;
 use egret_enforcer::node::Node;
 use egret_kernel::iptables::Flavour;
-use egret_shared::switch::{Switch, is_off};
 
 pub(super) fn open(config: &Config, denials: &DenialRegistry) -> anyhow::Result<Box<dyn Backend>> {
     let startup = &config.startup;
@@ -42,7 +41,7 @@ pub(super) fn open(config: &Config, denials: &DenialRegistry) -> anyhow::Result<
 fn open_netfilter(startup: &StartupConfig, denials: &DenialRegistry) -> anyhow::Result<Netfilter> {
     let flavour = choose_flavour(startup.flavour)?;
     let node = Node::open().context("the routing table cannot be asked")?;
-    let logs_denied = startup.events.to != Destination::Off && !is_off(Switch::TellDenied);
+    let logs_denied = startup.events.to != Destination::Off;
     let settings = Settings {
         flavour,
         marks: startup.marks,

@@ -9,7 +9,6 @@ use egret_enforcer::backend::netfilter::monitor::ruleset_events::ChangeMonitor;
 use egret_enforcer::config::StartupConfig;
 use egret_enforcer::engine::Input;
 use egret_enforcer::node::link_monitor::NetworkMonitor;
-use egret_shared::switch::{Switch, is_off};
 use tokio::sync::mpsc;
 
 /// How long after a failure it is tried again.
@@ -79,11 +78,9 @@ pub(super) fn watch_other_programs(engine: mpsc::Sender<Input>) -> anyhow::Resul
 /// Reports this node's addresses to other nodes, if `reportDir` is set.
 pub(super) fn report_addresses(startup: &StartupConfig) -> anyhow::Result<()> {
     match &startup.report_dir {
-        Some(folder) if !is_off(Switch::ReportAddresses) => {
-            AddressReporter::open(folder.clone(), startup.node_name())
-                .and_then(AddressReporter::start)
-                .context("the node's addresses cannot be reported")
-        }
-        Some(_) | None => Ok(()),
+        Some(folder) => AddressReporter::open(folder.clone(), startup.node_name())
+            .and_then(AddressReporter::start)
+            .context("the node's addresses cannot be reported"),
+        None => Ok(()),
     }
 }

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use egret_kernel::bridges::Bridges;
 use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::{Attachment, Interface};
-use egret_shared::switch::{Switch, is_off};
 
 use super::veth::VethTopology;
 use super::{Location, Node};
@@ -38,7 +37,7 @@ fn pod_links(
     let mut all = Vec::new();
     for location in found {
         let own = veths.named(location.interface.as_str()).map(|own| own.index);
-        let sees_ports = location.is_bridge && !is_off(Switch::KnowPorts) && calls_iptables(own)?;
+        let sees_ports = location.is_bridge && calls_iptables(own)?;
         let number = match veths.namespace(location.interface.as_str(), addresses) {
             // Some pod uses an address that is not its own, and it is unknown which.
             Err(reason) if sees_ports => return Err(reason),
@@ -58,7 +57,7 @@ fn pod_links(
             .or_else(|| plugged.and_then(|port| Attachment::to_cable(port)));
         let others = pod_links
             .iter()
-            .filter(|end| Some(end.index) != own && end.master.is_none() && !is_off(Switch::FollowCables))
+            .filter(|end| Some(end.index) != own && end.master.is_none())
             .filter_map(|end| {
                 Some(Location {
                     cable: Attachment::to_cable(end),

@@ -14,7 +14,6 @@ use egret_policies::diagnostic::Severity;
 use egret_policies::model::Shared;
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_shared::rt::clock;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
@@ -185,7 +184,7 @@ impl Directory {
     /// The events that apply the stored objects, once, when the folder was unreadable for long enough.
     fn use_stored(&mut self, now: Timestamp) -> Option<Vec<Event>> {
         let since = *self.unreadable_since.get_or_insert(now);
-        if now.since(since) < PATIENCE || is_off(Switch::KeepObjects) {
+        if now.since(since) < PATIENCE {
             return None;
         }
         let stored = self.stored.take()?;

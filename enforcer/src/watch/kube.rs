@@ -15,7 +15,6 @@ use std::time::Duration;
 use egret_policies::compiler::Event;
 use egret_policies::model::cluster::Entity;
 use egret_shared::rt::{clock, task};
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 use kube::Client;
 use kube::api::ApiResource;
@@ -360,7 +359,7 @@ impl Cluster {
         }
         let since = *self.silent_since.get_or_insert(now);
         let is_readable = self.state.unreadable.is_none();
-        if is_readable || now.since(since) < PATIENCE || is_off(Switch::KeepObjects) {
+        if is_readable || now.since(since) < PATIENCE {
             return;
         }
         let Some(known) = self.known.take() else { return };
@@ -395,8 +394,7 @@ impl Cluster {
         let keep_at = self
             .keep_at
             .filter(|_| self.writer.is_some() && self.state.is_complete);
-        let is_waited_for =
-            self.known.is_some() && self.state.unreadable.is_some() && !is_off(Switch::KeepObjects);
+        let is_waited_for = self.known.is_some() && self.state.unreadable.is_some();
         let fall_back_at = self
             .silent_since
             .filter(|_| is_waited_for)

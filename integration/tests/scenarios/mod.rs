@@ -11,7 +11,6 @@
 #![allow(clippy::unwrap_used, reason = "a story says what it expects")]
 
 use egret_integration::World;
-use egret_shared::switch::Switch;
 
 mod stage;
 mod names;
@@ -45,7 +44,16 @@ mod interception;
 mod named;
 mod shares;
 
+#[path = "../../switches/switch.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the copy of the product has it as `egret_shared::switch`"
+)]
+pub(crate) mod switch;
+
 use stage::Told;
+use switch::Switch;
 
 /// A story and the mechanism without which it must fail.
 #[derive(Debug)]

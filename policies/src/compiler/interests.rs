@@ -9,7 +9,6 @@ use std::sync::Arc;
 use egret_shared::link::Interest;
 use egret_shared::name::NamePattern;
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 
 use super::{Compiler, InSync};
 
@@ -55,10 +54,7 @@ impl Compiler<InSync> {
             let compiled = pod.and_then(|pod| self.compiled.get(pod));
             let now = compiled.filter(|compiled| !compiled.patterns.is_empty());
             let of_same = |told: &SentInterest| {
-                now.is_some_and(|now| {
-                    let is_same = told.pod == now.rules.pod && told.uid == now.rules.uid;
-                    is_same || is_off(Switch::ForgetPredecessor)
-                })
+                now.is_some_and(|now| told.pod == now.rules.pod && told.uid == now.rules.uid)
             };
             let before = self.interests.sent.get(&address);
             if before.is_some_and(|before| !of_same(before)) {

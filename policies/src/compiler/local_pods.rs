@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use egret_shared::observation::Observation;
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use crate::records::{
@@ -187,32 +186,10 @@ impl<State> Compiler<State> {
     }
 
     fn record(&mut self, pod: &PodKey, observation: &Observation, now: Timestamp) {
-        let admitted: Vec<PodKey> = if is_off(Switch::PerPodRecords) {
-            self.local_pods.pods.keys().cloned().collect()
-        } else {
-            vec![pod.clone()]
-        };
-        for pod in admitted {
-            if is_off(Switch::KeepHistory) && !self.is_asked_for(&pod, observation) {
-                continue;
-            }
-            let changed = self
-                .records
-                .observe(&pod, &observation.question, &observation.addresses, now);
-            self.sets.answer(&changed);
-        }
-    }
-
-    /// Whether a policy in force names the question.
-    fn is_asked_for(&self, pod: &PodKey, observation: &Observation) -> bool {
-        let patterns = self
-            .compiled
-            .get(pod)
-            .into_iter()
-            .flat_map(|compiled| &compiled.patterns);
-        patterns
-            .into_iter()
-            .any(|pattern| pattern.matches(&observation.question))
+        let changed = self
+            .records
+            .observe(pod, &observation.question, &observation.addresses, now);
+        self.sets.answer(&changed);
     }
 
     pub(super) fn refresh_records(&mut self, changed: &[RecordKey]) {

@@ -4,7 +4,6 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use egret_shared::net::Family;
-use egret_shared::switch::{Switch, is_off};
 
 use crate::api::{Field, Notes, Refused};
 use crate::diagnostic::Code;
@@ -126,9 +125,6 @@ pub(super) fn ip_block(field: &Field<'_>, notes: &mut Notes) -> Result<Vec<IpNet
         .iter()
         .map(|item| exception(item, &whole, notes))
         .collect::<Result<Vec<_>, _>>()?;
-    if is_off(Switch::HonourExcept) {
-        return Ok(vec![whole]);
-    }
     Ok(subtract(whole, &exceptions))
 }
 

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 
 use super::settings::NamesMayOpen;
 
@@ -52,10 +51,8 @@ impl ProtectedAddresses {
     /// Whether no name opens the address for this pod, in this form or as the IPv4 address that it stands for.
     pub(super) fn is_protected(&self, pod: &PodKey, address: IpAddr) -> bool {
         let own = self.pods.get(pod);
-        !is_off(Switch::Guard)
-            && forms(address).any(|address| {
-                self.is_of_the_cluster(&address) || own.is_some_and(|own| own.contains(&address))
-            })
+        forms(address)
+            .any(|address| self.is_of_the_cluster(&address) || own.is_some_and(|own| own.contains(&address)))
     }
 
     fn is_of_the_cluster(&self, address: &IpAddr) -> bool {

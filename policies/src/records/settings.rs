@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use egret_shared::net::IpNet;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use super::{expired, protected};
@@ -132,7 +131,7 @@ impl RecordSettings {
     #[must_use]
     pub fn is_protected(&self, address: IpAddr) -> bool {
         let is_in = |address| self.protected.iter().any(|network| network.contains(&address));
-        !is_off(Switch::Protect) && protected::forms(address).any(is_in)
+        protected::forms(address).any(is_in)
     }
 
     /// Until when a record lives whose time to live ends at `expires`; none when that is over already.
@@ -140,9 +139,6 @@ impl RecordSettings {
     /// What dnsd tells a second time may be past its time to live and still within the grace: it then
     /// ends when it would have ended, so telling again never makes it live longer.
     pub(super) fn lifetime(&self, expires: Timestamp, now: Timestamp) -> Option<Timestamp> {
-        if is_off(Switch::ExpireRecords) {
-            return Some(Timestamp::from_millis(u64::MAX));
-        }
         let end = if expires > now {
             expires.max(now.after(self.min_ttl)).min(now.after(self.max_ttl))
         } else {

@@ -3,8 +3,6 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use egret_shared::switch::{Switch, is_off};
-
 use crate::config::corefile::ACCEPTED;
 
 /// The name of the program, or of the first word behind `dnsd`.
@@ -13,9 +11,6 @@ const NAME: &str = "node-cache";
 /// The flags, where the program is called `node-cache` (a link to it is enough) or with that word first.
 #[must_use]
 pub fn flags_of(command_line: &[OsString]) -> Option<Vec<String>> {
-    if is_off(Switch::NodeCache) {
-        return None;
-    }
     let program = command_line.first().map(Path::new).and_then(Path::file_name);
     let behind = if program.is_some_and(|name| name == NAME) {
         1

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use egret_shared::name::{DnsName, InvalidName};
-use egret_shared::switch::{Switch, is_off};
 
 use super::malformed::Malformed;
 
@@ -44,9 +43,7 @@ impl WireName {
     pub(super) fn fill(&mut self, message: &[u8], at: usize) -> Result<usize, Malformed> {
         self.length = 0;
         let end = self.fill_as_written(message, at)?;
-        if !is_off(Switch::IgnoreCase) {
-            self.lower_case();
-        }
+        self.lower_case();
         Ok(end)
     }
 
@@ -104,9 +101,7 @@ impl WireName {
             name.end_label(&mut label)?;
         }
         name.push(&[0]).map_err(|_malformed| InvalidText::TooLong)?;
-        if !is_off(Switch::IgnoreCase) {
-            name.lower_case();
-        }
+        name.lower_case();
         Ok(name)
     }
 
@@ -281,12 +276,8 @@ fn escaped(rest: &mut impl Iterator<Item = u8>) -> Result<u8, InvalidText> {
 
 /// Whether labels that stand in a message are these, which were read before.
 fn is_same(read: &[u8], labels: &[u8]) -> bool {
-    if is_off(Switch::IgnoreCase) {
-        read == labels
-    } else {
-        // No length is a letter: it is 63 at most.
-        read.eq_ignore_ascii_case(labels)
-    }
+    // No length is a letter: it is 63 at most.
+    read.eq_ignore_ascii_case(labels)
 }
 
 /// Where the name at `at` ends, without following its pointer.

@@ -11,7 +11,6 @@ use std::time::Duration;
 use egret_shared::link::ToEnforcer;
 use egret_shared::observation::Observation;
 use egret_shared::revision::Sequence;
-use egret_shared::switch::{self, Switch};
 use egret_shared::time::Timestamp;
 
 use crate::enforcement::client::ClientId;
@@ -107,11 +106,7 @@ impl SendQueue {
     /// Starts the resync that is due.
     pub(super) fn stop_waiting(&mut self, records: &Records) {
         if matches!(self.resync, Resync::Due(_)) {
-            let keys = if switch::is_off(Switch::Resync) {
-                Vec::new()
-            } else {
-                records.keys()
-            };
+            let keys = records.keys();
             self.resync = Resync::Ready(keys.into());
         }
     }

@@ -9,7 +9,6 @@ use egret_kernel::Family;
 use egret_kernel::ipset::{Error, IpSets, Kind, Member, MemberChange, SetEntry, SetSpec};
 use egret_shared::link::{ClusterDns, NodePods};
 use egret_shared::net::IpNet;
-use egret_shared::switch::{Switch, is_off};
 use tokio::sync::watch;
 
 use super::InterceptSet;
@@ -76,7 +75,7 @@ impl PodSets {
     /// When a set is not there, or the kernel refuses.
     pub fn hold(&mut self, pods: &NodePods, services: &[IpAddr]) -> Result<(), Error> {
         let caught: BTreeSet<Member> = pods.caught.iter().map(|pod| Member::Address(*pod)).collect();
-        let services = services.iter().filter(|_| !is_off(Switch::SpareServices));
+        let services = services.iter();
         let here = pods.caught.iter().chain(&pods.spared).chain(services);
         let spared: BTreeSet<Member> = here
             .map(|pod| Member::Net(IpNet::from(*pod)))

@@ -4,7 +4,6 @@
 //! they stand behind the jumps of Egret's enforcer, so that policy judges DNS as everything else.
 
 use egret_kernel::iptables::{Batch, ChainRef, Hook, Rule, Table, TableListing};
-use egret_shared::switch::{Switch, is_off};
 
 use super::rules::{COUNTED, TRANSLATED};
 use crate::host::interception;
@@ -119,7 +118,6 @@ enum Standing {
 
 fn standing(table: Table) -> Standing {
     match table {
-        Table::Filter if is_off(Switch::BehindPolicy) => Standing::First,
         Table::Filter => Standing::BehindPolicy,
         Table::Nat => Standing::Last,
         Table::Raw | Table::Mangle => Standing::First,

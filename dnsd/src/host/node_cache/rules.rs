@@ -11,7 +11,6 @@ use egret_kernel::iptables::{
 };
 use egret_kernel::{Family, Transport};
 use egret_shared::net::IpNet;
-use egret_shared::switch::{Switch, is_off};
 
 use crate::config::host_setup::{Fallback, RuleSettings};
 use crate::host::rule::DesiredRule;
@@ -107,7 +106,6 @@ impl AddressRules<'_> {
     /// What comes to dnsd while it is alive, and what it answers.
     fn untrack(&self, hook: Hook, side: Endpoint, transport: Transport, port: u16) -> DesiredRule {
         let alive = match self.settings.fallback {
-            Fallback::ClusterDns { .. } if is_off(Switch::SignOfLife) => None,
             Fallback::None => None,
             Fallback::ClusterDns { .. } => Some(self.alive(side)),
         };

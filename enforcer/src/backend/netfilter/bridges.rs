@@ -12,7 +12,6 @@ use egret_kernel::Family;
 use egret_kernel::bridges::{BridgeNfCalls, Bridges};
 use egret_kernel::iptables::{InterfaceName, Rule as Line, TableListing};
 use egret_kernel::links::Links;
-use egret_shared::switch::{Switch, is_off};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::bypass::{Bypass, BypassKind};
@@ -50,7 +49,7 @@ impl EnabledBridges {
 
     /// Of these bridges, those to turn on, by family.
     pub(crate) fn to_turn_on(&self, bridges: &BTreeSet<InterfaceName>) -> BTreeSet<(Family, InterfaceName)> {
-        if !self.is_enabled() || !Bridges::can_call() || is_off(Switch::JudgeBridges) {
+        if !self.is_enabled() || !Bridges::can_call() {
             return BTreeSet::new();
         }
         let off = bridges.iter().flat_map(|bridge| {

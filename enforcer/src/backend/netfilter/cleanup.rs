@@ -5,7 +5,6 @@ use egret_kernel::Family;
 use egret_kernel::ipset::IpSets;
 use egret_kernel::iptables::legacy;
 use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, Table, TableListing};
-use egret_shared::switch::{Switch, is_off};
 
 use crate::backend::BackendError;
 use crate::backend::netfilter::names;
@@ -49,9 +48,6 @@ pub enum Mode {
 /// With what could not be listed or removed.
 pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
     let mut found = Vec::new();
-    if is_off(Switch::CleanUp) {
-        return Ok(found);
-    }
     for flavour in Flavour::BOTH {
         for family in Family::ALL {
             if flavour == Flavour::Nft || legacy::is_there(family, Table::Filter) {

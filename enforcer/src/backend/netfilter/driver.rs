@@ -8,7 +8,6 @@ use std::sync::Arc;
 use egret_kernel::Family;
 use egret_policies::rules::Batch;
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use super::bridges::{BridgeNetfilter, EnabledBridges};
@@ -119,11 +118,7 @@ impl Netfilter {
     /// How it lives with other rules. Without it the jumps are at the head, and the flavour stays.
     #[must_use]
     pub fn with_coexistence(mut self, coexistence: Coexistence) -> Self {
-        let jump = if is_off(Switch::JumpInFront) {
-            JumpPosition::Append
-        } else {
-            coexistence.jump
-        };
+        let jump = coexistence.jump;
         let coexistence = Coexistence { jump, ..coexistence };
         self.ruleset.set_jump_position(jump);
         self.drift_poll.accept_marks(coexistence.accepted_marks.clone());
@@ -205,9 +200,6 @@ impl Backend for Netfilter {
     }
 
     fn adopt(&mut self, now: Timestamp) -> Result<(), BackendError> {
-        if is_off(Switch::AdoptKernel) {
-            self.remove_everything()?;
-        }
         let unlisted = |error| BackendError::new("cannot list the sets", error);
         self.sets.lock().remove_temporary().map_err(unlisted)?;
         self.sets.lock().resync(now).map_err(unlisted)?;
@@ -271,9 +263,6 @@ impl Backend for Netfilter {
         }
         if self.pods.settle_moved(now) {
             self.program();
-        }
-        if is_off(Switch::Notice) {
-            return None;
         }
         self.drift_poll.look_for_foreign_marks(self.settings.marks, now);
         let moved = self.moved_flavour();
@@ -351,8 +340,7 @@ impl Backend for Netfilter {
     }
 
     fn concurrent_set_update(&self) -> Option<Arc<dyn ConcurrentSetUpdate>> {
-        (!is_off(Switch::RecordsMeanwhile))
-            .then(|| Arc::new(self.sets.clone()) as Arc<dyn ConcurrentSetUpdate>)
+        Some(Arc::new(self.sets.clone()))
     }
 
     fn bypass_report(&self) -> BypassReport {

@@ -10,7 +10,6 @@ use egret_policies::diagnostic::Severity;
 use egret_policies::lower::lower;
 use egret_policies::model::Shared;
 use egret_policies::model::cluster::{Entity, EntityKey};
-use egret_shared::switch::{Switch, is_off};
 
 use super::scan::Fingerprint;
 
@@ -75,9 +74,7 @@ impl ManifestFile {
         let FileContent { read, text } = content;
         self.lines = read.lines;
         self.bad = read.bad;
-        if self.bad.is_some() && is_off(Switch::KeepLastGood) {
-            self.entities = Box::default();
-        } else if self.bad.is_none() || !self.was_valid {
+        if self.bad.is_none() || !self.was_valid {
             self.update_objects(read.objects, &name, shared);
             self.keep_text(text);
         } else {
@@ -99,9 +96,7 @@ impl ManifestFile {
         let (mut entities, mut last_valid) = (Vec::new(), Vec::new());
         for object in objects {
             for entity in object.entities {
-                let last = before
-                    .get(&entity.key())
-                    .filter(|_| !is_off(Switch::KeepLastGood));
+                let last = before.get(&entity.key());
                 let taken = match (&object.error, last) {
                     (Some(error), Some(last)) => {
                         self.bad.get_or_insert_with(|| error.clone());

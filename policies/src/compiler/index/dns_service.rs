@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use egret_shared::link::ClusterDns;
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 
 use super::{Index, LivePod};
 use crate::compiler::settings::DnsStandIn;
@@ -128,8 +127,7 @@ impl Index {
 
     /// The addresses at which dnsd listens.
     pub(crate) fn dns_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let addresses = self.dns.stand_in.addresses.iter().copied();
-        addresses.filter(|_| !is_off(Switch::StandIn))
+        self.dns.stand_in.addresses.iter().copied()
     }
 
     /// The pods in whose place it answers.

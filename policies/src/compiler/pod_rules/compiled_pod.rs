@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use egret_shared::name::NamePattern;
-use egret_shared::switch::{Switch, is_off};
 
 use super::filled::{FilledEffect, FilledTemplate, RuleList};
 use super::{CompileContext, firewall, itself_rule, own_node_rules};
@@ -363,7 +362,7 @@ fn one_list(
     if is_isolated && direction == Direction::Egress {
         rules.extend(own_node_rules(around.pod_to_own_node));
     }
-    if is_isolated && !is_off(Switch::Hairpin) {
+    if is_isolated {
         rules.push(itself_rule());
     }
     (is_isolated || !rules.is_empty()).then_some(TierRules {

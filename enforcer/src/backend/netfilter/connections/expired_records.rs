@@ -6,7 +6,6 @@ use egret_kernel::conntrack::{Conntrack, Flow};
 use egret_kernel::{Mark, netlink};
 use egret_policies::rules::{Direction, DirectionRules, PeerMatch, PodRules, Rule, SetId};
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 
 use super::flow_dump::FlowDump;
 use super::verdict::Evaluator;
@@ -57,7 +56,7 @@ impl Connections {
 /// Whether there are records that may have expired.
 fn may_stand_between(rules: &PodRules, sets: &SharedSets) -> bool {
     let mut rules = rules.egress.tiers.iter().flat_map(|tier| &tier.rules);
-    !is_off(Switch::KeepLapsed) && rules.any(|rule| has_lapsed(rule, sets))
+    rules.any(|rule| has_lapsed(rule, sets))
 }
 
 /// Carries a pod's flows over to its new mark where only an expired record stands between them and an Allow.
@@ -87,7 +86,7 @@ pub(super) fn outlasts(flow: &Flow, rules: &PodRules, sets: &SharedSets) -> bool
     let was_told = || sets_with(&rules.egress).any(|id| sets.lock().has_record(id, address));
     // The addresses of names are neither the node's own nor the pod's.
     let evaluator = Evaluator { sets, own_node: None };
-    !is_off(Switch::KeepLapsed) && was_told() && evaluator.allows(rules, Direction::Egress, flow)
+    was_told() && evaluator.allows(rules, Direction::Egress, flow)
 }
 
 fn has_lapsed(rule: &Rule, sets: &SharedSets) -> bool {

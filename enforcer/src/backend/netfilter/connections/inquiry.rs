@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use egret_kernel::conntrack::{Conntrack, Flow};
 use egret_kernel::{Mark, netlink, rcu};
 use egret_policies::rules::Direction;
-use egret_shared::switch::{Switch, is_off};
 
 use super::affected::AffectedConnections;
 use super::expired_records;
@@ -97,9 +96,7 @@ fn look(affected: &AffectedConnections) -> Result<FlowDump, Unknown> {
 impl Connections {
     /// Has these connections re-evaluated once an inquiry has found them.
     pub(crate) fn reevaluate_members(&mut self, affected: AffectedConnections) {
-        if !is_off(Switch::Generation) && !is_off(Switch::AskMembers) {
-            self.inquiry.due.extend(affected);
-        }
+        self.inquiry.due.extend(affected);
     }
 
     /// Whether no inquiry is due or under way.

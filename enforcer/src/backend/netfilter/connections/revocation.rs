@@ -18,7 +18,6 @@ use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::Links;
 use egret_kernel::netlink;
 use egret_policies::rules::{Direction, PodRules};
-use egret_shared::switch::{Switch, is_off};
 
 use super::affected::AffectedConnections;
 use super::flow_dump::{FlowDump, FlowQuery};
@@ -49,7 +48,7 @@ impl Connections {
         if !self.revoked.is_empty() {
             self.changed_since.sets.extend(opened);
         }
-        if !self.has_work() || is_broken || is_off(Switch::Revoke) {
+        if !self.has_work() || is_broken {
             return EndedConnections::default();
         }
         self.try_to_revoke(in_force, dump).unwrap_or_else(|error| {

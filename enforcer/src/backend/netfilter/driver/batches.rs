@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use egret_policies::rules::{Batch, Direction, PodRules, SetId, SetKind};
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use super::{Netfilter, Phase};
@@ -171,14 +170,11 @@ impl Netfilter {
         self.pods.set_has_policies(batch.has_policies);
         self.pods.warn_open_interfaces();
         self.remove(&batch.pods_removed);
-        let mut before = Vec::new();
-        if !is_off(Switch::Generation) {
-            let asked = by_rules.into_iter().chain(others.iter().cloned());
-            let asked = asked.filter(|(pod, _)| self.pods.contains(pod)).collect();
-            before = self.renew_generations(&asked);
-            before.retain(|(pod, _)| others.iter().all(|(other, _)| other != pod));
-            self.connections.reevaluate(asked);
-        }
+        let asked = by_rules.into_iter().chain(others.iter().cloned());
+        let asked = asked.filter(|(pod, _)| self.pods.contains(pod)).collect();
+        let mut before = self.renew_generations(&asked);
+        before.retain(|(pod, _)| others.iter().all(|(other, _)| other != pod));
+        self.connections.reevaluate(asked);
         self.program_and_carry_over(&before);
     }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use egret_kernel::iptables::Flavour;
 use egret_policies::rules::{Direction, SetId};
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use super::Netfilter;
@@ -170,7 +169,7 @@ impl Netfilter {
 
     /// The flavour that the kubelet went to, where it is followed.
     pub(super) fn moved_flavour(&self) -> Option<Flavour> {
-        if !self.coexistence.follows_flavour || self.stranded.is_some() || is_off(Switch::FollowFlavour) {
+        if !self.coexistence.follows_flavour || self.stranded.is_some() {
             return None;
         }
         // Who cannot be asked has gone nowhere.

@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use egret_kernel::links::Attachment;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use crate::node::Location;
@@ -46,7 +45,7 @@ impl MovedAddress {
         if veths.is_empty() {
             return false;
         }
-        if self.veths.is_empty() || !self.veths.is_disjoint(&veths) || is_off(Switch::SuspectCables) {
+        if self.veths.is_empty() || !self.veths.is_disjoint(&veths) {
             self.veths = veths;
             self.moved_to = None;
         } else if self.moved_to.as_ref().is_none_or(|other| other.veths != veths) {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use egret_kernel::iptables::InterfaceName;
 use egret_policies::rules::{Action, Direction, NodeRules, PodRules, Rule, SetId};
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 use super::attachment::{PodAttachment, PodInterface};
@@ -109,7 +108,7 @@ impl Pods {
 
     pub(crate) fn replace_node_rules(&mut self, replaced: Option<&NodeRules>) {
         if let Some(rules) = replaced {
-            let has_rules = !rules.exposed.tiers.is_empty() && !is_off(Switch::RejectExposure);
+            let has_rules = !rules.exposed.tiers.is_empty();
             self.node_rules = has_rules.then(|| rules.clone());
         }
     }

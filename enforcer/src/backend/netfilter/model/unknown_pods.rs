@@ -12,7 +12,6 @@
 use std::collections::BTreeSet;
 
 use egret_kernel::iptables::{InterfaceName, InterfacePattern};
-use egret_shared::switch::{Switch, is_off};
 
 use crate::backend::netfilter::model::attachment::PodAttachment;
 use crate::node::{self, ENCAPSULATION_PORTS, Locate};
@@ -42,7 +41,6 @@ impl UnknownPods {
     #[must_use]
     pub fn are_closed(&self, has_policies: Option<bool>) -> bool {
         match self.stance {
-            Stance::Deny | Stance::DenyOncePolicies if is_off(Switch::CloseUnknown) => false,
             Stance::Deny => true,
             Stance::DenyOncePolicies => has_policies.unwrap_or(true),
             Stance::Allow => false,

@@ -15,7 +15,6 @@ use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::{Interface, Links, Tunnel};
 use egret_kernel::namespaces;
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 
 use crate::backend::bypass::{Bypass, BypassKind, BypassReport};
 use crate::backend::netfilter::model::egress_firewall::EgressFirewall;
@@ -157,10 +156,8 @@ impl DetectorThread {
             pending: BTreeMap::new(),
         };
         let numbers = numbers(&mut cables, view, &mut outlook);
-        if !is_off(Switch::NameFastPaths) {
-            outlook.bypasses.extend(view.bridges.iter().cloned());
-            outlook.bypasses.extend(fast_paths(&cables, view, &numbers)?);
-        }
+        outlook.bypasses.extend(view.bridges.iter().cloned());
+        outlook.bypasses.extend(fast_paths(&cables, view, &numbers)?);
         outlook.bypasses.extend(ipvs_gap());
         outlook.bypasses.extend(tunnels(&mut links)?);
         outlook.bypasses.extend(unjudged_cables(&cables, view, &numbers));
@@ -217,9 +214,6 @@ impl DetectorThread {
         wanted: Enforced,
         contents: &Contents,
     ) -> Result<Enforced, String> {
-        if is_off(Switch::GuardInside) {
-            return Ok(wanted);
-        }
         let file = file.ok_or_else(|| {
             let places = namespaces::SOUGHT_IN;
             format!("its network namespace is not found; it is looked for in {places}")

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use egret_kernel::iptables::{Hook, Table};
 use egret_kernel::nftables::{TableChange, TableChanges, TableMonitor};
-use egret_shared::switch::{Switch, is_off};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -50,8 +49,7 @@ impl ChangeMonitor {
             let hooks = &self.hooks;
             let news = self.monitor.drain(|change| is_about_our_chains(change, hooks));
             let news = news.map_err(io::Error::other)?;
-            let is_heard = !news.authors.is_empty() || !is_off(Switch::HearOverrun);
-            if !news.is_empty() && is_heard && !is_off(Switch::Notice) {
+            if !news.is_empty() {
                 return Ok(describe_authors(&news));
             }
         }

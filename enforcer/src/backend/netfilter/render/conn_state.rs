@@ -18,7 +18,6 @@ use egret_kernel::iptables::{
     ChainName, ConnState, Direction as FlowDirection, Match, Protocol, Rule as Line, Target,
 };
 use egret_policies::rules::Direction;
-use egret_shared::switch::{Switch, is_off};
 
 use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::names;
@@ -48,11 +47,9 @@ pub(crate) fn reply() -> Line {
 
 /// So were errors of ICMP about a flow, path MTU among them. What else is related to a flow is a connection that a helper of
 /// conntrack expects, which is judged as any other. It is rare, so that it is asked where a packet would be judged, and not in front.
-pub(crate) fn related(family: Family) -> Option<Line> {
-    (!is_off(Switch::PassErrors)).then(|| {
-        let line = Line::to(Target::Return).protocol(icmp(family));
-        line.when(Match::ConnState(vec![ConnState::Related]))
-    })
+pub(crate) fn related(family: Family) -> Line {
+    let line = Line::to(Target::Return).protocol(icmp(family));
+    line.when(Match::ConnState(vec![ConnState::Related]))
 }
 
 /// The ICMP of a family.
@@ -65,7 +62,7 @@ pub(crate) const fn icmp(family: Family) -> Protocol {
 
 /// Both, where nothing is asked about marks.
 pub(crate) fn replies(family: Family) -> Vec<Line> {
-    std::iter::once(reply()).chain(related(family)).collect()
+    vec![reply(), related(family)]
 }
 
 /// In front of a pod's rules: what opens no flow, or is of none, goes to a chain of its own.
@@ -80,7 +77,6 @@ pub(crate) fn unsolicited(chain: ChainName) -> Line {
 pub(crate) fn judge_unsolicited(family: Family, own: Option<(&[IpAddr], Line)>, rules: Target) -> Vec<Line> {
     let mut lines = vec![invalid()];
     match own {
-        _ if is_off(Switch::PassErrors) => {}
         None => lines.push(Line::to(Target::Return).protocol(icmp(family))),
         Some((own, spoofed)) => {
             for address in own {
@@ -108,7 +104,6 @@ pub(crate) fn neighbours(family: Family) -> impl Iterator<Item = String> {
     const TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
     let types: &[u8] = match family {
         Family::V4 => &[],
-        Family::V6 if is_off(Switch::PassNeighbours) => &[],
         Family::V6 => &TYPES,
     };
     types

@@ -4,7 +4,6 @@ use crate::backend::netfilter::model::settings::DenyAction;
 use egret_kernel::Family;
 use egret_kernel::Transport;
 use egret_kernel::iptables::{Protocol, RejectWith, Rule as Line, Target};
-use egret_shared::switch::{Switch, is_off};
 
 /// The lines that end it.
 pub(crate) fn deny_lines(deny: DenyAction, family: Family) -> Vec<Line> {
@@ -13,7 +12,6 @@ pub(crate) fn deny_lines(deny: DenyAction, family: Family) -> Vec<Line> {
         Family::V6 => RejectWith::IcmpV6Prohibited,
     };
     match deny {
-        DenyAction::Reject if is_off(Switch::TellSender) => vec![Line::to(Target::Drop)],
         DenyAction::Drop => vec![Line::to(Target::Drop)],
         DenyAction::Reject => vec![
             Line::to(Target::Reject(RejectWith::TcpReset)).protocol(Protocol::any_port(Transport::Tcp)),

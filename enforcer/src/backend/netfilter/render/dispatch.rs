@@ -13,7 +13,6 @@ use egret_kernel::Family;
 use egret_kernel::Mark;
 use egret_kernel::iptables::{ChainName, ConnState, InterfaceName, Match, Rule as Line, Target};
 use egret_policies::rules::Direction;
-use egret_shared::switch::{Switch, is_off};
 use ipnet::IpNet;
 
 use super::chains::Chains;
@@ -179,10 +178,6 @@ fn lines(
         Direction::Egress => line.source(*host),
         Direction::Ingress => line.destination(*host),
     };
-    if is_off(Switch::DispatchByInterface) {
-        let by_address = hosts.iter().map(|host| (None, addressed(jump(), host)));
-        return by_address.collect();
-    }
     let by_address = |name: &InterfaceName| {
         let line = || through(jump(), direction, name.clone());
         let lines = hosts.iter().map(|host| (None, addressed(line(), host)));

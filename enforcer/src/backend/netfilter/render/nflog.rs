@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 
 use egret_kernel::iptables::{Limit, Rule as Line, Target};
 use egret_policies::rules::Direction;
-use egret_shared::switch::{Switch, is_off};
 
 use super::chains::Chains;
 use super::conn_state;
@@ -71,9 +70,6 @@ pub(crate) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
 pub(crate) fn tell(prefix: String, telling: NflogSettings) -> Line {
     let group = telling.group;
     let line = Line::to(Target::Nflog { prefix, group });
-    if is_off(Switch::LimitTelling) {
-        return line;
-    }
     let burst = u16::try_from(telling.per_second.saturating_mul(2)).unwrap_or(u16::MAX);
     line.limit(Limit::per_second(telling.per_second, burst))
 }

@@ -27,7 +27,6 @@ use egret_policies::rules::{
     SetKind, TierRules,
 };
 use egret_shared::net::PortRange;
-use egret_shared::switch::{Switch, is_off};
 
 use ipnet::IpNet;
 
@@ -187,11 +186,7 @@ impl<'a> PodDirection<'a> {
     fn head(&self, mark: Mark) -> Vec<Line> {
         let fast = Line::to(Target::Return).when(Match::Connmark(mark));
         let unsolicited = conn_state::unsolicited(self.chains.related(self.direction));
-        if is_off(Switch::KeepEstablished) {
-            vec![unsolicited]
-        } else {
-            vec![unsolicited, fast]
-        }
+        vec![unsolicited, fast]
     }
 
     /// Writes what bears the generation. Returns the chain in which the rules begin, and what is in front of them there.
@@ -240,7 +235,6 @@ impl<'a> PodDirection<'a> {
     fn all_of(&mut self, tier: &TierRules, rules: &[&Rule], next: &Target) -> Vec<Line> {
         let mut lines = self.lines_of(tier, rules, next);
         lines.push(match tier.default_action {
-            DefaultAction::Deny if is_off(Switch::Isolate) => Line::to(next.clone()),
             DefaultAction::NextTier => Line::to(next.clone()),
             DefaultAction::Deny => self.isolation(tier),
         });
@@ -360,9 +354,6 @@ impl<'a> PodDirection<'a> {
     fn port(&self, line: Line, port: PortMatch) -> Line {
         match port {
             port if self.ports.is_some_and(|ports| ports.imply(port)) => line,
-            PortMatch::Range(transport, _) if is_off(Switch::MatchPorts) => {
-                line.protocol(Protocol::any_port(transport))
-            }
             PortMatch::Any => line,
             PortMatch::Icmp => line.protocol(conn_state::icmp(self.context.family)),
             PortMatch::Range(transport, range) if range == PortRange::ALL => {
@@ -406,7 +397,6 @@ impl<'a> PodDirection<'a> {
 
     fn peer(&self, peer: &PeerMatch) -> Peer {
         match peer {
-            _ if is_off(Switch::MatchPeers) => Peer::Any,
             PeerMatch::Any => Peer::Any,
             PeerMatch::OwnNode => Peer::Matching(Match::ToThisHost),
             PeerMatch::In(id) if self.is_there(*id) => {
@@ -444,11 +434,7 @@ impl<'a> PodDirection<'a> {
 }
 
 fn in_order(rules: &DirectionRules) -> Vec<&TierRules> {
-    let mut tiers: Vec<&TierRules> = rules.tiers.iter().collect();
-    if is_off(Switch::TierOrder) {
-        tiers.reverse();
-    }
-    tiers
+    rules.tiers.iter().collect()
 }
 
 fn own_addresses(rules: &PodRules, family: Family) -> Vec<IpNet> {

@@ -22,7 +22,6 @@ use egret_kernel::Family;
 use egret_kernel::Transport;
 use egret_kernel::iptables::{ChainName, InterfacePattern, Match, Protocol, Rule as Line, Target};
 use egret_policies::rules::Direction;
-use egret_shared::switch::{Switch, is_off};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::chains::Chains;
@@ -50,7 +49,7 @@ pub fn chains(
     let mut chains = BTreeMap::new();
     let pods: Vec<&PodAttachment> = pods.iter().chain(&closed.pods).collect();
     let interfaces = interfaces(&pods, closed);
-    if interfaces.is_empty() || is_off(Switch::DispatchByInterface) {
+    if interfaces.is_empty() {
         return Chains::new();
     }
     let own = own(&pods, family);

@@ -34,7 +34,7 @@ pub(crate) fn chain(direction: Direction, family: Family) -> Vec<String> {
     let close = Line::to(Target::Goto(names::deny())).comment(&label.to_string());
     let errors = match direction {
         Direction::Egress => None,
-        Direction::Ingress => related(family),
+        Direction::Ingress => Some(related(family)),
     };
     let lines = errors.into_iter().chain([close]);
     neighbours(family)

@@ -24,7 +24,6 @@ use crate::backend::netfilter::names;
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::nflog;
 use egret_shared::pod::PodKey;
-use egret_shared::switch::{Switch, is_off};
 use egret_shared::time::Timestamp;
 
 /// Whose chains are.
@@ -426,11 +425,7 @@ pub(crate) fn list(tables: IpTables) -> Result<TableListing, iptables::Error> {
         return nothing();
     }
     match list_both(tables) {
-        Err(iptables::Error::Missing { .. })
-            if tables.family() == Family::V6 && !is_off(Switch::OneFamilyAlone) =>
-        {
-            nothing()
-        }
+        Err(iptables::Error::Missing { .. }) if tables.family() == Family::V6 => nothing(),
         listed => listed,
     }
 }

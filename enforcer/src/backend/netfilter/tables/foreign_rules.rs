@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{Flavour, Hook, IpTables, TableListing};
-use egret_shared::switch::{Switch, is_off};
 
 use super::hooks;
 use crate::backend::netfilter::marks::Marks;
@@ -56,7 +55,7 @@ pub fn look_for_marks(marks: Marks) -> Result<(), ForeignMarks> {
         }
     }
     let free = !taken;
-    if rules.is_empty() || is_off(Switch::CheckMarks) {
+    if rules.is_empty() {
         Ok(())
     } else {
         Err(ForeignMarks { marks, rules, free })

@@ -14,7 +14,6 @@
 
 use egret_kernel::iptables::{Rule as Line, Target};
 use egret_policies::rules::{Action, DefaultAction, Direction, DirectionRules, PodRules, TierRules};
-use egret_shared::switch::{Switch, is_off};
 
 use super::tiers::TierGroup;
 use super::{PodDirection, RuleMode};
@@ -29,9 +28,7 @@ const AROUND: usize = 3 + MOST_BRANCHES + 1 + 2 + 1;
 
 /// Whether there is anything to ask about a direction, and it can be asked.
 pub(super) fn is_asked(rules: &PodRules, direction: Direction, sets: &AvailableSets) -> bool {
-    !is_off(Switch::TellAudit)
-        && !rules.audit.direction(direction).tiers.is_empty()
-        && why_not_audited(rules, direction, sets).is_none()
+    !rules.audit.direction(direction).tiers.is_empty() && why_not_audited(rules, direction, sets).is_none()
 }
 
 /// Why policies in audit cannot be asked about a direction. An Allow whose set is not there would have what it allows told as

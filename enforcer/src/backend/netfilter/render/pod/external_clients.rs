@@ -45,10 +45,7 @@ impl PodDirection<'_> {
         }
         // What the node sends to an address of its own comes in there, rewritten or not.
         let own = Line::to(Target::Return).input(loopback());
-        let lines: Vec<Line> = conn_state::related(self.context.family)
-            .into_iter()
-            .chain([own])
-            .collect();
+        let lines = vec![conn_state::related(self.context.family), own];
         let name = self.chains.entry(self.direction);
         let tiers: Vec<&TierRules> = rules.tiers.iter().collect();
         let (name, mut lines) = self.parts(&TierGroup::of(&tiers), name, lines);

@@ -11,7 +11,6 @@
 
 use egret_policies::rules::PortMatch;
 use egret_shared::net::{PortRange, Transport};
-use egret_shared::switch::{Switch, is_off};
 
 /// With fewer rules that are alike a chain more gains nothing.
 const FEW: usize = 3;
@@ -86,11 +85,7 @@ impl<Rule: Copy> PortSplit<Rule> {
     /// Splits a list, by at most four ports that most rules ask for.
     pub(super) fn of(rules: &[Rule], port: impl Fn(Rule) -> PortMatch) -> Self {
         let asked: Vec<PortMatch> = rules.iter().map(|rule| port(*rule)).collect();
-        let ports = if is_off(Switch::MatchPorts) {
-            Vec::new()
-        } else {
-            frequent(&asked)
-        };
+        let ports = frequent(&asked);
         let each = |ports: &PortGroup| {
             let rules = rules.iter().filter(|rule| ports.may_be(port(**rule)));
             (*ports, rules.copied().collect())

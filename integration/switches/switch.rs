@@ -1,8 +1,5 @@
-//! Switches that remove one mechanism each, so that a test can be shown to fail without it.
-//!
-//! Without the feature `switches` (every build that anybody installs) they cannot be turned off: `is_off`
-//! is the constant `false`. With it, `EGRET_SWITCH_OFF` holds the names of those that are off, separated
-//! by commas.
+//! Mechanisms that a scenario can be run without. The product has no such switch: `patches` puts them into a copy of its source,
+//! in which this file is `egret_shared::switch`, together with `is_off.rs`.
 
 macro_rules! switches {
     ($($(#[$meaning:meta])* $switch:ident = $name:literal,)*) => {
@@ -194,24 +191,4 @@ switches! {
     ReportAddresses = "report-addresses",
     /// `enforcer cleanup` removes what is the enforcer's.
     CleanUp = "clean-up",
-}
-
-/// Whether the mechanism is removed.
-#[cfg(not(feature = "switches"))]
-#[must_use]
-pub const fn is_off(_switch: Switch) -> bool {
-    false
-}
-
-/// Whether the mechanism is removed.
-#[cfg(feature = "switches")]
-#[must_use]
-pub fn is_off(switch: Switch) -> bool {
-    use std::sync::LazyLock;
-    static OFF: LazyLock<Vec<String>> = LazyLock::new(|| {
-        std::env::var("EGRET_SWITCH_OFF")
-            .map(|list| list.split(',').map(str::to_owned).collect())
-            .unwrap_or_default()
-    });
-    OFF.iter().any(|name| name == switch.name())
 }
