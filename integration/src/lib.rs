@@ -72,6 +72,7 @@ pub use peers::{Peer, PeerError};
 pub use pod::{Pod, PodSpec};
 pub use probe::{Connection, Outcome, UdpOutcome};
 pub use services::{Forwarding, Front, ProxyMode, ServicePort};
+pub use sockets::uninterrupted;
 pub use traces::of_world as traces_of;
 pub use upstream::{Asked, Records, Spoof, Upstream};
 pub use world::{PodSeat, World};

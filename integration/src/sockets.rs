@@ -69,7 +69,7 @@ fn domain_of(address: IpAddr) -> Domain {
 
 /// A socket call with a timeout ends with EINTR when the process was stopped and goes on again, as when the machine
 /// was paused (signal(7)): that is no answer of the network.
-pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use egret_integration::{Lookup, RecordType, Records, World, node, upstream};
+use egret_integration::{Lookup, RecordType, Records, World, node, uninterrupted, upstream};
 
 use super::stage::{
     CLIENT_ALONE, PATIENCE, QUICK, Setting, Told, eventually, only_names, without_source_check,
@@ -44,7 +44,7 @@ pub(super) fn a_question_in_anothers_name_is_neither_answered_nor_recorded(world
         socket.send_to(&question, server)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let mut reply = [0; 512];
-        let length = socket.recv(&mut reply)?;
+        let length = uninterrupted(|| socket.recv(&mut reply))?;
         assert_eq!(
             reply[..2],
             [0, 7],

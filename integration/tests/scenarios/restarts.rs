@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use egret_integration::{Daemon, Family, Lookup, RecordType, Records, World, node};
+use egret_integration::{Daemon, Family, Lookup, RecordType, Records, World, node, uninterrupted};
 use nix::sys::signal::Signal;
 
 use super::stage::{PATIENCE, Setting, Stage, Told, eventually, ip, is_soon, metrics, only_names};
@@ -142,7 +142,8 @@ pub(super) fn what_was_told_last_is_known_although_dnsd_has_ended(world: &mut Wo
         for number in 0..NAMES {
             socket.send(&Lookup::of(&name(end * NAMES + number), RecordType::A).to_vec())?;
         }
-        let mut answers = |count: usize| (0..count).try_for_each(|_| socket.recv(&mut buffer).map(drop));
+        let mut answers =
+            |count: usize| (0..count).try_for_each(|_| uninterrupted(|| socket.recv(&mut buffer)).map(drop));
         answers(NAMES / 2)?;
         stage.dnsd.signal(Signal::SIGTERM)?;
         answers(NAMES / 2)?;
