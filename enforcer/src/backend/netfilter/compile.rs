@@ -29,7 +29,7 @@ use crate::backend::netfilter::render::nflog;
 use crate::backend::netfilter::render::source_check;
 use crate::backend::netfilter::render::{self, RenderContext};
 use crate::backend::netfilter::sets::SetsSnapshot;
-use crate::backend::netfilter::tables::family_table::{ChainOwner, FamilyTable};
+use crate::backend::netfilter::tables::family_table::ChainOwner;
 use crate::backend::netfilter::tables::ruleset::Ruleset;
 use egret_policies::rules::SetId;
 use std::collections::BTreeMap;
@@ -62,12 +62,12 @@ struct Shared {
     exposed: Option<Exposed>,
     /// None where there is no IPVS.
     ipvs_pods: Option<Vec<IpvsPod>>,
-    /// The chains about bridges, by table.
-    bridges: [Chains; 2],
+    /// The chains about bridges.
+    bridges: [(Family, Chains); 2],
 }
 
 impl Shared {
-    fn chains(&self, at: usize, family: Family, settings: &Settings) -> Chains {
+    fn chains(&self, family: Family, settings: &Settings) -> Chains {
         let Self {
             attached,
             closed,
@@ -79,7 +79,8 @@ impl Shared {
         if let Some(ipvs_pods) = &self.ipvs_pods {
             ipvs::add(&mut chains, ipvs_pods, family);
         }
-        chains.extend(self.bridges[at].clone());
+        let bridges = self.bridges.iter().filter(|(of, _)| *of == family);
+        chains.extend(bridges.flat_map(|(_, chains)| chains.clone()));
         let encapsulated = encapsulation::chain(encapsulation_ports, family);
         chains.insert(names::encapsulation().as_str().to_owned(), encapsulated);
         if settings.telling.is_some() {
@@ -101,8 +102,18 @@ pub(crate) struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    fn tells(&self) -> bool {
-        self.settings.telling.is_some()
+    fn context<'b>(
+        &self,
+        family: Family,
+        sets: &'b AvailableSets,
+        interfaces: &'b [InterfaceName],
+    ) -> RenderContext<'b> {
+        RenderContext {
+            family,
+            sets,
+            interfaces,
+            tells: self.settings.telling.is_some(),
+        }
     }
 }
 
@@ -134,12 +145,10 @@ impl Compiler {
         for stale in &stale {
             update_pod(stale, inputs, &sets.sets, ruleset);
         }
-        for table in ruleset.tables_mut() {
-            table.retain_owners(|part| match part {
-                ChainOwner::Shared | ChainOwner::Exposed => true,
-                ChainOwner::Pod(pod) => inputs.pods.contains(pod),
-            });
-        }
+        ruleset.retain_owners(|owner| match owner {
+            ChainOwner::Shared | ChainOwner::Exposed => true,
+            ChainOwner::Pod(pod) => inputs.pods.contains(pod),
+        });
         self.note_rendered(&stale, inputs, sets, ruleset);
         if let Some(telling) = inputs.settings.telling {
             update_telling(telling, inputs.denials, ruleset);
@@ -160,13 +169,11 @@ impl Compiler {
             }),
             ipvs_pods: has_ipvs.then(|| ipvs_pods(pods, &attached, ruleset.refused())),
             attached,
-            bridges: Family::ALL.map(|family| inputs.bridges.chain(family)),
+            bridges: Family::ALL.map(|family| (family, inputs.bridges.chain(family))),
         };
         let is_new = self.shared.as_ref() != Some(&shared);
-        for (at, table) in ruleset.tables_mut().iter_mut().enumerate() {
-            if is_new || !table.has(&ChainOwner::Shared) {
-                table.set_desired_for(ChainOwner::Shared, shared.chains(at, table.family(), settings));
-            }
+        if is_new || !ruleset.has(&ChainOwner::Shared) {
+            ruleset.set_desired_for(&ChainOwner::Shared, |family| shared.chains(family, settings));
         }
         self.shared = Some(shared);
     }
@@ -174,9 +181,8 @@ impl Compiler {
     fn stale_chains(&self, inputs: Inputs<'_>, listing: u64, ruleset: &Ruleset) -> Vec<Stale> {
         let stale = inputs.pods.iter().filter_map(|(pod, local)| {
             let marks = inputs.generations.marks(PodChains::of(pod))?;
-            let part = ChainOwner::Pod(pod.clone());
-            let is_there = ruleset.tables().iter().all(|table| table.has(&part));
-            let before = self.rendered.get(pod).filter(|_| is_there);
+            let has_chains = ruleset.has(&ChainOwner::Pod(pod.clone()));
+            let before = self.rendered.get(pod).filter(|_| has_chains);
             let is_same =
                 |before: &Rendered| before.listing == listing && before.interfaces == local.interfaces();
             let before = before.filter(|before| is_same(before));
@@ -239,46 +245,26 @@ fn update_pod(stale: &Stale, inputs: Inputs<'_>, sets: &AvailableSets, ruleset: 
         return;
     };
     let (rules, marks, interfaces) = (local.rules(), stale.marks, local.interfaces());
-    for table in ruleset.tables_mut() {
-        let context = RenderContext {
-            family: table.family(),
-            sets,
-            interfaces: &interfaces,
-            tells: inputs.tells(),
-        };
-        if stale.is_generation_alone {
-            table.update_desired(render::generation(rules, marks, context));
-        } else {
-            table.set_desired_for(
-                ChainOwner::Pod(stale.pod.clone()),
-                render::pod(rules, marks, context),
-            );
-        }
+    let context = |family| inputs.context(family, sets, &interfaces);
+    if stale.is_generation_alone {
+        ruleset.update_desired(|family| render::generation(rules, marks, context(family)));
+    } else {
+        let owner = ChainOwner::Pod(stale.pod.clone());
+        ruleset.set_desired_for(&owner, |family| render::pod(rules, marks, context(family)));
     }
 }
 
 fn update_exposed(inputs: Inputs<'_>, sets: &AvailableSets, ruleset: &mut Ruleset) {
-    for table in ruleset.tables_mut() {
-        let context = RenderContext {
-            family: table.family(),
-            sets,
-            interfaces: &[],
-            tells: inputs.tells(),
-        };
-        let rules = inputs.pods.node_rules();
-        let chains = rules.map(|rules| render::exposed(rules, context));
-        table.set_desired_for(ChainOwner::Exposed, chains.unwrap_or_default());
-    }
+    let rules = inputs.pods.node_rules();
+    ruleset.set_desired_for(&ChainOwner::Exposed, |family| {
+        let chains = rules.map(|rules| render::exposed(rules, inputs.context(family, sets, &[])));
+        chains.unwrap_or_default()
+    });
 }
 
 fn update_telling(telling: NflogSettings, denials: &DenialRegistry, ruleset: &mut Ruleset) {
-    let tables = ruleset.tables_mut().iter_mut();
-    let touched = tables
-        .flat_map(|table| table.update_denial_chains(telling))
-        .collect();
-    let tables = ruleset.tables();
-    let why = |chain: &str| tables.iter().find_map(|table| table.denial(chain));
-    denials.want(ruleset.programs().into(), touched, why);
+    let touched = ruleset.update_denial_chains(telling);
+    denials.set_desired(ruleset.programs().into(), touched, |chain| ruleset.denial(chain));
 }
 
 fn ipvs_pods(pods: &Pods, attached: &[PodAttachment], refused: &BTreeMap<PodKey, String>) -> Vec<IpvsPod> {
@@ -303,15 +289,15 @@ pub(crate) fn close_unknown_pods(settings: &Settings, pods: &Pods, ruleset: &mut
     if closed.is_empty() {
         return false;
     }
-    for table in ruleset.tables_mut() {
-        let held = table.programmed().iter();
+    ruleset.set_desired(|family, programmed| {
+        let held = programmed.iter();
         let mut desired: Chains = held.map(|(name, rules)| (name.clone(), rules.to_vec())).collect();
         if !desired.contains_key(names::forward().as_str()) {
             let Settings { marks, deny, .. } = *settings;
-            desired.extend(dispatch::shared(&[], &closed, None, marks, deny, table.family()));
+            desired.extend(dispatch::shared(&[], &closed, None, marks, deny, family));
         }
-        table.set_desired(desired);
-    }
+        desired
+    });
     true
 }
 
@@ -331,14 +317,9 @@ pub(crate) fn stale_directions(
         };
         let interfaces = local.interfaces();
         for direction in Direction::ALL {
-            let is_same = ruleset.tables().iter().all(|table| {
-                let context = RenderContext {
-                    family: table.family(),
-                    sets,
-                    interfaces: &interfaces,
-                    tells: inputs.tells(),
-                };
-                table.holds(&render::direction(local.rules(), direction, marks, context))
+            let is_same = ruleset.holds(|family| {
+                let context = inputs.context(family, sets, &interfaces);
+                render::direction(local.rules(), direction, marks, context)
             });
             if had_inquiry_marker || !is_same || names_any(local.rules(), direction, shrunk) {
                 stale.insert((pod.clone(), direction));
@@ -350,8 +331,5 @@ pub(crate) fn stale_directions(
 
 /// Whether IPVS came or went since the chains were compiled.
 pub(crate) fn has_ipvs_changed(ruleset: &Ruleset) -> bool {
-    let output = names::output();
-    let is_asked = |table: &FamilyTable| table.desires(output.as_str());
-    let mut tables = ruleset.tables().iter();
-    tables.any(|table| is_asked(table) != has_ipvs())
+    ruleset.desires(names::output().as_str()) != has_ipvs()
 }

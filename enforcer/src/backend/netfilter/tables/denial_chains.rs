@@ -77,7 +77,7 @@ mod tests {
     use crate::backend::netfilter::names;
 
     #[test]
-    fn a_reason_stays_as_long_as_any_rule_gives_it() {
+    fn a_denial_chain_stays_while_any_rule_leads_to_it() {
         let chain = names::denial(Digest::of("why"));
         let rule = format!(
             "-m comment --comment \"np deny egress 0 isolation\" -g {}",

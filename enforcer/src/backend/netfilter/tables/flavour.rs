@@ -11,6 +11,7 @@ use egret_shared::time::Timestamp;
 use super::counters::{self, Totals};
 use super::family_table::{self, FamilyTable};
 use crate::backend::BackendError;
+use crate::backend::netfilter::marks::generations::Generations;
 use crate::backend::netfilter::model::settings::JumpPosition;
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::tables::ruleset::Ruleset;
@@ -63,21 +64,23 @@ impl Ruleset {
         self.broken.clone().or_else(refused)
     }
 
-    /// Adopts from the other flavour, where nothing of ours is in this one: the counts. Returns the chains of IPv4 there.
-    pub(crate) fn adopt_from_other(&self) -> Result<Option<FamilyTable>, BackendError> {
+    /// Adopts counts and generations from the other flavour, where nothing of ours is in this one. Says whether there was
+    /// anything.
+    pub(crate) fn adopt_from_other(&self, generations: &mut Generations) -> Result<bool, BackendError> {
         let other = other_than(self.flavour());
         if !self.is_empty() || !has_ours(other) {
-            return Ok(None);
+            return Ok(false);
         }
         let listings = counters::list_both(programs(other))?;
         let mut table = FamilyTable::new(other, Family::V4);
         table.resync(&listings[0], Timestamp::from_millis(0));
+        generations.adopt(table.connmarks());
         *self.counters.lock() = Totals::of_listing(&listings[0]);
         tracing::info!(
             flavour = other.name(),
             "rules of an earlier life are in the other flavour"
         );
-        Ok(Some(table))
+        Ok(true)
     }
 
     /// The other flavour, where rules of ours are left in it although they are written here.

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_taken_back_three_times_and_then_once_in_ten_minutes() {
+    fn a_jump_position_is_retaken_three_times_and_then_once_in_ten_minutes() {
         let mut contest = PositionContest::default();
         let mut moved = Vec::new();
         for second in 0..1_300 {

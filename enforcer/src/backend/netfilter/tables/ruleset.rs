@@ -10,12 +10,15 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use super::counters::{self, Counters, Totals};
-use super::family_table::FamilyTable;
+use super::family_table::{ChainOwner, FamilyTable};
 use super::program::WriteStats;
+use super::restore::ProgrammedChains;
 use super::wire::{NftWriter, Wire};
 use crate::backend::BackendError;
+use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::drift::Drift;
-use crate::backend::netfilter::model::settings::JumpPosition;
+use crate::backend::netfilter::marks::generations::Generations;
+use crate::backend::netfilter::model::settings::{JumpPosition, NflogSettings};
 use crate::backend::netfilter::names::{self, PodChains};
 use crate::backend::netfilter::render::chains::Chains;
 
@@ -58,13 +61,18 @@ impl Ruleset {
         self.wire.set_writer(writer);
     }
 
-    /// Takes over what an earlier life left. Returns the listings of both families.
-    pub(crate) fn adopt(&mut self, now: Timestamp) -> Result<[TableListing; 2], BackendError> {
+    /// Takes over what an earlier life left, and which generations its chains write. Returns the listings of both families.
+    pub(crate) fn adopt(
+        &mut self,
+        generations: &mut Generations,
+        now: Timestamp,
+    ) -> Result<[TableListing; 2], BackendError> {
         let listings = self.list()?;
         for (table, listing) in self.tables.iter_mut().zip(&listings) {
             table.resync(listing, now);
             table.note_jumps_ahead(listing);
         }
+        generations.adopt(self.tables[0].connmarks());
         let totals = Totals::of_listing(&listings[0]);
         self.programmed_totals = listings[0]
             .chain(names::totals().as_str())
@@ -92,12 +100,62 @@ impl Ruleset {
         self.tables[0].programs().flavour()
     }
 
-    pub(crate) const fn tables(&self) -> &[FamilyTable; 2] {
-        &self.tables
+    /// Whether an owner has desired chains, in every family.
+    pub(crate) fn has(&self, owner: &ChainOwner) -> bool {
+        self.tables.iter().all(|table| table.has(owner))
     }
 
-    pub(crate) const fn tables_mut(&mut self) -> &mut [FamilyTable; 2] {
-        &mut self.tables
+    /// Whether a chain is desired, in every family.
+    pub(crate) fn desires(&self, chain: &str) -> bool {
+        self.tables.iter().all(|table| table.desires(chain))
+    }
+
+    /// Desires these chains for an owner, and no others for it.
+    pub(crate) fn set_desired_for(&mut self, owner: &ChainOwner, chains: impl Fn(Family) -> Chains) {
+        for table in &mut self.tables {
+            table.set_desired_for(owner.clone(), chains(table.family()));
+        }
+    }
+
+    /// Desires other rules in some chains that an owner has.
+    pub(crate) fn update_desired(&mut self, chains: impl Fn(Family) -> Chains) {
+        for table in &mut self.tables {
+            table.update_desired(chains(table.family()));
+        }
+    }
+
+    /// Desires these chains, made from those that the kernel holds, and no others.
+    pub(crate) fn set_desired(&mut self, chains: impl Fn(Family, &ProgrammedChains) -> Chains) {
+        for table in &mut self.tables {
+            table.set_desired(chains(table.family(), table.programmed()));
+        }
+    }
+
+    /// Drops the chains of all other owners.
+    pub(crate) fn retain_owners(&mut self, is_kept: impl Fn(&ChainOwner) -> bool) {
+        for table in &mut self.tables {
+            table.retain_owners(&is_kept);
+        }
+    }
+
+    /// Desires the denial chains that the desired rules lead to. Returns those that came or went.
+    pub(crate) fn update_denial_chains(&mut self, telling: NflogSettings) -> BTreeSet<String> {
+        let tables = self.tables.iter_mut();
+        tables
+            .flat_map(|table| table.update_denial_chains(telling))
+            .collect()
+    }
+
+    /// Why desired rules lead to a chain that logs denials.
+    pub(crate) fn denial(&self, chain: &str) -> Option<&Denial> {
+        self.tables.iter().find_map(|table| table.denial(chain))
+    }
+
+    /// Whether the kernel holds these chains as they are, in every family.
+    pub(crate) fn holds(&self, chains: impl Fn(Family) -> Chains) -> bool {
+        self.tables
+            .iter()
+            .all(|table| table.holds(&chains(table.family())))
     }
 
     pub(crate) const fn counters(&self) -> &Arc<Counters> {
@@ -236,9 +294,7 @@ impl Ruleset {
 
     /// Desires no chain any more.
     pub(crate) fn clear(&mut self) {
-        for table in &mut self.tables {
-            table.set_desired(Chains::new());
-        }
+        self.set_desired(|_, _| Chains::new());
     }
 
     /// Desired chains, and what is pending, as text.
