@@ -112,7 +112,7 @@ mod tests {
 
     /// One pod is in as many sets as a label may be about, another one in fewer.
     #[test]
-    fn what_many_messages_are_about_at_once_is_made_first_then_what_somebody_waits_for() {
+    fn sets_of_bulk_messages_are_created_first_then_those_that_rules_wait_for() {
         let many: Vec<String> = (0..MANY).map(|number| format!("of many {number}")).collect();
         let few = ["few 1", "few 2"];
         let pods = |name| spec(name, SetKind::Addresses, Breadth::Wide);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_stays_while_the_half_or_the_whole_is_wanted() {
+    fn a_half_network_stays_while_it_or_its_whole_is_desired() {
         let half = KernelMember::Net("0.0.0.0/1".parse().unwrap());
         for (wanted, stays) in [
             (vec![net("0.0.0.0/0")], true),

@@ -140,7 +140,7 @@ impl MergedSets {
         };
         let merged = self.merged.iter().map(|(id, set)| {
             let (digest, kind) = (id.digest(), set.kind);
-            format!("joint {digest} {kind:?} of{}\n", digests(&set.of))
+            format!("merged {digest} {kind:?} of{}\n", digests(&set.of))
         });
         let parts = self.parts.iter().filter(|(id, _)| !self.is_there(**id));
         let parts = parts.map(|(id, part)| {
