@@ -18,7 +18,7 @@ use egret_policies::rules::Direction;
 pub(crate) use pod::why_not_audited;
 pub use pod::{RenderContext, direction, exposed, generation, pod};
 
-/// A line about what comes from an interface, or goes to it.
+/// Matches the interface of a pod: the input interface for egress, the output interface for ingress.
 pub(crate) fn through(line: Line, direction: Direction, interface: impl Into<InterfacePattern>) -> Line {
     match direction {
         Direction::Egress => line.input(interface),

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_rise_by_one_and_are_never_those_of_a_pod() {
+    fn generations_rise_by_one_and_skip_those_of_pods() {
         let mut generations = generations();
         let mut serial = 0;
         generations.set(
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_rules_is_taken_over() {
+    fn generations_in_the_rules_are_adopted() {
         let mut one = generations();
         let pod = PodChains::of(&PodKey::new("a", "b"));
         for direction in Direction::ALL {

@@ -22,7 +22,7 @@ use egret_policies::rules::Direction;
 use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::names;
 
-/// In front of everything: what was revoked, or is of a pod that is gone, ends in both directions.
+/// The first lines: packets of revoked connections, and of removed pods, are denied in both directions.
 pub(crate) fn ends(marks: Marks) -> Line {
     Line::to(Target::Goto(names::revoked())).unless(Match::Connmark(marks.going_on()))
 }
@@ -35,18 +35,18 @@ pub(crate) fn ended(marks: Marks) -> Vec<Line> {
         .collect()
 }
 
-/// What was revoked in a direction.
+/// The mark of a connection that is revoked in a direction.
 pub(crate) fn revoked(marks: Marks, direction: Direction) -> Line {
     Line::to(Target::Goto(names::deny())).when(Match::Connmark(marks.ended(direction)))
 }
 
-/// Replies were judged with the flow's first packet.
+/// Replies pass: the first packet of the connection was judged.
 pub(crate) fn reply() -> Line {
     Line::to(Target::Return).tracked(&[ConnState::Established], FlowDirection::Reply)
 }
 
-/// So were errors of ICMP about a flow, path MTU among them. What else is related to a flow is a connection that a helper of
-/// conntrack expects, which is judged as any other. It is rare, so that it is asked where a packet would be judged, and not in front.
+/// ICMP errors about a connection pass too, path MTU among them. Other related packets open a connection that a conntrack helper
+/// expects, and are judged as any other. They are rare, so they are matched in the pod's chains and not before.
 pub(crate) fn related(family: Family) -> Line {
     let line = Line::to(Target::Return).protocol(icmp(family));
     line.when(Match::ConnState(vec![ConnState::Related]))
@@ -60,20 +60,20 @@ pub(crate) const fn icmp(family: Family) -> Protocol {
     }
 }
 
-/// Both, where nothing is asked about marks.
+/// Replies and ICMP errors, for chains that do not look at marks.
 pub(crate) fn replies(family: Family) -> Vec<Line> {
     vec![reply(), related(family)]
 }
 
-/// In front of a pod's rules: what opens no flow, or is of none, goes to a chain of its own.
+/// Before a pod's rules: invalid and related packets go to a chain of their own.
 pub(crate) fn unsolicited(chain: ChainName) -> Line {
     let states = vec![ConnState::Invalid, ConnState::Related];
     Line::to(Target::Goto(chain)).when(Match::ConnState(states))
 }
 
-/// What becomes of it: what belongs to no flow could neither be translated nor answered. An error that a pod sends quotes a packet
-/// of a flow that begins or ends at the pod, as the tuple of the flow says behind every translation; `own` are its addresses, and
-/// any other error goes to `spoofed`. Where `own` is none, errors are not the pod's to send. All else is judged by the `rules`.
+/// The lines of that chain. Invalid packets are denied: conntrack could neither translate nor answer them. An ICMP error of a pod
+/// quotes a packet of a connection of that pod, with its address after every translation; `own` are the addresses of the pod, and
+/// any other error goes to `spoofed`. With `own` = none, errors are not checked (ingress). All else is judged by the `rules`.
 pub(crate) fn judge_unsolicited(family: Family, own: Option<(&[IpAddr], Line)>, rules: Target) -> Vec<Line> {
     let mut lines = vec![invalid()];
     match own {
@@ -98,8 +98,7 @@ fn invalid() -> Line {
 }
 
 /// Neighbour discovery (RFC 4861: 133 to 137) and listener reports (RFC 2710, RFC 3810: 130 to 132, 143) are how IPv6
-/// finds its neighbours at all. Only towards the node: they are never forwarded. What only routers send (134, 137) comes from no
-/// pod: the source check drops it.
+/// finds its neighbours. They go to the node and are never forwarded. The source check drops what only routers send (134, 137).
 pub(crate) fn neighbours(family: Family) -> impl Iterator<Item = String> {
     const TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
     let types: &[u8] = match family {

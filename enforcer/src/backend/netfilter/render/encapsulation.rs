@@ -51,8 +51,8 @@ pub fn chain(ports: &BTreeSet<u16>, family: Family) -> Vec<String> {
         .collect()
 }
 
-/// What asks it in front of the default: about what the node takes in, whether it is sent to the node alone or to a group. In IPv6
-/// the type UNICAST holds addresses of this host as well (`match_type6` of net/netfilter/xt_addrtype.c).
+/// The lines before the default that jump to it: packets that the node receives by unicast or multicast. In IPv6 the type
+/// UNICAST includes addresses of this host (`match_type6` of net/netfilter/xt_addrtype.c).
 pub(crate) fn ask(family: Family) -> Vec<Line> {
     let ask = || Line::to(Target::Jump(names::encapsulation()));
     match family {
