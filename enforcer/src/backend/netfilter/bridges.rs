@@ -30,25 +30,25 @@ pub enum BridgeNetfilter {
 
 /// The bridges that were turned on, by family.
 #[derive(Debug)]
-pub(crate) struct EnabledBridges {
+pub(super) struct EnabledBridges {
     mode: BridgeNetfilter,
     bridges: BTreeSet<(Family, InterfaceName)>,
 }
 
 impl EnabledBridges {
-    pub(crate) fn new(mode: BridgeNetfilter) -> Self {
+    pub(super) fn new(mode: BridgeNetfilter) -> Self {
         Self {
             mode,
             bridges: BTreeSet::new(),
         }
     }
 
-    pub(crate) const fn is_enabled(&self) -> bool {
+    pub(super) const fn is_enabled(&self) -> bool {
         matches!(self.mode, BridgeNetfilter::Enable)
     }
 
     /// The bridges of these that are off, by family.
-    pub(crate) fn to_turn_on(&self, bridges: &BTreeSet<InterfaceName>) -> BTreeSet<(Family, InterfaceName)> {
+    pub(super) fn to_turn_on(&self, bridges: &BTreeSet<InterfaceName>) -> BTreeSet<(Family, InterfaceName)> {
         if !self.is_enabled() || !Bridges::can_call() {
             return BTreeSet::new();
         }
@@ -61,7 +61,7 @@ impl EnabledBridges {
     }
 
     /// Records bridges before they are turned on.
-    pub(crate) fn record(&mut self, bridges: &BTreeSet<(Family, InterfaceName)>) {
+    pub(super) fn record(&mut self, bridges: &BTreeSet<(Family, InterfaceName)>) {
         self.bridges.extend(bridges.iter().cloned());
     }
 
@@ -69,7 +69,7 @@ impl EnabledBridges {
     ///
     /// # Errors
     /// What could not be turned off, in words.
-    pub(crate) fn turn_off(&mut self) -> Result<bool, String> {
+    pub(super) fn turn_off(&mut self) -> Result<bool, String> {
         for (family, bridge) in &self.bridges {
             set(bridge, *family, false)?;
             tracing::info!(
@@ -82,7 +82,7 @@ impl EnabledBridges {
     }
 
     /// Bridges whose ports reach each other without iptables.
-    pub(crate) fn gaps(&self, bridges: &BTreeSet<InterfaceName>) -> Vec<Bypass> {
+    pub(super) fn gaps(&self, bridges: &BTreeSet<InterfaceName>) -> Vec<Bypass> {
         let unseen = bridges.iter().filter(|bridge| !calls_of(bridge).both());
         unseen.map(|bridge| self.gap(bridge)).collect()
     }
@@ -103,13 +103,13 @@ impl EnabledBridges {
     }
 
     /// Adopts the bridges that an earlier process recorded.
-    pub(crate) fn adopt(&mut self, family: Family, listing: &TableListing) {
+    pub(super) fn adopt(&mut self, family: Family, listing: &TableListing) {
         let noted = noted(listing).into_iter();
         self.bridges.extend(noted.map(|bridge| (family, bridge)));
     }
 
     /// The chain that records them; empty without any.
-    pub(crate) fn chain(&self, family: Family) -> Chains {
+    pub(super) fn chain(&self, family: Family) -> Chains {
         let own = self.bridges.iter().filter(|(of, _)| *of == family);
         let lines: Vec<String> = own.map(|(_, bridge)| note(bridge)).collect();
         let chain = (!lines.is_empty()).then(|| (names::bridges().as_str().to_owned(), lines));
@@ -124,7 +124,7 @@ fn note(bridge: &InterfaceName) -> String {
 }
 
 /// The bridges that a listing says were turned on.
-pub(crate) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
+pub(super) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
     let lines = listing
         .chain(names::bridges().as_str())
         .into_iter()
@@ -142,7 +142,7 @@ pub(crate) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
 ///
 /// # Errors
 /// What could not be turned on, in words.
-pub(crate) fn turn_on(bridges: &BTreeSet<(Family, InterfaceName)>) -> Result<(), String> {
+pub(super) fn turn_on(bridges: &BTreeSet<(Family, InterfaceName)>) -> Result<(), String> {
     for (family, bridge) in bridges {
         set(bridge, *family, true)?;
         tracing::warn!(
@@ -155,7 +155,7 @@ pub(crate) fn turn_on(bridges: &BTreeSet<(Family, InterfaceName)>) -> Result<(),
 }
 
 /// Sets one bridge; one that is gone needs no setting.
-pub(crate) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result<(), String> {
+pub(super) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result<(), String> {
     let said = |error: egret_kernel::netlink::Error| error.to_string();
     let found = Links::open()
         .map_err(said)?

@@ -27,7 +27,7 @@ pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
 }
 
 /// Removes the rules in one flavour. The sets stay.
-pub(crate) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
+pub(super) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
     Family::ALL
         .into_iter()
         .try_for_each(|family| remove_rules(IpTables::new(flavour, family), Mode::Remove).map(drop))

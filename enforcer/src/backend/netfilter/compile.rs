@@ -93,12 +93,12 @@ impl Shared {
 
 /// What the desired chains are compiled from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Inputs<'a> {
-    pub(crate) settings: &'a Settings,
-    pub(crate) pods: &'a Pods,
-    pub(crate) generations: &'a Generations,
-    pub(crate) bridges: &'a EnabledBridges,
-    pub(crate) denials: &'a DenialRegistry,
+pub(super) struct Inputs<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) pods: &'a Pods,
+    pub(super) generations: &'a Generations,
+    pub(super) bridges: &'a EnabledBridges,
+    pub(super) denials: &'a DenialRegistry,
 }
 
 impl Inputs<'_> {
@@ -119,7 +119,7 @@ impl Inputs<'_> {
 
 /// Keeps the desired chains up to date.
 #[derive(Debug, Default)]
-pub(crate) struct Compiler {
+pub(super) struct Compiler {
     shared: Option<Shared>,
     /// From what the chains of each pod are. A pod that is left out is rendered in any case.
     rendered: BTreeMap<PodKey, Rendered>,
@@ -127,12 +127,12 @@ pub(crate) struct Compiler {
 
 impl Compiler {
     /// Has the chains of a pod rendered again.
-    pub(crate) fn forget(&mut self, pod: &PodKey) {
+    pub(super) fn forget(&mut self, pod: &PodKey) {
         self.rendered.remove(pod);
     }
 
     /// Makes the tables desire what follows from the inputs over these sets; pods `without` chains are closed.
-    pub(crate) fn update(
+    pub(super) fn update(
         &mut self,
         inputs: Inputs<'_>,
         sets: &SetsSnapshot,
@@ -284,7 +284,7 @@ fn ipvs_pods(pods: &Pods, attached: &[PodAttachment], refused: &BTreeMap<PodKey,
 
 /// Before the first batch: desires the chains that close unknown pods beside those of an earlier life. Says whether there are
 /// any to close.
-pub(crate) fn close_unknown_pods(settings: &Settings, pods: &Pods, ruleset: &mut Ruleset) -> bool {
+pub(super) fn close_unknown_pods(settings: &Settings, pods: &Pods, ruleset: &mut Ruleset) -> bool {
     let closed = pods.closed(&BTreeSet::new());
     if closed.is_empty() {
         return false;
@@ -303,7 +303,7 @@ pub(crate) fn close_unknown_pods(settings: &Settings, pods: &Pods, ruleset: &mut
 
 /// After a restart: pods and directions whose rules or members are not those that the open connections were allowed under; all
 /// of them, where the last life left it unknown (`was_in_doubt`).
-pub(crate) fn stale_directions(
+pub(super) fn stale_directions(
     inputs: Inputs<'_>,
     sets: &AvailableSets,
     shrunk: &BTreeSet<SetId>,
@@ -330,6 +330,6 @@ pub(crate) fn stale_directions(
 }
 
 /// Whether IPVS came or went since the chains were compiled.
-pub(crate) fn has_ipvs_changed(ruleset: &Ruleset) -> bool {
+pub(super) fn has_ipvs_changed(ruleset: &Ruleset) -> bool {
     ruleset.desires(names::output().as_str()) != has_ipvs()
 }

@@ -15,7 +15,7 @@ use label::Label;
 pub mod label;
 
 /// The policy in the label of what an isolated pod is not allowed by any rule.
-pub(crate) const ISOLATION: &str = "isolation";
+pub(super) const ISOLATION: &str = "isolation";
 /// The beginning of NFLOG prefixes.
 const PREFIX: &str = "egret-";
 
@@ -143,7 +143,7 @@ impl Denial {
     }
 
     /// What the kernel says of such a packet.
-    pub(crate) fn prefix(&self) -> String {
+    pub(super) fn prefix(&self) -> String {
         format!("{PREFIX}{}", self.digest())
     }
 }
@@ -185,7 +185,7 @@ impl Cause {
 }
 
 /// The NFLOG prefix of a denial chain.
-pub(crate) fn prefix_of(chain: &str) -> String {
+pub(super) fn prefix_of(chain: &str) -> String {
     format!("{PREFIX}{}", names::denial_reason(chain).unwrap_or_default())
 }
 
@@ -205,7 +205,7 @@ struct RegisteredDenials {
 impl DenialRegistry {
     /// Sets what these tables deny. Only the `touched` chains may differ from the last call; `why` gives the denial of a chain that
     /// is desired.
-    pub(crate) fn set_desired<'a>(
+    pub(super) fn set_desired<'a>(
         &self,
         tables: Vec<IpTables>,
         touched: BTreeSet<String>,

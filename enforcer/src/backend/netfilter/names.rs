@@ -374,7 +374,7 @@ pub fn is_preallocated(name: &str) -> bool {
 }
 
 /// The set into which another one is put that outgrows its table, for that moment.
-pub(crate) fn resized(name: &str) -> String {
+pub(super) fn resized(name: &str) -> String {
     format!("{name}{RESIZED_SUFFIX}")
 }
 

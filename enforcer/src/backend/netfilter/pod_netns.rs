@@ -39,9 +39,9 @@ use egret_kernel::iptables::legacy;
 
 /// How rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RuleSettings {
-    pub(crate) flavour: Flavour,
-    pub(crate) deny: DenyAction,
+pub(super) struct RuleSettings {
+    pub(super) flavour: Flavour,
+    pub(super) deny: DenyAction,
 }
 
 /// Programs these rules for these interfaces of a namespace. Without interfaces or rules it removes ours. Returns the number of
@@ -49,7 +49,7 @@ pub(crate) struct RuleSettings {
 ///
 /// # Errors
 /// Why it cannot be done, in words.
-pub(crate) fn enforce(
+pub(super) fn enforce(
     namespace: &File,
     interfaces: &[InterfaceName],
     firewall: &EgressFirewall,
@@ -74,7 +74,7 @@ fn not_entered(errno: Errno) -> String {
 ///
 /// # Errors
 /// With what could not be removed.
-pub(crate) fn remove_everywhere(is_removed: bool) -> Result<Vec<String>, BackendError> {
+pub(super) fn remove_everywhere(is_removed: bool) -> Result<Vec<String>, BackendError> {
     let failed = |reason: String| BackendError::new("cannot remove rules in the namespaces of pods", reason);
     let mut links = Links::open().map_err(|error| failed(error.to_string()))?;
     let interfaces = links.interfaces().map_err(|error| failed(error.to_string()))?;

@@ -23,12 +23,12 @@ use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::names;
 
 /// The first lines: packets of revoked connections, and of removed pods, are denied in both directions.
-pub(crate) fn ends(marks: Marks) -> Line {
+pub(in crate::backend::netfilter) fn ends(marks: Marks) -> Line {
     Line::to(Target::Goto(names::revoked())).unless(Match::Connmark(marks.going_on()))
 }
 
 /// Which direction was revoked.
-pub(crate) fn ended(marks: Marks) -> Vec<Line> {
+pub(in crate::backend::netfilter) fn ended(marks: Marks) -> Vec<Line> {
     let each = Direction::ALL.map(|direction| revoked(marks, direction));
     each.into_iter()
         .chain([Line::to(Target::Goto(names::deny()))])
@@ -36,24 +36,24 @@ pub(crate) fn ended(marks: Marks) -> Vec<Line> {
 }
 
 /// The mark of a connection that is revoked in a direction.
-pub(crate) fn revoked(marks: Marks, direction: Direction) -> Line {
+pub(in crate::backend::netfilter) fn revoked(marks: Marks, direction: Direction) -> Line {
     Line::to(Target::Goto(names::deny())).when(Match::Connmark(marks.ended(direction)))
 }
 
 /// Replies pass: the first packet of the connection was judged.
-pub(crate) fn reply() -> Line {
+pub(in crate::backend::netfilter) fn reply() -> Line {
     Line::to(Target::Return).tracked(&[ConnState::Established], FlowDirection::Reply)
 }
 
 /// ICMP errors about a connection pass too, path MTU among them. Other related packets open a connection that a conntrack helper
 /// expects, and are judged as any other. They are rare, so they are matched in the pod's chains and not before.
-pub(crate) fn related(family: Family) -> Line {
+pub(in crate::backend::netfilter) fn related(family: Family) -> Line {
     let line = Line::to(Target::Return).protocol(icmp(family));
     line.when(Match::ConnState(vec![ConnState::Related]))
 }
 
 /// The ICMP of a family.
-pub(crate) const fn icmp(family: Family) -> Protocol {
+pub(in crate::backend::netfilter) const fn icmp(family: Family) -> Protocol {
     match family {
         Family::V4 => Protocol::Icmp,
         Family::V6 => Protocol::IcmpV6,
@@ -61,12 +61,12 @@ pub(crate) const fn icmp(family: Family) -> Protocol {
 }
 
 /// Replies and ICMP errors, for chains that do not look at marks.
-pub(crate) fn replies(family: Family) -> Vec<Line> {
+pub(in crate::backend::netfilter) fn replies(family: Family) -> Vec<Line> {
     vec![reply(), related(family)]
 }
 
 /// Before a pod's rules: invalid and related packets go to a chain of their own.
-pub(crate) fn unsolicited(chain: ChainName) -> Line {
+pub(super) fn unsolicited(chain: ChainName) -> Line {
     let states = vec![ConnState::Invalid, ConnState::Related];
     Line::to(Target::Goto(chain)).when(Match::ConnState(states))
 }
@@ -74,7 +74,7 @@ pub(crate) fn unsolicited(chain: ChainName) -> Line {
 /// The lines of that chain. Invalid packets are denied: conntrack could neither translate nor answer them. An ICMP error of a pod
 /// quotes a packet of a connection of that pod, with its address after every translation; `own` are the addresses of the pod, and
 /// any other error goes to `spoofed`. With `own` = none, errors are not checked (ingress). All else is judged by the `rules`.
-pub(crate) fn judge_unsolicited(family: Family, own: Option<(&[IpAddr], Line)>, rules: Target) -> Vec<Line> {
+pub(super) fn judge_unsolicited(family: Family, own: Option<(&[IpAddr], Line)>, rules: Target) -> Vec<Line> {
     let mut lines = vec![invalid()];
     match own {
         None => lines.push(Line::to(Target::Return).protocol(icmp(family))),
@@ -99,7 +99,7 @@ fn invalid() -> Line {
 
 /// Neighbour discovery (RFC 4861: 133 to 137) and listener reports (RFC 2710, RFC 3810: 130 to 132, 143) are how IPv6
 /// finds its neighbours. They go to the node and are never forwarded. The source check drops what only routers send (134, 137).
-pub(crate) fn neighbours(family: Family) -> impl Iterator<Item = String> {
+pub(in crate::backend::netfilter) fn neighbours(family: Family) -> impl Iterator<Item = String> {
     const TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
     let types: &[u8] = match family {
         Family::V4 => &[],

@@ -6,7 +6,7 @@ use egret_kernel::Transport;
 use egret_kernel::iptables::{Protocol, RejectWith, Rule as Line, Target};
 
 /// The lines that drop or reject the packet.
-pub(crate) fn deny_lines(deny: DenyAction, family: Family) -> Vec<Line> {
+pub(in crate::backend::netfilter) fn deny_lines(deny: DenyAction, family: Family) -> Vec<Line> {
     let prohibited = match family {
         Family::V4 => RejectWith::IcmpProhibited,
         Family::V6 => RejectWith::IcmpV6Prohibited,

@@ -27,7 +27,7 @@ use crate::backend::netfilter::model::settings::DenyAction;
 use crate::backend::netfilter::model::unknown_pods::ClosedInterfaces;
 use crate::backend::netfilter::names::{self, PodChains};
 
-pub(crate) mod by_address;
+pub(in crate::backend::netfilter) mod by_address;
 mod by_interface;
 
 pub(crate) use by_interface::MOST_BRANCHES;

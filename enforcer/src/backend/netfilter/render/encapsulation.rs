@@ -53,7 +53,7 @@ pub fn chain(ports: &BTreeSet<u16>, family: Family) -> Vec<String> {
 
 /// The lines before the default that jump to it: packets that the node receives by unicast or multicast. In IPv6 the type
 /// UNICAST includes addresses of this host (`match_type6` of net/netfilter/xt_addrtype.c).
-pub(crate) fn ask(family: Family) -> Vec<Line> {
+pub(in crate::backend::netfilter) fn ask(family: Family) -> Vec<Line> {
     let ask = || Line::to(Target::Jump(names::encapsulation()));
     match family {
         Family::V4 => vec![ask().unless(Match::ToAnotherHost)],

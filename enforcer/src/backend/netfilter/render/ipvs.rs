@@ -54,7 +54,7 @@ impl IpvsPod {
 
     /// A pod whose rules the kernel refuses: which of its chains exist is unknown.
     #[must_use]
-    pub(crate) fn refused(self) -> Self {
+    pub(in crate::backend::netfilter) fn refused(self) -> Self {
         Self {
             egress: Some(names::deny()),
             ..self
@@ -113,6 +113,6 @@ pub fn add(chains: &mut Chains, pods: &[IpvsPod], family: Family) {
 }
 
 /// Packets without a local socket. A connection of the node in its last state has no socket either.
-pub(crate) fn passing(line: Line) -> Line {
+pub(super) fn passing(line: Line) -> Line {
     line.unless(Match::FromThisHost).unless(Match::OfSocket)
 }

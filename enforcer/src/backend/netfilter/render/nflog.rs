@@ -23,7 +23,7 @@ use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::backend::netfilter::names;
 
 /// The target of a rule that denies.
-pub(crate) fn target(denial: Option<Denial>, tells: bool) -> Target {
+pub(in crate::backend::netfilter) fn target(denial: Option<Denial>, tells: bool) -> Target {
     Target::Goto(match denial {
         Some(denial) if tells => denial.chain(),
         Some(_) | None => names::deny(),
@@ -31,7 +31,7 @@ pub(crate) fn target(denial: Option<Denial>, tells: bool) -> Target {
 }
 
 /// The target of a rule that would deny, for policies in audit.
-pub(crate) fn would_target(denial: Option<Denial>, tells: bool) -> Target {
+pub(super) fn would_target(denial: Option<Denial>, tells: bool) -> Target {
     match denial {
         Some(denial) if tells => Target::Goto(denial.chain()),
         Some(_) | None => Target::Return,
@@ -39,7 +39,7 @@ pub(crate) fn would_target(denial: Option<Denial>, tells: bool) -> Target {
 }
 
 /// Adds logging to the chains that all pods share: revoked connections and unknown pods.
-pub(crate) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
+pub(in crate::backend::netfilter) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
     let revoked: BTreeMap<String, Denial> = Direction::ALL
         .into_iter()
         .map(|direction| {
@@ -67,7 +67,7 @@ pub(crate) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
 }
 
 /// The line that logs a packet, below the rate limit.
-pub(crate) fn tell(prefix: String, telling: NflogSettings) -> Line {
+pub(in crate::backend::netfilter) fn tell(prefix: String, telling: NflogSettings) -> Line {
     let group = telling.group;
     let line = Line::to(Target::Nflog { prefix, group });
     let burst = u16::try_from(telling.per_second.saturating_mul(2)).unwrap_or(u16::MAX);
@@ -75,7 +75,7 @@ pub(crate) fn tell(prefix: String, telling: NflogSettings) -> Line {
 }
 
 /// The lines of a denial chain.
-pub(crate) fn lines(chain: &str, telling: NflogSettings) -> Vec<String> {
+pub(in crate::backend::netfilter) fn lines(chain: &str, telling: NflogSettings) -> Vec<String> {
     let tell = tell(prefix_of(chain), telling);
     let end = match names::is_audit_denial(chain) {
         true => Target::Return,
@@ -85,7 +85,7 @@ pub(crate) fn lines(chain: &str, telling: NflogSettings) -> Vec<String> {
 }
 
 /// The denial chain that a rule leads to. Runs for every rule of every pod, so it compares the end of the text.
-pub(crate) fn told_by(rule: &str) -> Option<&str> {
+pub(in crate::backend::netfilter) fn told_by(rule: &str) -> Option<&str> {
     const LENGTH: usize = "EGRET-D-".len() + 16;
     let (condition, chain) = rule.split_at_checked(rule.len().checked_sub(LENGTH)?)?;
     (condition.ends_with("-g ") && names::is_denial(chain)).then_some(chain)

@@ -47,7 +47,7 @@ mod shadowed_rules;
 mod shared_denials;
 mod tiers;
 
-pub(crate) use audit::why_not_audited;
+pub(in crate::backend::netfilter) use audit::why_not_audited;
 pub use external_clients::exposed;
 
 use crate::backend::netfilter::marks::PodMarks;

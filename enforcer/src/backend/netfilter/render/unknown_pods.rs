@@ -13,7 +13,7 @@ use crate::backend::{Action, Decider};
 
 impl ClosedInterfaces {
     /// The last lines of the dispatch, after all known pods.
-    pub(crate) fn lines(&self, direction: Direction) -> impl Iterator<Item = Line> {
+    pub(in crate::backend::netfilter) fn lines(&self, direction: Direction) -> impl Iterator<Item = Line> {
         let excluded = self
             .excluded
             .iter()
@@ -29,7 +29,7 @@ impl ClosedInterfaces {
 /// Denies packets of unknown pods, ICMP errors included: these quote packets of others. The chain is separate because the dispatch
 /// is rewritten with each pod, and its counters would be lost. With br_netfilter, neighbour discovery between pods of a bridge passes
 /// this chain.
-pub(crate) fn chain(direction: Direction, family: Family) -> Vec<String> {
+pub(in crate::backend::netfilter) fn chain(direction: Direction, family: Family) -> Vec<String> {
     let label = Label::of_no_policy(Decider::UnknownPod, Action::Deny, direction);
     let close = Line::to(Target::Goto(names::deny())).comment(&label.to_string());
     let errors = match direction {

@@ -15,7 +15,7 @@ use egret_policies::rules::{Batch, Member, SetId, SetKind, SetSpec};
 const MANY: usize = 64;
 
 /// The new sets of a batch, in order.
-pub(crate) fn in_order(batch: &Batch, flavour: Flavour) -> Vec<SetId> {
+pub(in crate::backend::netfilter) fn in_order(batch: &Batch, flavour: Flavour) -> Vec<SetId> {
     let weights = match flavour {
         Flavour::Nft => by_members(batch),
         Flavour::Legacy => by_rules(batch),

@@ -64,7 +64,7 @@ pub fn look_for_marks(marks: Marks) -> Result<(), ForeignMarks> {
 
 /// Rules of others in front of our jumps by which a packet may pass us: those that accept, and those that lead to a chain
 /// where something is accepted.
-pub(crate) fn bypassing(
+pub(in crate::backend::netfilter) fn bypassing(
     listing: &TableListing,
     family: Family,
     places: &BTreeMap<Hook, Vec<usize>>,

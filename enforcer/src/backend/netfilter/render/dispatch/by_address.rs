@@ -25,7 +25,7 @@ use crate::backend::netfilter::names;
 const FEW: usize = 3;
 
 /// A line that decides, and the address of the packets for which it does.
-pub(crate) type AddressRule = (IpNet, Line);
+pub(in crate::backend::netfilter::render) type AddressRule = (IpNet, Line);
 
 /// The chains that compare addresses first.
 pub(super) struct AddressLookup {
@@ -35,11 +35,11 @@ pub(super) struct AddressLookup {
 }
 
 /// The names of the chains that compare addresses.
-pub(crate) struct ChainNames {
+pub(in crate::backend::netfilter::render) struct ChainNames {
     /// The one that all packets enter.
-    pub(crate) root: ChainName,
+    pub(in crate::backend::netfilter) root: ChainName,
     /// The chain of each network.
-    pub(crate) of_network: fn(IpNet) -> ChainName,
+    pub(in crate::backend::netfilter::render) of_network: fn(IpNet) -> ChainName,
 }
 
 /// Compares these addresses; `own` are all lines about interfaces. None if the addresses have no common network.
@@ -65,7 +65,7 @@ pub(super) fn of(
 
 /// The chains that find the line of an address, and the network of all addresses; other packets take `otherwise`. None if the
 /// addresses have no common network.
-pub(crate) fn grouped(
+pub(in crate::backend::netfilter::render) fn grouped(
     direction: Direction,
     mut hints: Vec<AddressRule>,
     names: &ChainNames,

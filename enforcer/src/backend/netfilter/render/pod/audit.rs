@@ -32,7 +32,7 @@ pub(super) fn is_asked(rules: &PodRules, direction: Direction, sets: &AvailableS
 
 /// Why policies in audit cannot be evaluated for a direction. Packets that an Allow over a missing set allows would be logged as
 /// denied, so then nothing is evaluated.
-pub(crate) fn why_not_audited(
+pub(in crate::backend::netfilter) fn why_not_audited(
     rules: &PodRules,
     direction: Direction,
     sets: &AvailableSets,
