@@ -15,9 +15,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::Value;
 
-mod asked;
+mod invocation;
 
-use asked::Asked;
+use invocation::Invocation;
 
 const PODS: [(&str, &str, [&str; 2]); 5] = [
     ("red/a-1", "n1", ["10.0.0.1", "fd00::1"]),
@@ -59,13 +59,13 @@ proptest! {
 fn compare(manifests: &str, options: &[&str]) -> Result<(), TestCaseError> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed) % 4;
-    let mut asked = Asked::of(&format!("agreement-{number}")).manifest(manifests);
+    let mut asked = Invocation::of(&format!("agreement-{number}")).manifest(manifests);
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command
         .args(["list", "-o", "json", "--manifests"])
         .arg(asked.folder())
         .args(options);
-    let listed = asked::run(command, "");
+    let listed = invocation::run(command, "");
     prop_assert_eq!(listed.status, Some(0), "{}", listed.stderr);
     let rows = listed.rows();
     let questions = questions();

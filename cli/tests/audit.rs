@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 
-mod asked;
+mod invocation;
 
 use std::process::Command;
 
-use asked::{Answered, Asked, network_policy, pod, words};
+use invocation::{Invocation, ProgramOutput, network_policy, pod, words};
 use serde_json::{Value, json};
 
 const TRIED: &str = "annotations: {policy.egret.dev/enforcement: audit}";
@@ -28,11 +28,11 @@ fn namespace(metadata: &str) -> String {
     format!("---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: a, {metadata}}}\n")
 }
 
-fn ask(test: &str, manifests: &str) -> Asked {
-    Asked::of(&format!("audit-{test}")).file("all.yaml", manifests)
+fn ask(test: &str, manifests: &str) -> Invocation {
+    Invocation::of(&format!("audit-{test}")).file("all.yaml", manifests)
 }
 
-fn egret(subcommand: &str, asked: &Asked, options: &[&str]) -> Answered {
+fn egret(subcommand: &str, asked: &Invocation, options: &[&str]) -> ProgramOutput {
     let manifests = asked.folder().join("manifests");
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command
@@ -43,7 +43,7 @@ fn egret(subcommand: &str, asked: &Asked, options: &[&str]) -> Answered {
     if subcommand == "diff" {
         command.arg("--against").arg(&manifests);
     }
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 fn tried_rows() -> [(&'static str, String); 3] {

@@ -11,9 +11,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-mod asked;
+mod invocation;
 
-use asked::Answered;
+use invocation::ProgramOutput;
 
 /// What a debug build gets on a machine that is busy with other tests; a release build needs less than a second.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ fn folder(test: &str) -> PathBuf {
 }
 
 /// Asks a question about the manifests of some paths, and kills what does not answer.
-fn ask(folder: &Path, paths: &[&str]) -> Answered {
+fn ask(folder: &Path, paths: &[&str]) -> ProgramOutput {
     let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command
@@ -61,14 +61,14 @@ fn ask(folder: &Path, paths: &[&str]) -> Answered {
     let status = child.wait().unwrap();
     drop(ended);
     watcher.join().unwrap();
-    Answered {
+    ProgramOutput {
         status: status.code(),
         stdout: fs::read_to_string(stdout).unwrap(),
         stderr: fs::read_to_string(stderr).unwrap(),
     }
 }
 
-fn ask_of(test: &str, octets: &[u8]) -> Answered {
+fn ask_of(test: &str, octets: &[u8]) -> ProgramOutput {
     let folder = folder(test);
     fs::write(folder.join("f.yaml"), octets).unwrap();
     ask(&folder, &["f.yaml"])
@@ -90,7 +90,7 @@ fn refused(test: &str, octets: &[u8], said: &str) {
     is_readable(test, &answered.stderr);
 }
 
-/// Answered with this verdict; what is said has these words, and nothing where they are none.
+/// Ended with this verdict; what is said has these words, and nothing where they are none.
 #[track_caller]
 fn answered(test: &str, octets: &[u8], verdict: &str, said: &[&str]) {
     let answered = ask_of(test, octets);
@@ -472,7 +472,7 @@ fn other_versions_of_known_kinds_are_closed_for_what_they_could_be_about() {
             "--manifests",
         ])
         .arg(folder.join("f.yaml"));
-    let answered = asked::run(command, "");
+    let answered = invocation::run(command, "");
     assert_eq!(answered.status, Some(1), "{}{}", answered.stdout, answered.stderr);
     assert!(answered.stdout.contains("EG0102"), "{}", answered.stdout);
 }

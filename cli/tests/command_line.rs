@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, Asked, network_policy, pod};
+use invocation::{Invocation, ProgramOutput, network_policy, pod};
 
-fn egret(arguments: &[&str], input: &str) -> Answered {
+fn egret(arguments: &[&str], input: &str) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.args(arguments);
-    asked::run(command, input)
+    invocation::run(command, input)
 }
 
 fn example(name: &str) -> PathBuf {
@@ -118,7 +118,7 @@ fn rows_come_in_the_order_of_the_probes_with_their_ids() {
         format!(r#"{{"id":{id},"from":"192.0.2.1","to":"a/web","protocol":"SCTP","port":80}}"#)
             .replace("\"192.0.2.1\"", "{\"ip\":\"192.0.2.1\"}")
     };
-    let rows = Asked::of("order")
+    let rows = Invocation::of("order")
         .manifest(&pod("a/web", "app: web", &["10.0.0.1"]))
         .probe(&probe("\"z\""))
         .probe("")
@@ -133,7 +133,7 @@ fn rows_come_in_the_order_of_the_probes_with_their_ids() {
 fn the_table_fits_100_columns() {
     let long = "a-very-long-name-of-a-namespace-that-somebody-thought-of/and-a-pod-with-a-name-that-is-even-longer-0000000000";
     let (namespace, _) = long.split_once('/').unwrap();
-    let answered = Asked::of("table")
+    let answered = Invocation::of("table")
         .manifest(&pod(long, "app: web", &[]))
         .manifest(&network_policy(
             &format!("{namespace}/a-policy-whose-name-explains-everything-about-it"),
@@ -181,7 +181,7 @@ fn whoever_stops_reading_is_not_shouted_at() {
         .arg("--probes")
         .arg("-");
     let probe = r#"{"id":"1","from":"shop/client","to":"shop/other","protocol":"TCP","port":80}"#;
-    let answered = asked::run(command, &format!("{probe}\n").repeat(2000));
+    let answered = invocation::run(command, &format!("{probe}\n").repeat(2000));
     assert_eq!((answered.rows().len(), answered.stderr.as_str()), (1, ""));
 }
 
@@ -191,7 +191,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[test]
 #[allow(clippy::disallowed_methods, reason = "what is measured is time")]
 fn ten_thousand_probes_over_a_thousand_manifests_take_no_time_worth_mentioning() {
-    let mut asked = Asked::of("speed");
+    let mut asked = Invocation::of("speed");
     for number in 0..500 {
         let (namespace, app) = (number % 20, number % 50);
         let key = format!("ns{namespace}/pod{number}");

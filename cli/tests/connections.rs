@@ -8,9 +8,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, network_policy, pod};
+use invocation::{ProgramOutput, network_policy, pod};
 
 /// Manifests in a folder that no other test has.
 fn folder(test: &str, manifests: &[String]) -> PathBuf {
@@ -27,13 +27,13 @@ fn folder(test: &str, manifests: &[String]) -> PathBuf {
     folder
 }
 
-fn egret(arguments: &[&str], folders: &[(&str, &Path)]) -> Answered {
+fn egret(arguments: &[&str], folders: &[(&str, &Path)]) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.args(arguments);
     for (option, folder) in folders {
         command.arg(option).arg(folder);
     }
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 fn list(test: &str, manifests: &[String]) -> Vec<String> {
@@ -148,7 +148,7 @@ fn families_that_differ_have_rows_of_their_own() {
 
 #[test]
 fn names_are_listed_where_more_is_allowed_because_of_them() {
-    let policy = asked::cluster_policy(
+    let policy = invocation::cluster_policy(
         "names",
         "Admin",
         "egress: [\

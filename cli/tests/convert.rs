@@ -7,23 +7,23 @@ use std::process::Command;
 
 use serde_json::Value;
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, Asked, network_policy, pod};
+use invocation::{Invocation, ProgramOutput, network_policy, pod};
 
-fn convert(test: &str, manifests: &str, options: &[&str]) -> Answered {
-    let asked = Asked::of(&format!("convert-{test}")).file("all.yaml", manifests);
+fn convert(test: &str, manifests: &str, options: &[&str]) -> ProgramOutput {
+    let asked = Invocation::of(&format!("convert-{test}")).file("all.yaml", manifests);
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command
         .args(["convert", "--manifests"])
         .arg(asked.folder().join("manifests"))
         .args(options);
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 /// What comes out, where something does.
 #[track_caller]
-fn converted(test: &str, manifests: &str) -> Answered {
+fn converted(test: &str, manifests: &str) -> ProgramOutput {
     let answered = convert(test, manifests, &[]);
     assert_eq!(answered.status, Some(0), "{test}: {}", answered.stderr);
     answered
@@ -332,7 +332,7 @@ fn anchors_aliases_and_merge_keys_are_written_out() {
 }
 
 /// The rules of all objects, as JSON.
-fn objects(answered: &Answered) -> Vec<Value> {
+fn objects(answered: &ProgramOutput) -> Vec<Value> {
     let list: Value = serde_json::from_str(&answered.stdout).unwrap();
     list["items"].as_array().unwrap().clone()
 }
@@ -734,7 +734,7 @@ fn it_is_said_whose_connections_were_compared() {
 fn standard_input_is_converted() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.args(["convert", "--manifests", "-"]);
-    let answered = asked::run(command, &admin("p", 10, DENY));
+    let answered = invocation::run(command, &admin("p", 10, DENY));
     assert_eq!(answered.status, Some(0), "{}", answered.stderr);
     assert!(
         answered

@@ -19,9 +19,9 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, Asked, network_policy, pod};
+use invocation::{Invocation, ProgramOutput, network_policy, pod};
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -46,13 +46,13 @@ proptest! {
     }
 }
 
-fn convert(test: &str, manifests: &str) -> Answered {
-    let asked = Asked::of(test).file("all.yaml", manifests);
+fn convert(test: &str, manifests: &str) -> ProgramOutput {
+    let asked = Invocation::of(test).file("all.yaml", manifests);
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command
         .args(["convert", "--all", "--manifests"])
         .arg(asked.folder().join("manifests"));
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 /// Who is asked about: every label that random selectors have, in two namespaces, one of them with labels.

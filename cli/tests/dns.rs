@@ -6,9 +6,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, Asked, cluster_policy, network_policy, pod};
+use invocation::{Invocation, ProgramOutput, cluster_policy, network_policy, pod};
 
 const DNSD: &str = "169.254.20.10";
 const AT_DNSD: &str = "--dns-address=169.254.20.10";
@@ -30,11 +30,11 @@ fn pods() -> String {
         + &pod("kube-system/coredns-1", "k8s-app: kube-dns", &["10.0.1.1"]).replace("n1", "n2")
 }
 
-fn cluster(test: &str) -> Asked {
-    Asked::of(test).manifest(&pods()).manifest(SERVICE)
+fn cluster(test: &str) -> Invocation {
+    Invocation::of(test).manifest(&pods()).manifest(SERVICE)
 }
 
-fn udp(asked: Asked, to: &str, port: u16) -> Asked {
+fn udp(asked: Invocation, to: &str, port: u16) -> Invocation {
     asked.probe(&format!(
         r#"{{"id":"udp","from":"a/client","to":{{"ip":"{to}"}},"protocol":"UDP","port":{port}}}"#
     ))
@@ -47,13 +47,13 @@ fn egress(row: &Value) -> String {
     format!("{} {} {}", word("verdict"), word("tier"), word("policy"))
 }
 
-fn listed(asked: &Asked, options: &[&str]) -> Answered {
+fn listed(asked: &Invocation, options: &[&str]) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command
         .args(["list", "-o", "json", "--manifests"])
         .arg(asked.folder().join("manifests"));
     command.args(options);
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn another_service_may_be_named_and_one_that_has_no_pods_is_remarked() {
     let rules = "egress: [{action: Accept, to: [{namespaces: {matchLabels: {kubernetes.io/metadata.name: dns}}}]}, {action: Deny, to: [{networks: [169.254.0.0/16]}]}]";
     let asked = |test| {
         let elsewhere = (pods() + SERVICE).replace("kube-system", "dns");
-        let asked = Asked::of(test)
+        let asked = Invocation::of(test)
             .manifest(&elsewhere)
             .manifest(&cluster_policy("dns", "Admin", rules));
         udp(asked, DNSD, 53).option(AT_DNSD)

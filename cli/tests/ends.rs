@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-mod asked;
+mod invocation;
 
-use asked::{Asked, cluster_policy, codes, network_policy, pod};
+use invocation::{Invocation, cluster_policy, codes, network_policy, pod};
 
 const ISOLATED: &str = "{podSelector: {}, policyTypes: [Ingress, Egress]}";
 const NODES: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nstatus: {addresses: [{type: InternalIP, address: 10.9.0.1}]}\n\
@@ -18,7 +18,7 @@ fn ended(key: &str, address: &str) -> String {
 
 #[test]
 fn the_address_of_a_live_pod_is_that_pod() {
-    let words = Asked::of("live_address")
+    let words = Invocation::of("live_address")
         .manifest(&pod("a/web", "app: web", &["10.0.0.1", "fd00::1"]))
         .manifest(&ended("a/job", "10.0.0.3"))
         .manifest(&network_policy("a/isolated", ISOLATED))
@@ -46,7 +46,7 @@ fn of_two_pods_with_one_address_the_one_that_started_last_has_it() {
         pod(key, &format!("app: {app}"), &["10.0.0.1"])
             .replace("phase:", &format!("startTime: \"{time}\", phase:"))
     };
-    let answered = Asked::of("newest")
+    let answered = Invocation::of("newest")
         .manifest(&started("a/old", "old", "2026-01-01T00:00:00Z"))
         .manifest(&started("a/new", "new", "2026-01-02T00:00:00Z"))
         .manifest(&network_policy(
@@ -57,8 +57,8 @@ fn of_two_pods_with_one_address_the_one_that_started_last_has_it() {
         .tcp("192.0.2.1", "a/old", 80)
         .answer();
     let rows = answered.rows();
-    assert_eq!(asked::words(&rows[0]), "allow none default");
-    assert_eq!(asked::words(&rows[1]), "error - -");
+    assert_eq!(invocation::words(&rows[0]), "allow none default");
+    assert_eq!(invocation::words(&rows[1]), "error - -");
     assert!(
         rows[1]["reason"]
             .as_str()
@@ -70,7 +70,7 @@ fn of_two_pods_with_one_address_the_one_that_started_last_has_it() {
 
 #[test]
 fn a_probe_that_cannot_be_judged_says_why_and_the_others_are_judged() {
-    let answered = Asked::of("unjudgeable")
+    let answered = Invocation::of("unjudgeable")
         .manifest(&pod("a/web", "app: web", &["10.0.0.1"]))
         .manifest(&ended("a/job", "10.0.0.3"))
         .tcp("a/nobody", "a/web", 80)
@@ -101,7 +101,7 @@ fn a_probe_that_cannot_be_judged_says_why_and_the_others_are_judged() {
         );
         assert_eq!((&row["egress"], &row["ingress"]), (&Value::Null, &Value::Null));
     }
-    assert_eq!(asked::words(&rows[6]), "allow default none");
+    assert_eq!(invocation::words(&rows[6]), "allow default none");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn the_first_family_of_the_source_that_both_have_is_used_unless_the_probe_names_
             r#"{{"id":"{name}","from":"a/web","to":"a/db","protocol":"TCP","port":80,"family":"{name}"}}"#
         )
     };
-    let answered = Asked::of("families")
+    let answered = Invocation::of("families")
         .manifest(&pod("a/web", "app: web", &["fd00::1", "10.0.0.1"]))
         .manifest(&pod("a/db", "app: db", &["10.0.0.2", "fd00::2"]))
         .manifest(&pod("a/v4", "app: v4", &["10.0.0.3"]))
@@ -123,7 +123,7 @@ fn the_first_family_of_the_source_that_both_have_is_used_unless_the_probe_names_
         .probe(&family("IPv6"))
         .probe(r#"{"id":1,"from":"a/web","to":"a/v4","protocol":"TCP","port":80,"family":"IPv6"}"#)
         .answer();
-    let words: Vec<String> = answered.rows().iter().map(asked::words).collect();
+    let words: Vec<String> = answered.rows().iter().map(invocation::words).collect();
     assert_eq!(
         words,
         [
@@ -140,7 +140,7 @@ fn the_first_family_of_the_source_that_both_have_is_used_unless_the_probe_names_
 fn a_made_up_address_is_told_of_wherever_networks_were_compared_with_it() {
     let unaddressed = |key: &str| pod(key, "app: x", &[]);
     let by_network = "{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{port: 80}]}, {to: [{namespaceSelector: {}}], ports: [{port: 81}]}]}";
-    let rows = Asked::of("made_up")
+    let rows = Invocation::of("made_up")
         .manifest(&(unaddressed("a/one") + &unaddressed("a/two") + &unaddressed("b/three")))
         .manifest(&pod("b/real", "app: x", &["10.0.0.9"]))
         .manifest(&network_policy("a/by-network", by_network))
@@ -150,7 +150,7 @@ fn a_made_up_address_is_told_of_wherever_networks_were_compared_with_it() {
         .tcp("b/three", "a/one", 80)
         .tcp("a/one", "b/real", 80)
         .rows();
-    let words: Vec<String> = rows.iter().map(asked::words).collect();
+    let words: Vec<String> = rows.iter().map(invocation::words).collect();
     assert_eq!(
         words,
         [
@@ -171,7 +171,7 @@ fn a_made_up_address_is_told_of_wherever_networks_were_compared_with_it() {
 #[test]
 fn a_made_up_address_is_the_same_each_time_and_in_no_range_that_anybody_uses() {
     let message = |test: &str, more: &str| {
-        let rows = Asked::of(test)
+        let rows = Invocation::of(test)
             .manifest(&pod("a/one", "app: x", &["10.0.0.1"]))
             .manifest(&(pod("a/two", "app: x", &[]) + more))
             .manifest(&network_policy(
@@ -191,7 +191,7 @@ fn a_made_up_address_is_the_same_each_time_and_in_no_range_that_anybody_uses() {
 
 #[test]
 fn a_pod_and_its_own_node_are_exempt_where_a_network_policy_isolates() {
-    let asked = Asked::of("own_node")
+    let asked = Invocation::of("own_node")
         .manifest(NODES)
         .manifest(&pod("a/web", "app: web", &["10.0.0.1"]))
         .manifest(&network_policy("a/isolated", ISOLATED));
@@ -201,7 +201,7 @@ fn a_pod_and_its_own_node_are_exempt_where_a_network_policy_isolates() {
         .tcp("10.9.0.2", "a/web", 80)
         .tcp("a/web", "10.9.0.2", 80)
         .rows();
-    let words: Vec<String> = rows.iter().map(asked::words).collect();
+    let words: Vec<String> = rows.iter().map(invocation::words).collect();
     assert_eq!(words[1..], ["allow np none", "deny none np", "deny np none"]);
     assert_eq!(rows[0]["verdict"], "allow");
     assert_eq!(rows[1]["egress"]["policy"], "own-node");
@@ -216,19 +216,19 @@ fn a_reported_address_is_the_own_nodes_as_well() {
         )
     };
     let asked = |name: &str| {
-        Asked::of(name)
+        Invocation::of(name)
             .manifest(NODES)
             .manifest(&pod("a/web", "app: web", &["10.0.0.1"]))
             .manifest(&network_policy("a/isolated", ISOLATED))
     };
-    let words = |asked: Asked| -> Vec<String> {
+    let words = |asked: Invocation| -> Vec<String> {
         let rows = asked
             .tcp("a/web", "198.18.0.1", 80)
             .tcp("a/web", "169.254.20.10", 53)
             .tcp("a/web", "198.18.0.2", 80)
             .tcp("a/web", "10.0.0.1", 80)
             .rows();
-        rows.iter().map(asked::words).collect()
+        rows.iter().map(invocation::words).collect()
     };
     let [deny, allow, itself] = ["deny np none", "allow np none", "allow exempt exempt"];
     assert_eq!(words(asked("own_node_unreported")), [deny, deny, deny, itself]);
@@ -241,7 +241,7 @@ fn a_reported_address_is_the_own_nodes_as_well() {
 #[test]
 fn a_deny_of_the_admin_tier_holds_for_the_own_node_too() {
     let rules = "egress: [{action: Deny, to: [{nodes: {}}]}]";
-    let words = Asked::of("own_node_denied")
+    let words = Invocation::of("own_node_denied")
         .manifest(NODES)
         .manifest(&pod("a/web", "app: web", &["10.0.0.1"]))
         .manifest(&cluster_policy("no-nodes", "Admin", rules))
@@ -259,7 +259,7 @@ fn a_pod_of_its_nodes_network_is_no_policed_pod_but_the_node() {
              spec: {{hostNetwork: true, nodeName: n1}}\n{status}"
         )
     };
-    let answered = Asked::of("host_network")
+    let answered = Invocation::of("host_network")
         .manifest(NODES)
         .manifest(&on_node(
             "a/agent",
@@ -277,7 +277,7 @@ fn a_pod_of_its_nodes_network_is_no_policed_pod_but_the_node() {
         .answer();
     let rows = answered.rows();
     for row in &rows[..3] {
-        assert_eq!(asked::words(row), "allow none none");
+        assert_eq!(invocation::words(row), "allow none none");
     }
     assert_eq!(rows[3]["verdict"], "allow", "the node of the pod itself");
     assert_eq!(rows[4]["verdict"], "error");
@@ -292,7 +292,7 @@ fn a_pod_of_its_nodes_network_is_no_policed_pod_but_the_node() {
 #[test]
 fn a_pod_is_never_kept_from_its_own_address() {
     let rules = "egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}]}]";
-    let words = Asked::of("itself")
+    let words = Invocation::of("itself")
         .manifest(&pod("a/web", "app: web", &["10.0.0.1"]))
         .manifest(&network_policy("a/isolated", ISOLATED))
         .manifest(&cluster_policy("nothing", "Admin", rules))

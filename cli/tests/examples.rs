@@ -15,13 +15,13 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-mod asked;
+mod invocation;
 #[path = "examples/document.rs"]
 mod document;
 #[path = "examples/verdicts.rs"]
 mod verdicts;
 
-use asked::Answered;
+use invocation::ProgramOutput;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples")
@@ -46,10 +46,10 @@ fn examples() -> BTreeSet<String> {
 }
 
 /// Asks the program, in the folder of the examples, so that what it says of files does not depend on the machine.
-fn egret<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Answered {
+fn egret<'a>(arguments: impl IntoIterator<Item = &'a str>) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.current_dir(folder()).args(arguments);
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 /// The manifests of an example: with the cluster that they share, unless it brings its own.

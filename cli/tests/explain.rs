@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, Asked, cluster_policy, leads_to_its_end, network_policy, pod};
+use invocation::{Invocation, ProgramOutput, cluster_policy, leads_to_its_end, network_policy, pod};
 
 const EXAMPLES: [&str; 2] = ["probes.jsonl", "records.jsonl"];
 
@@ -17,23 +17,23 @@ fn example(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn of_examples(subcommand: &str, format: &str) -> Answered {
+fn of_examples(subcommand: &str, format: &str) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command
         .args([subcommand, "-o", format, "--manifests"])
         .arg(example(""));
     command.arg("--probes").arg(example(EXAMPLES[0]));
     command.arg("--records").arg(example(EXAMPLES[1]));
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 /// Asks one question of the examples, for people.
-fn explain(question: &str) -> Answered {
+fn explain(question: &str) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.args(["explain", "--manifests"]).arg(example(""));
     command.arg("--records").arg(example(EXAMPLES[1]));
     command.args(question.split(' '));
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 /// The text with the breaks of lines taken out, and one space between words.
@@ -97,17 +97,17 @@ fn what_differs_is_named_and_so_is_what_would_allow_it() {
 /// The rule that is proposed, added to the policies, has the effect that is promised.
 #[test]
 fn a_rule_that_is_proposed_does_what_it_should() {
-    let question = |asked: &Asked| {
+    let question = |asked: &Invocation| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
         command
             .args(["explain", "-o", "json", "--manifests"])
             .arg(asked.folder().join("manifests"));
         command.args(["--from", "shop/client", "--to", "shop/web", "--port", "80"]);
-        asked::run(command, "")
+        invocation::run(command, "")
     };
     let ingress = |rules: &str| format!("{{podSelector: {{matchLabels: {{app: web}}}}, ingress: [{rules}]}}");
     let shop = |test: &str| {
-        Asked::of(test)
+        Invocation::of(test)
             .manifest(&pod("shop/client", "app: client, tier: \"1\"", &["10.0.0.1"]))
             .manifest(&pod("shop/web", "app: web", &["10.0.0.2"]))
     };
@@ -145,11 +145,11 @@ fn a_record_that_is_used_or_missing_is_told() {
     };
     let address = r#"{"ip":"203.0.113.7"}"#;
     let client = || {
-        Asked::of("records_told")
+        Invocation::of("records_told")
             .manifest(&pod("shop/client", "app: client", &["10.0.0.1"]))
             .manifest(&cluster_policy("by-name", "Admin", BY_NAME))
     };
-    let reason = |asked: Asked| {
+    let reason = |asked: Invocation| {
         let explanation = asked.explanations().remove(0);
         explanation["connections"][0]["egress"]["tiers"][1]["policies"][0]["rules"][0]["peer"]["because"]
             .as_str()
@@ -206,7 +206,7 @@ fn a_record_that_is_used_or_missing_is_told() {
 #[test]
 fn whoever_is_not_judged_is_told_so() {
     let node = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nstatus: {addresses: [{type: InternalIP, address: 10.9.0.1}]}\n";
-    let explanations = Asked::of("not_judged")
+    let explanations = Invocation::of("not_judged")
         .manifest(node)
         .manifest(&pod("shop/web", "app: web", &["10.0.0.2"]))
         .manifest(&network_policy(
@@ -266,7 +266,7 @@ fn firewall(name: &str, rules: &str) -> String {
 
 #[test]
 fn firewalls_of_one_priority_are_all_asked() {
-    let explanations = Asked::of("firewalls")
+    let explanations = Invocation::of("firewalls")
         .manifest(&pod("shop/web", "app: web", &["10.0.0.2"]))
         .manifest(&firewall(
             "a",
@@ -313,7 +313,7 @@ fn shells_learn_the_options_and_the_version_is_told() {
     let egret = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
         command.args(arguments);
-        asked::run(command, "")
+        invocation::run(command, "")
     };
     for (shell, start) in [
         ("bash", "_egret()"),

@@ -8,9 +8,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-mod asked;
+mod invocation;
 
-use asked::{Asked, leads_to_its_end};
+use invocation::{Invocation, leads_to_its_end};
 
 const CLUSTER: &str = r#"apiVersion: v1
 kind: Node
@@ -61,16 +61,16 @@ const ENDS: [&str; 9] = [
 ];
 
 fn pod(key: &str, app: &str, address: &str) -> String {
-    asked::pod(key, &format!("app: {app}"), &[address]).replace(
+    invocation::pod(key, &format!("app: {app}"), &[address]).replace(
         "containers: []",
         "containers: [{name: c, ports: [{name: http, containerPort: 80}]}]",
     )
 }
 
-fn asked() -> Asked {
+fn asked() -> Invocation {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed) % 4;
-    let mut asked = Asked::of(&format!("explain-agreement-{number}"))
+    let mut asked = Invocation::of(&format!("explain-agreement-{number}"))
         .manifest(CLUSTER)
         .manifest(&pod("red/web", "web", "10.0.0.1"))
         .manifest(&pod("red/client", "client", "10.0.0.2"))

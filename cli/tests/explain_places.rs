@@ -5,9 +5,9 @@
 
 use serde_json::Value;
 
-mod asked;
+mod invocation;
 
-use asked::{Asked, cluster_policy, leads_to_its_end, pod};
+use invocation::{Invocation, cluster_policy, leads_to_its_end, pod};
 
 const CLUSTER: &str = r#"apiVersion: v1
 kind: Node
@@ -58,12 +58,12 @@ metadata: {name: kube-dns, namespace: kube-system}
 spec: {selector: {k8s-app: kube-dns}, clusterIP: 10.96.0.10, ports: [{name: dns, protocol: UDP, port: 53}]}
 "#;
 
-fn cluster(test: &str) -> Asked {
+fn cluster(test: &str) -> Invocation {
     let dns = pod("kube-system/coredns", "k8s-app: kube-dns", &["10.0.1.1"]).replace(
         "containers: []",
         "containers: [{name: c, ports: [{name: dns, containerPort: 53, protocol: UDP}]}]",
     );
-    Asked::of(test)
+    Invocation::of(test)
         .manifest(CLUSTER)
         .manifest(&pod("shop/client", "app: client", &["10.0.0.1"]))
         .manifest(&pod("shop/web", "app: web", &["10.0.0.2"]))
@@ -314,7 +314,7 @@ fn the_way_to_let_a_pod_ask_dnsd_is_a_rule_for_the_pods_of_the_service() {
 /// The documentation of NetworkPolicy exempts the own node: by whatever address.
 #[test]
 fn an_address_that_is_reported_of_a_node_is_its_pods_own_node() {
-    let isolated = asked::network_policy("shop/isolated", "{podSelector: {}, policyTypes: [Egress]}");
+    let isolated = invocation::network_policy("shop/isolated", "{podSelector: {}, policyTypes: [Egress]}");
     let words = cluster("explain-reported")
         .manifest(&isolated)
         .tcp("shop/client", "172.17.0.1", 80)

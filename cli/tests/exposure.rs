@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 
-mod asked;
+mod invocation;
 
-use asked::{Asked, pod, words};
+use invocation::{Invocation, pod, words};
 
 const NODE: &str = "---
 apiVersion: v1
@@ -49,15 +49,15 @@ fn metadata(services: &str) -> String {
     )
 }
 
-fn cluster(test: &str, endpoints: &str, services: &str) -> Asked {
-    Asked::of(test)
+fn cluster(test: &str, endpoints: &str, services: &str) -> Invocation {
+    Invocation::of(test)
         .manifest(&(NODE.to_owned() + &pod("shop/web", "app: web", &["10.0.0.1"])))
         .manifest(&(SERVICE.to_owned() + endpoints))
         .manifest(&metadata(services))
 }
 
 /// Each way to the Service, from a pod, from outside and from a node.
-fn asking(asked: Asked) -> Asked {
+fn asking(asked: Invocation) -> Invocation {
     let service = r#"{"service":"shop/sly"}"#;
     asked
         .tcp("shop/web", service, 80)
@@ -71,7 +71,7 @@ fn asking(asked: Asked) -> Asked {
         .tcp("192.0.2.1", service, 80)
 }
 
-fn verdicts(asked: Asked) -> Vec<String> {
+fn verdicts(asked: Invocation) -> Vec<String> {
     asking(asked).rows().iter().map(words).collect()
 }
 
@@ -135,7 +135,7 @@ fn a_row_carries_what_is_wrong_with_the_objects_that_were_asked() {
         .tcp(OUTSIDE, r#"{"service":"shop/sly"}"#, 80)
         .rows();
     assert_eq!(words(&rows[0]), "deny cef none");
-    assert_eq!(asked::codes(&rows[0]), ["EG0122"]);
+    assert_eq!(invocation::codes(&rows[0]), ["EG0122"]);
     assert_eq!(rows[0]["egress"]["policy"], "ClusterEgressFirewall/metadata");
     assert_eq!(rows[0]["egress"]["ruleName"], "cloud");
 }

@@ -11,22 +11,22 @@ use egret_cli::lint::code::MISTAKES;
 use egret_policies::diagnostic::Severity;
 use serde_json::Value;
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, Asked, cluster_policy, network_policy, pod};
+use invocation::{Invocation, ProgramOutput, cluster_policy, network_policy, pod};
 
 const V4: &str = "10.0.0.1";
 const V6: &str = "fd00::1";
 
-fn lint(test: &str, manifests: &str, options: &[&str]) -> Answered {
-    let asked = Asked::of(&format!("lint-{test}")).file("all.yaml", manifests);
+fn lint(test: &str, manifests: &str, options: &[&str]) -> ProgramOutput {
+    let asked = Invocation::of(&format!("lint-{test}")).file("all.yaml", manifests);
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command
         .arg("lint")
         .arg("--manifests")
         .arg(asked.folder().join("manifests"))
         .args(options);
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 /// What is found: code, object and field.
@@ -497,13 +497,13 @@ fn a_pipe_is_linted_though_it_can_be_read_only_once() {
             "a/p",
             "{podSelector: {matchLabels: {app: wbe}}, ingress: [{form: []}]}",
         );
-    let asked = Asked::of("lint-pipe");
+    let asked = Invocation::of("lint-pipe");
     let pipe = asked.folder().join("pipe.yaml");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.args(["lint", "-o", "json", "--manifests"]).arg(&pipe);
     let writer = std::thread::spawn(move || fs::write(pipe, manifests).unwrap());
-    let answered = asked::run(command, "");
+    let answered = invocation::run(command, "");
     writer.join().unwrap();
     assert_eq!(answered.status, Some(1), "{}", answered.stderr);
     let rows = answered.rows();
@@ -518,7 +518,7 @@ fn the_examples_are_free_of_errors_and_warnings() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.arg("lint").arg("--manifests").arg(examples);
     command.args(["--dns", "169.254.20.10", "--dns", "fd00:53::10"]);
-    let answered = asked::run(command, "");
+    let answered = invocation::run(command, "");
     assert_eq!(
         (answered.status, answered.stdout.as_str()),
         (Some(0), "nothing found\n")

@@ -4,14 +4,14 @@
 
 use serde_json::json;
 
-mod asked;
+mod invocation;
 
-use asked::{Asked, codes, network_policy, pod};
+use invocation::{Invocation, codes, network_policy, pod};
 
 #[test]
 fn a_workload_counts_as_one_pod_of_its_template() {
     let template = "template: {metadata: {labels: {app: guarded}}, spec: {containers: []}}";
-    let mut asked = Asked::of("workloads").manifest(&network_policy(
+    let mut asked = Invocation::of("workloads").manifest(&network_policy(
         "a/guard",
         "{podSelector: {matchLabels: {app: guarded}}}",
     ));
@@ -47,13 +47,13 @@ fn of_a_pod_and_a_workload_with_one_name_the_pod_is_meant() {
         ("same_name_1", deployment, pod.as_str()),
         ("same_name_2", &pod, deployment),
     ] {
-        let rows = Asked::of(test)
+        let rows = Invocation::of(test)
             .file("1.yaml", first)
             .file("2.yaml", second)
             .manifest(&guard)
             .tcp("192.0.2.1", "a/web", 80)
             .rows();
-        assert_eq!(asked::words(&rows[0]), "allow none default", "{test}");
+        assert_eq!(invocation::words(&rows[0]), "allow none default", "{test}");
         assert_eq!(codes(&rows[0]), ["same-name"], "{test}");
         let message = rows[0]["diagnostics"][0]["message"].as_str().unwrap();
         assert_eq!(
@@ -70,7 +70,7 @@ fn of_two_workloads_with_one_name_the_first_is_meant() {
             "---\napiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web, namespace: a}}\nspec: {{template: {{metadata: {{labels: {{app: {app}}}}}}}}}\n"
         )
     };
-    let rows = Asked::of("same_name_workloads")
+    let rows = Invocation::of("same_name_workloads")
         .manifest(&(workload("StatefulSet", "guarded") + &workload("Deployment", "free")))
         .manifest(&network_policy(
             "a/guard",
@@ -78,13 +78,13 @@ fn of_two_workloads_with_one_name_the_first_is_meant() {
         ))
         .tcp("192.0.2.1", "a/web", 80)
         .rows();
-    assert_eq!(asked::words(&rows[0]), "deny none np");
+    assert_eq!(invocation::words(&rows[0]), "deny none np");
     assert_eq!(codes(&rows[0]), ["same-name"]);
 }
 
 #[test]
 fn folders_are_read_to_the_bottom_and_only_yaml_and_json_by_name() {
-    let answered = Asked::of("folders")
+    let answered = Invocation::of("folders")
         .file("deep/er/pod.yml", &pod("a/web", "app: web", &["10.0.0.1"]))
         .file(
             "policy.json",
@@ -95,7 +95,7 @@ fn folders_are_read_to_the_bottom_and_only_yaml_and_json_by_name() {
         .tcp("192.0.2.1", "a/web", 80)
         .answer();
     assert_eq!(answered.stderr, "");
-    let words: Vec<String> = answered.rows().iter().map(asked::words).collect();
+    let words: Vec<String> = answered.rows().iter().map(invocation::words).collect();
     assert_eq!(words, ["deny none np"]);
 }
 
@@ -104,12 +104,12 @@ fn lists_are_read_and_other_kinds_are_counted_and_skipped() {
     let list = "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: web, labels: {app: \"1\"}}\n  status: {podIP: 10.0.0.1}\n- metadata: {name: db, labels: {app: \"true\"}}\n\
                 ---\napiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: c}\n- apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: d}\n\
                 ---\n---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: guard, namespace: null}\nspec: {podSelector: {matchLabels: {app: \"1\"}}, ingress: null}\n";
-    let answered = Asked::of("lists")
+    let answered = Invocation::of("lists")
         .manifest(list)
         .tcp("192.0.2.1", "default/web", 80)
         .tcp("192.0.2.1", "default/db", 80)
         .answer();
-    let words: Vec<String> = answered.rows().iter().map(asked::words).collect();
+    let words: Vec<String> = answered.rows().iter().map(invocation::words).collect();
     assert_eq!(words, ["deny none np", "allow none default"]);
     assert!(
         answered.stderr.contains("skipped 2 of kind v1 ConfigMap"),
@@ -122,7 +122,7 @@ fn lists_are_read_and_other_kinds_are_counted_and_skipped() {
 fn a_namespace_without_an_object_has_its_default_label() {
     let by_name = "{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: b}}}]}]}";
     let by_label = "{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {team: x}}}]}]}";
-    let words = Asked::of("namespaces")
+    let words = Invocation::of("namespaces")
         .manifest(&(pod("a/web", "app: web", &["10.0.0.1"]) + &pod("b/db", "app: db", &["10.0.0.2"])))
         .manifest(&pod("c/api", "app: api", &["10.0.0.3"]))
         .manifest("apiVersion: v1\nkind: Namespace\nmetadata: {name: c, labels: {team: x}}\n")
@@ -147,7 +147,7 @@ fn a_namespace_without_an_object_has_its_default_label() {
 #[test]
 fn a_file_that_is_named_twice_is_read_once_and_an_object_that_is_there_twice_is_refused() {
     let web = pod("a/web", "app: web", &["10.0.0.1"]);
-    let asked = Asked::of("twice")
+    let asked = Invocation::of("twice")
         .file("1.yaml", &web)
         .tcp("192.0.2.1", "a/web", 80);
     let folder: &'static str = Box::leak(
@@ -160,7 +160,7 @@ fn a_file_that_is_named_twice_is_read_once_and_an_object_that_is_there_twice_is_
     );
     let answered = asked.option("--manifests").option(folder).answer();
     assert_eq!((answered.status, answered.stderr.as_str()), (Some(0), ""));
-    let answered = Asked::of("duplicate")
+    let answered = Invocation::of("duplicate")
         .file("1.yaml", &web)
         .file("2.yaml", &web)
         .tcp("192.0.2.1", "a/web", 80)
@@ -190,7 +190,7 @@ fn what_cannot_be_read_is_named_by_file_line_and_field() {
         ),
         ("no_object", "hello\n", "1.yaml:1:1: error EG0003"),
     ] {
-        let answered = Asked::of(test)
+        let answered = Invocation::of(test)
             .file("1.yaml", text)
             .file("2.yaml", &pod("a/web", "app: web", &["10.0.0.1"]))
             .tcp("192.0.2.1", "a/web", 80)
@@ -203,7 +203,7 @@ fn what_cannot_be_read_is_named_by_file_line_and_field() {
 
 #[test]
 fn a_pod_ip_that_is_no_address_is_noted() {
-    let answered = Asked::of("bad_address")
+    let answered = Invocation::of("bad_address")
         .manifest(&pod("a/web", "app: web", &["10.0.0"]))
         .tcp("192.0.2.1", "a/web", 80)
         .answer();

@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-mod asked;
+mod invocation;
 
-use asked::{Asked, cluster_policy, codes, network_policy, pod};
+use invocation::{Invocation, cluster_policy, codes, network_policy, pod};
 
 const BY_NAME: &str = "egress: [{name: by-name, action: Accept, to: [{domainNames: [api.example.com]}], protocols: [{tcp: {destinationPort: {number: 443}}}]}, \
                        {action: Accept, to: [{networks: [203.0.113.64/26]}]}, {action: Deny, to: [{networks: [0.0.0.0/0, \"::/0\"]}]}]";
@@ -25,7 +25,7 @@ fn parts<'a>(row: &'a Value, list: &str) -> Vec<(&'a str, &'a str)> {
 
 #[test]
 fn a_name_is_every_address_that_this_pod_was_told_for_it() {
-    let answered = Asked::of("name")
+    let answered = Invocation::of("name")
         .manifest(&(pod("a/web", "app: web", &["10.0.0.1", "fd00::1"]) + &pod("a/db", "app: db", &["10.0.0.2"])))
         .manifest(&cluster_policy("by-name", "Admin", BY_NAME))
         .record("a/web", "api.example.com", "203.0.113.7")
@@ -43,7 +43,7 @@ fn a_name_is_every_address_that_this_pod_was_told_for_it() {
         .probe(r#"{"id":"v6","from":"a/web","to":{"name":"api.example.com"},"protocol":"TCP","port":443,"family":"IPv6"}"#)
         .answer();
     let rows = answered.rows();
-    let words: Vec<String> = rows.iter().map(asked::words).collect();
+    let words: Vec<String> = rows.iter().map(invocation::words).collect();
     assert_eq!(
         words,
         [
@@ -71,7 +71,7 @@ fn a_name_is_every_address_that_this_pod_was_told_for_it() {
 
 #[test]
 fn a_name_is_allowed_only_if_all_its_addresses_are() {
-    let rows = Asked::of("name_all")
+    let rows = Invocation::of("name_all")
         .manifest(&pod("a/web", "app: web", &["10.0.0.1"]))
         .manifest(&cluster_policy("by-name", "Admin", BY_NAME))
         .record("a/web", "other.example.com", "203.0.113.65")
@@ -91,7 +91,7 @@ fn a_name_is_allowed_only_if_all_its_addresses_are() {
 
 #[test]
 fn records_of_nobody_are_reported_and_not_used() {
-    let answered = Asked::of("records_of_nobody")
+    let answered = Invocation::of("records_of_nobody")
         .manifest(&pod("a/web", "app: web", &["10.0.0.1"]))
         .record("a/gone", "api.example.com", "203.0.113.7")
         .tcp("a/web", "203.0.113.7", 443)
@@ -106,7 +106,7 @@ fn records_of_nobody_are_reported_and_not_used() {
 
 #[test]
 fn a_name_with_more_than_a_hundred_addresses_has_them_all() {
-    let mut asked = Asked::of("name_many")
+    let mut asked = Invocation::of("name_many")
         .manifest(&pod("a/web", "app: web", &["10.0.0.1"]))
         .manifest(&cluster_policy("by-name", "Admin", BY_NAME));
     for last in 1..=120 {
@@ -146,7 +146,7 @@ fn a_service_is_the_ready_pods_of_its_selector_each_at_its_own_port() {
         "namespace: a, deletionTimestamp: \"2026-01-01T00:00:00Z\",",
     );
     let nameless = pod("a/nameless", "app: web", &["10.0.0.8"]);
-    let rows = Asked::of("service_selector")
+    let rows = Invocation::of("service_selector")
         .manifest(&(three_servers() + &unready + &pending + &ending + &nameless + SERVICE))
         .manifest(&network_policy(
             "a/servers",
@@ -180,7 +180,7 @@ fn a_services_endpoint_slices_count_more_than_its_selector() {
                  metadata: {name: web-1, namespace: a, labels: {kubernetes.io/service-name: web}}\n\
                  ports: [{name: http, port: 9090, protocol: TCP}, {name: dns, port: 5353, protocol: UDP}]\n\
                  endpoints: [{addresses: [10.0.0.3]}, {addresses: [192.0.2.7], conditions: {ready: true}}, {addresses: [192.0.2.8], conditions: {ready: false}}]\n";
-    let rows = Asked::of("service_slices")
+    let rows = Invocation::of("service_slices")
         .manifest(&(three_servers() + SERVICE + slice))
         .tcp("a/client", TO_WEB, 80)
         .rows();
@@ -195,7 +195,7 @@ fn a_services_endpoint_slices_count_more_than_its_selector() {
 
 #[test]
 fn a_service_without_endpoints_is_denied() {
-    let rows = Asked::of("service_empty")
+    let rows = Invocation::of("service_empty")
         .manifest(&(pod("a/client", "app: client", &["10.0.0.9"]) + SERVICE))
         .tcp("a/client", TO_WEB, 80)
         .rows();
@@ -209,7 +209,7 @@ fn a_service_without_endpoints_is_denied() {
 #[test]
 fn the_address_of_a_service_is_its_endpoints_and_nothing_else_of_it_can_be_judged() {
     let icmp = r#"{"id":"icmp","from":"a/client","to":{"service":"a/web"},"protocol":"ICMP"}"#;
-    let answered = Asked::of("service_address")
+    let answered = Invocation::of("service_address")
         .manifest(&(three_servers() + SERVICE))
         .tcp("a/client", "10.96.0.10", 80)
         .tcp("a/client", TO_WEB, 8080)
@@ -241,12 +241,12 @@ fn a_pod_that_meets_itself_behind_a_service_is_judged_by_cluster_wide_policies_a
         "Admin",
         "ingress: [{name: no, action: Deny, from: [{namespaces: {}}]}]",
     );
-    let by_network_policy = Asked::of("hairpin_np")
+    let by_network_policy = Invocation::of("hairpin_np")
         .manifest(&alone)
         .manifest(&isolated)
         .tcp("a/one", TO_WEB, 80);
     assert_eq!(by_network_policy.words(), ["allow exempt exempt"]);
-    let by_admin = Asked::of("hairpin_admin")
+    let by_admin = Invocation::of("hairpin_admin")
         .manifest(&alone)
         .manifest(&isolated)
         .manifest(&deny)
@@ -262,7 +262,7 @@ fn the_family_of_a_service_is_the_first_of_the_source_that_is_served() {
     let v6 = |family: &str| {
         format!(r#"{{"id":1,"from":"a/v6","to":{TO_WEB},"protocol":"TCP","port":80{family}}}"#)
     };
-    let answered = Asked::of("service_family")
+    let answered = Invocation::of("service_family")
         .manifest(&(both + SERVICE + &pod("a/v6", "app: client", &["fd00::9", "10.0.0.9"])))
         .probe(&v6(""))
         .probe(&v6(r#","family":"IPv4""#))
@@ -279,7 +279,7 @@ fn a_name_that_leads_to_a_service_is_judged_at_its_endpoints() {
         .replace("app: web", "app: nobody")
         .replace("10.96.0.10", "10.96.0.11");
     let by_name = "egress: [{action: Accept, to: [{domainNames: [web.example.com]}]}, {action: Deny, to: [{networks: [0.0.0.0/0]}]}]";
-    let rows = Asked::of("name_of_service")
+    let rows = Invocation::of("name_of_service")
         .manifest(&(three_servers() + SERVICE + &elsewhere))
         .manifest(&cluster_policy("by-name", "Admin", by_name))
         .record("a/client", "web.example.com", "10.96.0.10")
@@ -315,9 +315,9 @@ fn what_owns_pods_of_the_manifests_is_no_endpoint_beside_them() {
     let printed = workload("Deployment", "web", "", 1)
         + &workload("ReplicaSet", "web-0", &owned("Deployment", "web"), 0)
         + &workload("ReplicaSet", "web-1", &owned("Deployment", "web"), 1)
-        + &asked::pod("a/client", "app: client", &["10.0.0.9"]);
+        + &invocation::pod("a/client", "app: client", &["10.0.0.9"]);
     let rows = |test: &str, text: &str| {
-        Asked::of(test)
+        Invocation::of(test)
             .manifest(&(text.to_owned() + SERVICE))
             .tcp("a/client", TO_WEB, 80)
             .rows()

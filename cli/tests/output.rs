@@ -8,9 +8,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, network_policy, pod};
+use invocation::{ProgramOutput, network_policy, pod};
 
 /// A folder with two pods, of which one is closed, and one with neither.
 fn folder(test: &str) -> (String, String) {
@@ -25,10 +25,10 @@ fn folder(test: &str) -> (String, String) {
     (closed.display().to_string(), open.display().to_string())
 }
 
-fn egret(arguments: &[&str]) -> Answered {
+fn egret(arguments: &[&str]) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.args(arguments);
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 const TO_DB: &str = "--from a/web --to a/db --port 80";
@@ -65,7 +65,7 @@ fn arguments(test: &str, command: &str, options: &str, form: &str) -> Vec<String
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-fn run(test: &str, command: &str, options: &str, form: &str) -> Answered {
+fn run(test: &str, command: &str, options: &str, form: &str) -> ProgramOutput {
     let arguments = arguments(test, command, options, form);
     egret(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
@@ -148,7 +148,7 @@ fn in_terminal(arguments: &[String], variables: &[(&str, &str)]) -> String {
         .env_remove("NO_COLOR")
         .env("TERM", "xterm")
         .envs(variables.iter().copied());
-    asked::run(command, "").stdout
+    invocation::run(command, "").stdout
 }
 
 #[test]

@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-mod asked;
+mod invocation;
 
-use asked::{Asked, cluster_policy, codes, network_policy, pod};
+use invocation::{Invocation, cluster_policy, codes, network_policy, pod};
 
 fn two_pods() -> String {
     pod("a/web", "app: web", &["10.0.0.1"]) + &pod("b/db", "app: db", &["10.0.0.2"])
@@ -16,7 +16,7 @@ fn two_pods() -> String {
 fn each_direction_names_its_tier_policy_and_rule() {
     let rules = "egress: [{action: Pass, to: [{networks: [192.0.2.0/24]}]}, \
                  {name: to-db, action: Accept, to: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {number: 5432}}}]}]";
-    let rows = Asked::of("each_direction")
+    let rows = Invocation::of("each_direction")
         .manifest(&two_pods())
         .manifest(&cluster_policy("reach", "Admin", rules))
         .manifest(&network_policy(
@@ -54,7 +54,7 @@ fn tiers_are_asked_in_their_order() {
     let baseline = "egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}]}]";
     let isolated =
         "{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 203.0.113.2/32}}]}]}";
-    let asked = Asked::of("tiers")
+    let asked = Invocation::of("tiers")
         .manifest(&two_pods())
         .manifest(&cluster_policy("admin", "Admin", admin))
         .manifest(&cluster_policy("baseline", "Baseline", baseline))
@@ -68,7 +68,7 @@ fn tiers_are_asked_in_their_order() {
         .tcp("b/db", "2001:db8::1", 80)
         .answer();
     let rows = words.rows();
-    let words: Vec<String> = rows.iter().map(asked::words).collect();
+    let words: Vec<String> = rows.iter().map(invocation::words).collect();
     assert_eq!(
         words,
         [
@@ -88,7 +88,7 @@ fn a_rule_with_ports_says_nothing_of_icmp() {
     let icmp = |to: &str, port: &str| {
         format!(r#"{{"id":1,"from":"a/web","to":{{"ip":"{to}"}},"protocol":"ICMP"{port}}}"#)
     };
-    let rows = Asked::of("icmp")
+    let rows = Invocation::of("icmp")
         .manifest(&two_pods())
         .manifest(&network_policy("a/out", spec))
         .probe(&icmp("203.0.113.1", ""))
@@ -104,7 +104,7 @@ fn a_rule_with_ports_says_nothing_of_icmp() {
 #[test]
 fn a_row_carries_the_diagnostics_of_policies_that_select_an_end_and_stderr_the_rest() {
     let misspelt = "{podSelector: {}, ingress: [{form: [{podSelector: {}}]}]}";
-    let answered = Asked::of("diagnostics")
+    let answered = Invocation::of("diagnostics")
         .manifest(&two_pods())
         .manifest(&network_policy("b/misspelt", misspelt))
         .manifest(&network_policy("c/elsewhere", misspelt))
@@ -139,7 +139,7 @@ fn a_row_carries_the_diagnostics_of_policies_that_select_an_end_and_stderr_the_r
 #[test]
 fn as_stored_reads_a_policy_as_an_api_server_keeps_it() {
     let asked = |test: &str| {
-        Asked::of(test)
+        Invocation::of(test)
             .manifest(&two_pods())
             .manifest(&network_policy(
                 "b/misspelt",
@@ -159,7 +159,7 @@ fn as_stored_reads_a_policy_as_an_api_server_keeps_it() {
 #[test]
 fn two_policies_of_one_priority_are_warned_of() {
     let rules = "egress: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]";
-    let rows = Asked::of("equal_priority")
+    let rows = Invocation::of("equal_priority")
         .manifest(&two_pods())
         .manifest(&cluster_policy("one", "Admin", rules))
         .manifest(&cluster_policy("two", "Admin", rules))

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, Asked, cluster_policy, network_policy, pod};
+use invocation::{Invocation, ProgramOutput, cluster_policy, network_policy, pod};
 
 const NODES: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nstatus: {addresses: [{type: InternalIP, address: 10.9.0.1}, {type: InternalIP, address: \"fd09::1\"}]}\n\
                      ---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nstatus: {addresses: [{type: InternalIP, address: 10.9.0.2}]}\n\
@@ -19,7 +19,7 @@ const BY_NAME: &str = "egress: [{name: by-name, action: Accept, to: [{domainName
                        {name: rest, action: Deny, to: [{networks: [0.0.0.0/0]}]}]";
 
 /// Asks on the command line.
-fn question(folder: &Path, arguments: &[&str]) -> Answered {
+fn question(folder: &Path, arguments: &[&str]) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command
         .args(["verdict", "-o", "json", "--manifests"])
@@ -29,11 +29,11 @@ fn question(folder: &Path, arguments: &[&str]) -> Answered {
         command.arg("--records").arg(records);
     }
     command.args(arguments);
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
-fn shop(test: &str) -> Asked {
-    Asked::of(test)
+fn shop(test: &str) -> Invocation {
+    Invocation::of(test)
         .manifest(NODES)
         .manifest(&pod("shop/client", "app: client", &["10.0.0.1", "fd00::1"]))
         .manifest(&pod("shop/web", "app: web", &["10.0.0.2"]))
@@ -129,7 +129,7 @@ fn a_question_that_is_none_names_the_option() {
 }
 
 fn words(rows: &[Value]) -> Vec<String> {
-    rows.iter().map(asked::words).collect()
+    rows.iter().map(invocation::words).collect()
 }
 
 #[test]

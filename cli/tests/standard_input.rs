@@ -4,14 +4,14 @@
 
 use std::process::Command;
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, Asked, network_policy, pod};
+use invocation::{Invocation, ProgramOutput, network_policy, pod};
 
-fn egret(arguments: &[&str], input: &str) -> Answered {
+fn egret(arguments: &[&str], input: &str) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.args(arguments);
-    asked::run(command, input)
+    invocation::run(command, input)
 }
 
 /// A pod that a NetworkPolicy isolates, and one that nothing is about.
@@ -40,7 +40,7 @@ fn a_question_is_answered_from_standard_input() {
 
 #[test]
 fn standard_input_and_files_are_read_together() {
-    let asked = Asked::of("stdin-and-files").manifest(&pod("b/other", "app: other", &["10.0.0.3"]));
+    let asked = Invocation::of("stdin-and-files").manifest(&pod("b/other", "app: other", &["10.0.0.3"]));
     let folder = asked.folder().join("manifests");
     let arguments = ["list", "--manifests", folder.to_str().unwrap(), "-", "-o", "json"];
     let answered = egret(&arguments, &manifests());

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-mod asked;
+mod invocation;
 
-use asked::{Answered, Asked};
+use invocation::{Invocation, ProgramOutput};
 
 /// Escape sequences, C0, DEL, C1, bidi, zero width, separators, BOM.
 const HOSTILE: &str =
@@ -81,31 +81,31 @@ fn file(objects: &[Value], text: &str) -> String {
     objects.iter().map(document).collect::<Vec<_>>().join("---\n")
 }
 
-fn egret(arguments: &[&str]) -> Answered {
+fn egret(arguments: &[&str]) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
     command.args(arguments);
-    asked::run(command, "")
+    invocation::run(command, "")
 }
 
 /// Every command in every form.
-fn everything(test: &str, text: &str) -> Vec<(String, Answered)> {
-    let asked = Asked::of(test)
+fn everything(test: &str, text: &str) -> Vec<(String, ProgramOutput)> {
+    let asked = Invocation::of(test)
         .file(
             &format!("{}.yaml", text.replace('/', "")),
             &file(&objects(text), text),
         )
         .file("broken.yaml", &format!("kind: Pod\nmetadata: [{}\n", json!(text)));
-    let only_good = Asked::of(&format!("{test}-good")).file(
+    let only_good = Invocation::of(&format!("{test}-good")).file(
         &format!("{}.yaml", text.replace('/', "")),
         &file(&objects(text), text),
     );
-    let convert = Asked::of(&format!("{test}-convert"))
+    let convert = Invocation::of(&format!("{test}-convert"))
         .file("convert.yaml", &file(&convertible(text), text))
         .file("block.yaml", &format!(
             "kind: ConfigMap\napiVersion: v1\nmetadata: {{name: d, namespace: n}}\ndata:\n  plain: {0}\n  block: |\n    {0}\n",
             text.chars().filter(|char| !char.is_control() && *char != '\u{2028}' && *char != '\u{2029}').collect::<String>()
         ));
-    let folder = |asked: &Asked| asked.folder().join("manifests").to_str().unwrap().to_owned();
+    let folder = |asked: &Invocation| asked.folder().join("manifests").to_str().unwrap().to_owned();
     let empty = asked.folder().join("empty.yaml");
     fs::write(&empty, "").unwrap();
     let empty = empty.to_str().unwrap();
@@ -177,7 +177,7 @@ fn no_command_prints_what_a_terminal_obeys() {
             assert_eq!(obeyed, None, "{stream} of {command:?}");
         }
     }
-    let is_told = |(_, answered): &&(String, Answered)| {
+    let is_told = |(_, answered): &&(String, ProgramOutput)| {
         format!("{}{}", answered.stdout, answered.stderr).contains("202e")
     };
     assert!(
@@ -189,7 +189,7 @@ fn no_command_prints_what_a_terminal_obeys() {
 #[test]
 fn what_people_write_is_printed_as_it_is() {
     let said = everything("ordinary", ORDINARY);
-    let is_told = |(_, answered): &&(String, Answered)| {
+    let is_told = |(_, answered): &&(String, ProgramOutput)| {
         format!("{}{}", answered.stdout, answered.stderr).contains(ORDINARY)
     };
     assert!(said.iter().filter(is_told).count() > said.len() / 3);
@@ -201,7 +201,7 @@ fn what_people_write_is_printed_as_it_is() {
 
 #[test]
 fn escaped_forms_for_programs_say_the_same() {
-    let asked = Asked::of("hostile-values").file("convert.yaml", &file(&convertible(HOSTILE), HOSTILE));
+    let asked = Invocation::of("hostile-values").file("convert.yaml", &file(&convertible(HOSTILE), HOSTILE));
     let folder = asked.folder().join("manifests");
     let folder = folder.to_str().unwrap();
     let json: Value =
@@ -219,7 +219,7 @@ fn escaped_forms_for_programs_say_the_same() {
         answered.stdout
     );
     assert_eq!(documents[1]["data"]["text"], HOSTILE, "{}", answered.stdout);
-    let asked = Asked::of("hostile-rows").file("all.yaml", &file(&objects(FORMATS), FORMATS));
+    let asked = Invocation::of("hostile-rows").file("all.yaml", &file(&objects(FORMATS), FORMATS));
     let folder = asked.folder().join("manifests");
     let folder = folder.to_str().unwrap();
     let of = |form| egret(&["lint", "--manifests", folder, "-o", form]).stdout;

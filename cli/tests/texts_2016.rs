@@ -1,6 +1,6 @@
 //! The form of 2016, by the lines of its proposal, asked from outside of the program; v1 beside it.
 
-mod asked;
+mod invocation;
 mod texts;
 
 use texts::{CLUSTER, Table, WORLD, np_ingress};

@@ -1,10 +1,10 @@
 //! AdminNetworkPolicy, BaselineAdminNetworkPolicy and ClusterNetworkPolicy by the comments of their types and by
 //! NPEP-133, 187, 248 and 285; and the order in which all tiers are asked.
 
-mod asked;
+mod invocation;
 mod texts;
 
-use asked::network_policy;
+use invocation::network_policy;
 use texts::{Table, WORLD, WORLD_6, admin, anp, banp, baseline, cnp, firewall, np_egress, np_ingress};
 
 const DENY_WORLD: &str = "egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}]}]";

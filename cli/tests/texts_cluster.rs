@@ -1,10 +1,10 @@
 //! What holds for all kinds of policies: nodes, pods of all sorts, Services, families, and what was decided where
 //! the texts are silent.
 
-mod asked;
+mod invocation;
 mod texts;
 
-use asked::network_policy;
+use invocation::network_policy;
 use texts::{CLUSTER, Table, WORLD, WORLD_6, banp, baseline, cnp, firewall, np, np_egress, np_ingress};
 
 const ISOLATED: &str = "policyTypes: [Ingress, Egress]";

@@ -1,9 +1,9 @@
 //! ClusterEgressFirewall by its goals, paths, stories and rules of evaluation; asked from outside of the program.
 
-mod asked;
+mod invocation;
 mod texts;
 
-use asked::network_policy;
+use invocation::network_policy;
 use texts::{CLUSTER, Table, WORLD, WORLD_6, cnp, firewall};
 
 /// What nodes have besides their status, the API server, and Services at addresses that nobody should reach.

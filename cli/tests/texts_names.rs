@@ -1,6 +1,6 @@
 //! Names by the lines of NPEP-133 and of its later update, as far as an answer that a pod was given says it all.
 
-mod asked;
+mod invocation;
 mod texts;
 
 use texts::{CLUSTER, Table, WORLD, WORLD_6, anp, banp, baseline, cnp, np_egress};

@@ -1,9 +1,9 @@
 //! NetworkPolicy v1 by the lines of its API documentation, and endPort by those of KEP-2079.
 
-mod asked;
+mod invocation;
 mod texts;
 
-use asked::network_policy;
+use invocation::network_policy;
 use texts::{Table, WORLD, WORLD_6, np, np_egress, np_ingress};
 
 #[test]

@@ -20,27 +20,9 @@ use egret_shared::revision::Sequence;
 use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
-use engine_world::{cluster, in_sync};
+use engine_world::{CLUSTER, cluster, in_sync};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
-
-const CLUSTER: &str = "
-apiVersion: v1
-kind: Pod
-metadata: {name: a, namespace: default, labels: {app: a}}
-spec: {nodeName: n}
-status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}]}
----
-apiVersion: policy.networking.k8s.io/v1alpha2
-kind: ClusterNetworkPolicy
-metadata: {name: names}
-spec:
-  tier: Admin
-  priority: 5
-  subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: a}}}}
-  egress:
-  - {name: x, action: Accept, to: [{domainNames: [\"*.example.test\"]}]}
-";
 
 /// How often what was asked of the kernel.
 #[derive(Debug, Default)]
@@ -225,7 +207,7 @@ fn an_answer_is_opened_and_told_and_may_open_again_what_was_forbidden() {
 }
 
 #[test]
-fn answers_that_come_all_the_time_put_off_nothing_that_is_due() {
+fn continuous_answers_delay_no_due_work() {
     let mut life = Life::begin(Duration::from_secs(3600));
     *life.alarm.lock().unwrap() = Some("somebody was here".to_owned());
     let [_, opened, looked, compared, _] = life.counted();

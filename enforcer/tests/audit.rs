@@ -194,7 +194,7 @@ fn what_would_be_denied_is_counted_without_being_told_and_never_forgotten() {
 
 /// Each packet of what has no flow is asked, and nothing ends.
 #[test]
-fn an_untracked_packet_is_asked_as_well() {
+fn an_untracked_packet_is_audited() {
     in_both_flavours(|flavour| {
         let raw = match flavour {
             Flavour::Nft => "iptables-nft",
@@ -214,7 +214,7 @@ fn an_untracked_packet_is_asked_as_well() {
 
 /// A set that is not there, and more lists than a packet may go through: nothing is asked, and what is in force is as it was.
 #[test]
-fn what_cannot_be_asked_neither_closes_nor_opens() {
+fn audit_rules_that_cannot_be_rendered_change_no_verdict() {
     in_both_flavours(|flavour| {
         let mut many: Vec<TierRules> = vec![tried().remove(0); 12];
         for list in &mut many {

@@ -25,31 +25,7 @@ use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
-use engine_world::{cluster, in_sync};
-
-const CLUSTER: &str = "
-apiVersion: v1
-kind: Pod
-metadata: {name: a, namespace: default, labels: {app: a}}
-spec: {nodeName: n}
-status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: b, namespace: default, labels: {app: b}}
-spec: {nodeName: n}
-status: {podIP: 10.0.0.2, podIPs: [{ip: 10.0.0.2}]}
----
-apiVersion: policy.networking.k8s.io/v1alpha2
-kind: ClusterNetworkPolicy
-metadata: {name: names}
-spec:
-  tier: Admin
-  priority: 5
-  subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: a}}}}
-  egress:
-  - {name: x, action: Accept, to: [{domainNames: [\"*.example.test\"]}]}
-";
+use engine_world::{CLUSTER, cluster, in_sync};
 
 /// Other rules for the pod b.
 const CHANGE: &str = "
@@ -361,7 +337,7 @@ fn words(message: &ToDnsd) -> String {
 }
 
 #[test]
-fn an_answer_is_realized_while_the_rules_of_another_pod_are_written() {
+fn an_answer_is_realized_during_a_write_of_another_pods_rules() {
     let mut life = Life::begin(None);
     life.say(cluster(CHANGE));
     life.has_begun();
@@ -395,7 +371,7 @@ spec:
 }
 
 #[test]
-fn members_go_while_somebody_still_looks_what_the_last_ones_left_open() {
+fn members_are_removed_during_the_connection_search_for_earlier_ones() {
     let mut life = Life::begin(None);
     life.say(peers(["peer", "peer"]));
     life.let_write();
@@ -420,7 +396,7 @@ fn members_go_while_somebody_still_looks_what_the_last_ones_left_open() {
 }
 
 #[test]
-fn who_stops_ends_what_members_that_went_left_open() {
+fn a_stop_ends_connections_that_removed_members_had_opened() {
     let life = Life::begin(None);
     life.say(peers(["peer", "peer"]));
     life.let_write();
@@ -440,7 +416,7 @@ fn who_stops_ends_what_members_that_went_left_open() {
 }
 
 #[test]
-fn what_the_kernel_refuses_meanwhile_is_said_to_have_failed() {
+fn a_refused_concurrent_set_update_is_reported_as_failed() {
     let mut life = Life::begin(Some(BackendError::new("cannot add", "there is no memory")));
     life.say(cluster(CHANGE));
     life.has_begun();
@@ -451,7 +427,7 @@ fn what_the_kernel_refuses_meanwhile_is_said_to_have_failed() {
 }
 
 #[test]
-fn changes_that_come_meanwhile_are_one_and_interests_are_told_with_their_rules() {
+fn changes_during_a_write_become_one_batch_and_interest_is_sent_with_its_rules() {
     let mut life = Life::begin(None);
     life.say(cluster(CHANGE));
     life.has_begun();
@@ -472,7 +448,7 @@ fn changes_that_come_meanwhile_are_one_and_interests_are_told_with_their_rules()
 }
 
 #[test]
-fn who_asks_how_things_stand_hears_of_what_came_before() {
+fn a_status_request_sees_every_earlier_batch() {
     let life = Life::begin(None);
     life.say(cluster(CHANGE));
     life.has_begun();
@@ -493,7 +469,7 @@ fn who_asks_how_things_stand_hears_of_what_came_before() {
 }
 
 #[test]
-fn who_stops_lets_the_change_end_that_has_begun() {
+fn a_stop_waits_for_the_batch_in_flight() {
     let life = Life::begin(None);
     life.say(cluster(CHANGE));
     life.has_begun();

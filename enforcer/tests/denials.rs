@@ -80,7 +80,7 @@ fn in_both_flavours(test: fn(Flavour)) {
 }
 
 #[test]
-fn a_reason_has_one_chain_for_all_pods_that_goes_with_the_last_of_them() {
+fn a_denial_chain_is_shared_by_all_pods_and_removed_with_the_last() {
     in_both_flavours(|flavour| {
         let (mut backend, denials) = life(flavour);
         let other = pod(

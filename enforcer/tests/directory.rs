@@ -93,7 +93,7 @@ fn make_folder(root: &Path) {
 }
 
 #[tokio::test]
-async fn files_come_change_and_go() {
+async fn files_are_added_changed_and_removed() {
     let mut watched = Watched::new("come", |root| {
         make_folder(root);
         std::fs::create_dir(root.join("m/below")).unwrap();
@@ -365,7 +365,7 @@ fn where_the_kernel_gives_no_news_the_folder_is_looked_at() {
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "--test-threads", "1"])
             .args([
-                "files_come_change_and_go",
+                "files_are_added_changed_and_removed",
                 "a_folder_that_is_swapped_by_a_link_is_read_again_as_a_whole",
             ])
             .output()

@@ -307,7 +307,7 @@ fn a_socket_from_before_the_rules_is_judged_when_it_connects_or_sends_to() {
 }
 
 #[test]
-fn a_socket_that_is_passed_on_is_judged_as_the_pod_that_made_it() {
+fn a_passed_socket_is_judged_as_the_pod_that_created_it() {
     let Some(world) = World::new("passed") else { return };
     let (mut closed, mut open) = (world.pod("a"), world.pod("b"));
     let mut backend = world.backend();
@@ -457,7 +457,7 @@ fn rules_that_cannot_be_held_refuse_everything_and_a_missing_cgroup_is_looked_fo
 }
 
 #[test]
-fn what_another_release_left_judges_until_this_one_does() {
+fn programs_of_another_release_judge_until_they_are_replaced() {
     let Some(world) = World::new("release") else {
         return;
     };

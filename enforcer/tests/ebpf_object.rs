@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::Command;
 
 #[test]
-fn the_object_is_that_of_its_source() {
+fn the_committed_object_is_built_from_its_source() {
     if Command::new("clang-14").arg("--version").output().is_err() {
         assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "clang-14 is missing");
         // Past the harness, which would swallow it.

@@ -105,7 +105,7 @@ fn only_the_chain_that_changed_is_written_and_a_restart_finds_the_same() {
 }
 
 #[test]
-fn a_pod_that_is_asked_again_has_its_generation_written_and_not_its_rules() {
+fn a_reevaluated_pod_gets_a_new_generation_and_no_new_rules() {
     in_both_flavours(|flavour| {
         let mut backend = begun(flavour, &sets().rules(to("p", "10.0.0.1", "some")));
         let (before, held) = (backend.written(), filter(flavour));
@@ -156,7 +156,7 @@ fn common(flavour: Flavour) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn what_pods_deny_alike_is_written_once_and_stays_for_the_last_of_them() {
+fn equal_denials_of_pods_are_written_once_and_removed_with_the_last() {
     const SETS: [&str; 2] = ["some", "others"];
     in_both_flavours(|flavour| {
         let turned = ["others", "some"];
@@ -201,7 +201,7 @@ fn what_pods_deny_alike_is_written_once_and_stays_for_the_last_of_them() {
 }
 
 #[test]
-fn a_pod_that_closes_for_want_of_a_set_opens_when_the_set_is_there() {
+fn a_pod_closed_for_a_missing_set_opens_when_the_set_exists() {
     in_both_flavours(|flavour| {
         // Somebody's set of another type is in the way of one family, and a rule of theirs holds it there.
         let name = format!("{}-egret-4", set("some").digest());
@@ -234,7 +234,7 @@ fn a_pod_that_closes_for_want_of_a_set_opens_when_the_set_is_there() {
 }
 
 #[test]
-fn what_a_chain_counted_is_kept_when_it_is_made_anew_and_that_of_others_goes_on() {
+fn counts_survive_a_rewrite_of_their_chain_and_those_of_other_chains_continue() {
     in_both_flavours(|flavour| {
         let first = sets()
             .rules(to("p1", "10.0.0.1", "some"))

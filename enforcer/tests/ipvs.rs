@@ -37,7 +37,7 @@ const SERVICE: &str = "10.96.0.1";
 const BORROWED: &str = "10.96.0.2";
 
 #[test]
-fn what_ipvs_leads_on_is_judged_by_both_ends_where_it_comes_out() {
+fn ipvs_traffic_is_judged_by_both_pods_at_output() {
     for flavour in Flavour::BOTH {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
@@ -65,7 +65,7 @@ fn what_ipvs_leads_on_is_judged_by_both_ends_where_it_comes_out() {
 }
 
 #[test]
-fn nobody_is_led_on_in_anothers_name_and_the_node_itself_goes_everywhere() {
+fn ipvs_forwards_no_spoofed_source_and_the_node_reaches_every_pod() {
     for flavour in Flavour::BOTH {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);

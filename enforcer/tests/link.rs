@@ -20,19 +20,19 @@ use tokio::sync::mpsc;
 const DNSD: DnsdInstance = DnsdInstance::from_random(7);
 
 /// Where the socket is; its folder goes with it, however the test ends.
-struct Place {
+struct SocketPath {
     folder: PathBuf,
     socket: PathBuf,
 }
 
-fn path(name: &str) -> Place {
+fn path(name: &str) -> SocketPath {
     let folder = std::env::temp_dir().join(format!("egret-link-{name}-{}", std::process::id()));
     drop(std::fs::remove_dir_all(&folder));
     let socket = folder.join("run/link.sock");
-    Place { folder, socket }
+    SocketPath { folder, socket }
 }
 
-impl Deref for Place {
+impl Deref for SocketPath {
     type Target = Path;
 
     fn deref(&self) -> &Path {
@@ -40,13 +40,13 @@ impl Deref for Place {
     }
 }
 
-impl AsRef<Path> for Place {
+impl AsRef<Path> for SocketPath {
     fn as_ref(&self) -> &Path {
         self
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketPath {
     fn drop(&mut self) {
         // Where nothing was made, there is nothing to remove.
         drop(std::fs::remove_dir_all(&self.folder));
@@ -93,7 +93,7 @@ async fn hear(stream: &mut UnixStream, decoder: &mut FrameDecoder) -> ToDnsd {
 }
 
 #[tokio::test]
-async fn frames_go_both_ways_and_the_end_is_told() {
+async fn frames_pass_in_both_directions_and_the_disconnect_is_reported() {
     let path = path("frames");
     let mut inputs = serve(&path);
     let mut stream = UnixStream::connect(&path).await.unwrap();
@@ -126,7 +126,7 @@ async fn frames_go_both_ways_and_the_end_is_told() {
 }
 
 #[tokio::test]
-async fn what_a_dnsd_does_not_read_waits_in_order_and_what_comes_then_does_not_overtake_it() {
+async fn frames_that_a_dnsd_does_not_read_are_queued_in_order() {
     let path = path("full");
     let mut inputs = serve(&path);
     let mut stream = UnixStream::connect(&path).await.unwrap();
@@ -159,7 +159,7 @@ async fn what_a_dnsd_does_not_read_waits_in_order_and_what_comes_then_does_not_o
 
 /// As of one that is stopped: it is told something when it is gone, and most of what it said is still to be read.
 #[tokio::test]
-async fn what_a_dnsd_said_before_it_went_is_heard_to_the_end() {
+async fn what_a_dnsd_sent_before_it_disconnected_is_received_completely() {
     const SAID: usize = 2_000;
     let path = path("gone");
     let mut inputs = serve(&path);
@@ -201,7 +201,7 @@ async fn what_was_said_by_one_that_is_gone_already_is_heard() {
 }
 
 #[tokio::test]
-async fn nobody_is_woken_because_a_dnsd_has_read() {
+async fn reading_dnsds_wake_no_task() {
     const ROUNDS: u64 = 200;
     let path = path("wakes");
     let mut inputs = serve(&path);
@@ -236,7 +236,7 @@ async fn nobody_is_woken_because_a_dnsd_has_read() {
 }
 
 #[tokio::test]
-async fn whoever_speaks_nonsense_or_for_another_is_disconnected_alone() {
+async fn a_peer_with_malformed_frames_or_another_instance_is_disconnected_alone() {
     let path = path("nonsense");
     let mut inputs = serve(&path);
     let mut good = UnixStream::connect(&path).await.unwrap();

@@ -73,7 +73,7 @@ fn name_of(set_name: &str) -> String {
 }
 
 #[test]
-fn a_look_finds_that_others_were_there_and_a_comparison_says_what_is_missing() {
+fn a_drift_poll_detects_changes_by_others_and_a_resync_names_what_is_missing() {
     for (flavour, _, _) in BOTH_FLAVOURS {
         in_fresh_namespace(move || {
             let mut backend = alive(flavour, JumpPosition::Insert, false);
@@ -146,7 +146,7 @@ fn a_look_finds_that_others_were_there_and_a_comparison_says_what_is_missing() {
 }
 
 #[test]
-fn a_head_that_others_take_again_and_again_is_left_to_them_and_said() {
+fn a_chain_head_that_others_keep_taking_is_left_to_them_and_reported() {
     for (flavour, program, _) in BOTH_FLAVOURS {
         in_fresh_namespace(move || {
             let mut backend = alive(flavour, JumpPosition::Insert, false);
@@ -179,7 +179,7 @@ fn a_head_that_others_take_again_and_again_is_left_to_them_and_said() {
 }
 
 #[test]
-fn a_jump_that_is_to_be_behind_others_is_and_what_they_accept_is_said() {
+fn an_appended_jump_stays_behind_foreign_rules_and_those_that_accept_are_reported() {
     for (flavour, program, _) in BOTH_FLAVOURS {
         in_fresh_namespace(move || {
             run(program, &["-A", "FORWARD", "-i", "br0", "-j", "ACCEPT"]);
@@ -275,7 +275,7 @@ fn backend_of(flavour: Flavour) -> Netfilter {
 }
 
 #[test]
-fn an_earlier_life_in_the_other_flavour_is_taken_over_with_its_generations() {
+fn state_in_the_other_flavour_is_adopted_with_its_generations() {
     for (here, there) in [
         (BOTH_FLAVOURS[0], BOTH_FLAVOURS[1]),
         (BOTH_FLAVOURS[1], BOTH_FLAVOURS[0]),
@@ -337,7 +337,7 @@ fn rules_of_others_that_write_our_marks_are_named_with_masks_that_are_free() {
 }
 
 #[test]
-fn while_the_lock_is_held_rules_wait_and_say_so_and_sets_do_not() {
+fn while_the_xtables_lock_is_held_rules_are_pending_and_sets_are_updated() {
     in_fresh_namespace(|| {
         let mut backend = alive(Flavour::Legacy, JumpPosition::Insert, false);
         let before = filter(Flavour::Legacy);
@@ -423,7 +423,7 @@ fn foreign(program: &str) -> String {
 }
 
 #[test]
-fn what_others_have_keeps_its_bytes_order_and_counters_through_our_whole_life() {
+fn foreign_rules_keep_octets_order_and_counters_from_start_to_cleanup() {
     for (flavour, program, program6) in BOTH_FLAVOURS {
         in_fresh_namespace(move || {
             std::fs::write("/run/foreign", FOREIGN).unwrap();
@@ -506,7 +506,7 @@ fn a_kernel_without_ipv6_is_no_fault_and_one_with_it_disabled_is_written_all_the
 
 /// 110 pods with 20 rules and 90 told addresses each. Who looks reads neither members nor rules; who compares reads all.
 #[test]
-fn many_looks_cost_less_than_a_comparison() {
+fn many_drift_polls_cost_less_than_a_resync() {
     const LOOKS: u64 = 8;
     for (flavour, _, _) in BOTH_FLAVOURS {
         in_fresh_namespace(move || {

@@ -94,7 +94,7 @@ fn life(flavour: Flavour, change: &Change) -> (egret_enforcer::backend::netfilte
 }
 
 #[test]
-fn what_was_applied_is_in_the_kernel_and_a_restart_finds_nothing_to_do() {
+fn the_kernel_holds_what_was_applied_and_a_restart_changes_nothing() {
     in_both_flavours(|flavour| {
         let (_, standing) = life(flavour, &first());
         assert_eq!(standing.repaired, BTreeMap::new());
@@ -121,7 +121,7 @@ fn what_was_applied_is_in_the_kernel_and_a_restart_finds_nothing_to_do() {
 
 /// A chain to which somebody else's rule jumps cannot be removed: the kernel refuses the whole change that would.
 #[test]
-fn a_foreign_rule_that_leads_to_a_pod_that_went_keeps_no_other_from_its_rules() {
+fn a_foreign_rule_to_a_chain_of_a_removed_pod_blocks_no_other_pod() {
     in_both_flavours(|flavour| {
         let iptables = format!("iptables-{}", flavour.name());
         let (mut backend, _) = life(flavour, &first());
@@ -142,7 +142,7 @@ fn a_foreign_rule_that_leads_to_a_pod_that_went_keeps_no_other_from_its_rules() 
 }
 
 #[test]
-fn what_somebody_changed_is_repaired_and_counted_and_what_is_theirs_stays() {
+fn foreign_changes_of_our_rules_are_repaired_and_counted_and_foreign_rules_stay() {
     in_both_flavours(|flavour| {
         let iptables = format!("iptables-{}", flavour.name());
         let (mut backend, _) = life(flavour, &first());
@@ -270,7 +270,7 @@ fn pods_of_one_batch_have_marks_of_their_own() {
 }
 
 #[test]
-fn only_the_pods_that_are_asked_again_get_a_generation() {
+fn only_reevaluated_pods_get_a_new_generation() {
     in_both_flavours(|flavour| {
         let (mut backend, _) = life(flavour, &first());
         let generations = |of: &str| -> Vec<String> {
@@ -432,7 +432,7 @@ fn counts_survive_rewritten_chains_and_a_restart() {
 }
 
 #[test]
-fn what_rules_counted_that_go_is_known_without_a_listing_unless_others_changed_them() {
+fn counts_of_removed_rules_need_no_listing_unless_others_changed_them() {
     in_both_flavours(|flavour| {
         let of = |peers| isolated("a", &["127.0.0.1", "::1"], peers);
         let set = |change: Change, name| change.set(name, SetKind::Addresses, &[]);
@@ -456,7 +456,7 @@ fn what_rules_counted_that_go_is_known_without_a_listing_unless_others_changed_t
 }
 
 #[test]
-fn what_an_expired_record_opened_goes_on_when_rules_are_asked_again_until_its_rule_goes() {
+fn a_connection_of_an_expired_record_survives_reevaluation_until_its_rule_is_removed() {
     in_both_flavours(|flavour| {
         let begin = Change::new()
             .set("peers", SetKind::Addresses, &[])

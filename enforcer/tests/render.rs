@@ -174,7 +174,7 @@ fn assert_golden(name: &str, text: &str) {
 }
 
 #[test]
-fn what_many_rules_ask_of_ports_is_asked_once() {
+fn ports_of_many_rules_are_matched_once() {
     use Action::Allow;
     let web = range(Transport::Tcp, 443, 443);
     let rules = vec![
@@ -194,7 +194,7 @@ fn what_many_rules_ask_of_ports_is_asked_once() {
 
 /// As of `external`, with a port, in several policies.
 #[test]
-fn ports_that_denials_in_a_row_ask_for_are_asked_once_for_all_pods() {
+fn ports_of_consecutive_deny_rules_are_matched_once_for_all_pods() {
     use Action::{Allow, Deny};
     let [tls, ssh, web] = [6000, 22, 443].map(|port| range(Transport::Tcp, port, port));
     let outside = |port| {
@@ -270,7 +270,7 @@ fn a_pod_without_policies_is_allowed_and_counted() {
 
 /// Everything is in audit: tiers share a chain unless something passes on to the next, and nothing ends a packet.
 #[test]
-fn what_is_in_audit_is_asked_before_the_flow_is_marked() {
+fn audit_rules_come_before_the_connection_is_marked() {
     let audited = everything();
     let mut rules = pod("web", &["10.0.0.1", "fd00::1"], Vec::new(), Vec::new());
     rules.audit.egress = audited.egress;
@@ -282,7 +282,7 @@ fn what_is_in_audit_is_asked_before_the_flow_is_marked() {
 }
 
 #[test]
-fn on_a_shared_interface_the_address_is_asked_as_well() {
+fn on_a_shared_interface_the_address_is_matched_too() {
     let rules = pod("plain", &["10.0.0.2", "fd00::2"], Vec::new(), Vec::new());
     assert_golden(
         "bridge-6.rules",
@@ -297,7 +297,7 @@ fn on_a_shared_interface_the_address_is_asked_as_well() {
 
 /// What goes to the pod is known by its address; and pods of one bridge find each other.
 #[test]
-fn behind_a_port_that_is_known_the_address_is_not_asked() {
+fn behind_a_known_bridge_port_the_address_is_not_matched() {
     let rules = pod("plain", &["10.0.0.2", "fd00::2"], Vec::new(), Vec::new());
     let attached = attached(&rules, |bridge| PodInterface::BridgePort {
         bridge,
@@ -337,7 +337,7 @@ fn behind_a_port_that_is_known_the_address_is_not_asked() {
 /// Behind the lines of the pods that are known: one whose chains are refused, an interface by which the node is reached
 /// though its name is as a pod's, and where pods are that nobody knows.
 #[test]
-fn what_is_no_known_pods_is_closed_behind_the_known_ones() {
+fn unknown_interfaces_are_closed_after_the_known_ones() {
     let rules = pod("plain", &["10.0.0.2", "fd00::2"], Vec::new(), Vec::new());
     let refused = pod("refused", &["10.0.0.3", "fd00::3"], Vec::new(), Vec::new());
     let closed = ClosedInterfaces {
@@ -363,7 +363,7 @@ fn what_is_no_known_pods_is_closed_behind_the_known_ones() {
 }
 
 #[test]
-fn rules_over_a_set_that_is_not_there_close() {
+fn rules_over_a_missing_set_deny() {
     let rules = everything();
     assert_golden(
         "closed-4.rules",
@@ -439,7 +439,7 @@ fn lists_of_one_tier_have_chains_of_their_own_and_exceptions_are_left_out() {
 }
 
 #[test]
-fn a_pod_that_a_service_leads_back_is_known_by_both_addresses_and_where_it_comes_in() {
+fn hairpin_traffic_is_matched_by_both_addresses_and_the_input_interface() {
     let itself = || rule(Action::Allow, PeerMatch::Itself, PortMatch::Any);
     let isolating = || TierRules {
         tier: Tier::NetworkPolicy,
@@ -553,7 +553,7 @@ fn text_for_clients_outside(family: Family, by_ipvs: bool) -> String {
 
 /// Behind the pods' egress, for what was rewritten and no pod has opened.
 #[test]
-fn the_node_asks_about_clients_outside() {
+fn external_clients_are_judged_at_the_node() {
     for (family, name) in [(Family::V4, "exposed-4.rules"), (Family::V6, "exposed-6.rules")] {
         assert_golden(name, &text_for_clients_outside(family, false));
     }
@@ -561,14 +561,14 @@ fn the_node_asks_about_clients_outside() {
 
 /// No kernel here has IPVS: what it does to packets is read from its source, and only the text is tested.
 #[test]
-fn what_ipvs_sends_is_asked_where_it_leaves() {
+fn ipvs_traffic_is_judged_at_output() {
     let text = text_for_clients_outside(Family::V4, true);
     assert_golden("exposed-ipvs-4.rules", &text);
     assert!(text.contains("-I OUTPUT "), "{text}");
 }
 
 #[test]
-fn a_jump_that_is_not_wanted_goes_before_its_chain() {
+fn an_undesired_jump_is_removed_before_its_chain() {
     let text = Restore::<Vec<String>> {
         remove: ["EGRET-OUTPUT".to_owned()].into(),
         jumps_removed: [(Hook::Output, 2)].into(),
@@ -585,7 +585,7 @@ fn a_jump_that_is_not_wanted_goes_before_its_chain() {
 /// A pod with something in every tier, one that only a NetworkPolicy isolates, one about which nothing says anything, and
 /// one on a bridge.
 #[test]
-fn what_ipvs_leads_on_is_judged_behind_it_as_well() {
+fn ipvs_traffic_is_judged_by_its_destination_pod() {
     let isolated = || tier(Tier::NetworkPolicy, Vec::new(), DefaultAction::Deny);
     let alone = pod(
         "alone",

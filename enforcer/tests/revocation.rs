@@ -33,7 +33,7 @@ const POD_6: &str = "fd00::1";
 const LONG: std::time::Duration = std::time::Duration::from_secs(600);
 
 #[test]
-fn what_a_pod_opened_ends_with_it_and_the_next_one_at_its_address_does_not_get_it_back() {
+fn connections_end_with_their_pod_and_the_next_pod_at_the_address_does_not_inherit_them() {
     in_fresh_namespace(|| {
         let unrestricted = |name: &str| Change::new().rules(pod(name, &[POD], Vec::new(), Vec::new()));
         let mut backend = begin(&unrestricted("a"));
@@ -60,7 +60,7 @@ fn what_a_pod_opened_ends_with_it_and_the_next_one_at_its_address_does_not_get_i
 }
 
 #[test]
-fn who_comes_while_the_backend_is_away_or_under_the_same_name_gets_nothing() {
+fn a_pod_that_replaces_another_during_a_restart_inherits_no_connection() {
     in_fresh_namespace(|| {
         let unrestricted = |name: &str, address: &str, uid: &str| {
             let mut rules = pod(name, &[address], Vec::new(), Vec::new());
@@ -97,7 +97,7 @@ fn who_comes_while_the_backend_is_away_or_under_the_same_name_gets_nothing() {
 }
 
 #[test]
-fn what_was_open_before_there_were_rules_is_judged_by_them() {
+fn connections_from_before_the_first_rules_are_judged() {
     in_fresh_namespace(|| {
         let mut backend = begin(&Change::new());
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
@@ -145,7 +145,7 @@ fn what_is_allowed_stays_and_what_is_allowed_again_is_judged_again() {
 }
 
 #[test]
-fn in_one_pass_what_a_record_opened_goes_on_and_what_is_forbidden_ends() {
+fn one_pass_keeps_connections_of_records_and_ends_forbidden_ones() {
     in_fresh_namespace(|| {
         let to = |name: &str| rule(Action::Allow, PeerMatch::In(set(name)), PortMatch::Any);
         let isolated = |rules| vec![tier(Tier::NetworkPolicy, rules, DefaultAction::Deny)];
@@ -184,7 +184,7 @@ fn in_one_pass_what_a_record_opened_goes_on_and_what_is_forbidden_ends() {
 }
 
 #[test]
-fn members_that_go_concern_what_is_open_to_them_and_no_rule_is_written() {
+fn removed_members_end_their_connections_and_no_rule_is_written() {
     in_fresh_namespace(|| {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
@@ -201,7 +201,7 @@ type OpenFlow<'a> = (&'a str, &'a [&'a str], &'a str, (&'a str, &'a str), State)
 
 /// A pod that reaches what is in the list has something open with this source and destination when a member goes.
 #[test]
-fn a_flow_is_judged_again_wherever_in_it_the_member_is() {
+fn a_flow_is_reevaluated_whichever_end_the_removed_member_is() {
     let rows: [OpenFlow<'static>; 8] = [
         ("who answers", &[ONE, OTHER], OTHER, (POD, OTHER), State::Revoked),
         ("somebody else", &[ONE, OTHER], ONE, (POD, OTHER), State::Allowed),
@@ -276,7 +276,7 @@ fn a_flow_is_judged_again_wherever_in_it_the_member_is() {
 }
 
 #[test]
-fn who_is_reached_ends_what_a_member_that_goes_had_opened() {
+fn a_removed_member_loses_connections_that_it_opened_to_the_pod() {
     in_fresh_namespace(|| {
         let clients = rule(Action::Allow, PeerMatch::In(set("peers")), PortMatch::Any);
         let isolated = vec![tier(Tier::NetworkPolicy, vec![clients], DefaultAction::Deny)];
@@ -324,7 +324,7 @@ fn what_a_name_opened_outlasts_its_address_in_another_set() {
 
 /// Such a program has packets that met the list as it was, and nobody knows for how long.
 #[test]
-fn beside_a_program_that_holds_packets_all_is_judged_again() {
+fn with_an_nfqueue_program_every_connection_is_reevaluated() {
     in_fresh_namespace(|| {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let open = [datagram(POD, ONE), datagram(POD, OTHER)];
@@ -340,7 +340,7 @@ fn beside_a_program_that_holds_packets_all_is_judged_again() {
 }
 
 #[test]
-fn a_life_that_ended_before_it_looked_leaves_it_to_the_next_one() {
+fn a_restart_repeats_an_unfinished_connection_search() {
     in_fresh_namespace(|| {
         let mut first = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
@@ -357,7 +357,7 @@ fn a_life_that_ended_before_it_looked_leaves_it_to_the_next_one() {
 }
 
 #[test]
-fn members_that_go_while_somebody_looks_are_asked_for_next_and_the_kernel_knows_until_then() {
+fn members_removed_during_a_connection_search_are_searched_next_and_marked_in_the_kernel() {
     in_fresh_namespace(|| {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
@@ -379,7 +379,7 @@ fn members_that_go_while_somebody_looks_are_asked_for_next_and_the_kernel_knows_
 }
 
 #[test]
-fn a_member_that_is_back_before_somebody_has_looked_keeps_what_is_open() {
+fn a_member_that_returns_before_the_connection_search_keeps_its_connections() {
     in_fresh_namespace(|| {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let open = [datagram(POD, ONE), datagram(POD, OTHER)];
@@ -398,7 +398,7 @@ fn a_member_that_is_back_before_somebody_has_looked_keeps_what_is_open() {
 }
 
 #[test]
-fn what_is_opened_while_somebody_looks_is_judged_by_the_sets_of_then() {
+fn connections_opened_during_a_connection_search_are_judged_by_the_current_sets() {
     in_fresh_namespace(|| {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         apply(&mut backend, &without(OTHER));
@@ -421,7 +421,7 @@ fn what_is_opened_while_somebody_looks_is_judged_by_the_sets_of_then() {
 }
 
 #[test]
-fn rules_that_are_written_while_somebody_looks_have_what_is_forbidden_end_all_the_same() {
+fn rules_written_during_a_connection_search_still_end_forbidden_connections() {
     in_fresh_namespace(|| {
         let mut backend = begin(&reaching(&[ONE, OTHER]));
         let _open = [datagram(POD, ONE), datagram(POD, OTHER)];
@@ -440,7 +440,7 @@ fn rules_that_are_written_while_somebody_looks_have_what_is_forbidden_end_all_th
 /// Another pod has connections through the same rule, and with the member that goes. Whoever asks it too takes its mark or writes
 /// its rules.
 #[test]
-fn the_flows_of_a_pod_that_was_not_asked_about_keep_their_marks() {
+fn flows_of_other_pods_keep_their_marks() {
     for flavour in Flavour::BOTH {
         in_fresh_namespace(move || another_keeps_its_marks(flavour));
     }
@@ -488,7 +488,7 @@ fn another_keeps_its_marks(flavour: Flavour) {
 
 /// There are 127 generations with eight bits, and half of them are taken off flows at once.
 #[test]
-fn a_generation_that_is_used_again_is_borne_by_no_flow_of_before_and_by_none_of_another_pod() {
+fn a_reused_generation_is_on_no_older_flow_and_on_none_of_another_pod() {
     const EGRESS: u32 = 0x00ff_0000;
     in_fresh_namespace(|| {
         let masks = [format!("{EGRESS:#x}"), "0xfe000100".to_owned()];
@@ -562,7 +562,7 @@ fn two_rules_allow(flavour: Flavour) {
     let sets = run("ipset", &["list", "-name"]);
     assert!(
         !sets.contains(names::set(set("peers"), Family::V4).as_str()),
-        "they are joint: {sets}"
+        "they are merged: {sets}"
     );
     let open = [datagram(POD, ONE), datagram(POD, OTHER)];
     let held = mark(POD, ONE);

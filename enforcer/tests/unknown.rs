@@ -132,7 +132,7 @@ fn decided(backend: &dyn Backend, action: Action) -> u64 {
 
 /// A source that is no known pod's, whoever sends it.
 #[test]
-fn on_a_bridge_of_pods_what_is_no_known_pods_is_closed() {
+fn on_a_pod_bridge_unknown_ports_are_closed() {
     in_both_flavours(|flavour| {
         lay_bridge();
         let mut backend = closing(
@@ -171,7 +171,7 @@ fn on_a_bridge_of_pods_what_is_no_known_pods_is_closed() {
 
 /// Who is behind another port is on no list of this node's pods.
 #[test]
-fn a_bridge_that_leads_elsewhere_as_well_is_closed_to_nobody() {
+fn a_bridge_with_other_ports_stays_open() {
     in_fresh_namespace(|| {
         lay_bridge();
         let mut backend = closing(Flavour::Nft, Node::open().unwrap(), Stance::Deny, &[]);
@@ -192,7 +192,7 @@ fn a_bridge_that_leads_elsewhere_as_well_is_closed_to_nobody() {
 }
 
 #[test]
-fn pods_that_nobody_knows_are_closed_as_long_as_there_are_policies() {
+fn unknown_pods_are_closed_while_policies_exist() {
     in_both_flavours(|flavour| {
         let is_closed = || filter(flavour).contains("-A EGRET-FROM -i veth+ -g EGRET-UNKNOWN-E");
         let mut backend = closing(flavour, ByLastOctet, Stance::DenyOncePolicies, &["veth+"]);
@@ -211,7 +211,7 @@ fn pods_that_nobody_knows_are_closed_as_long_as_there_are_policies() {
 
 /// What an earlier life left is not touched, nor taken for rules of pods where it is only closed.
 #[test]
-fn before_the_first_batch_an_empty_kernel_is_closed() {
+fn before_the_first_batch_unknown_pods_are_closed_on_an_empty_kernel() {
     in_both_flavours(|flavour| {
         let life = |stance| closing(flavour, ByLastOctet, stance, &["veth+"]);
         assert!(!life(Stance::Allow).close_unknown_pods().unwrap());

@@ -1,7 +1,7 @@
-//! Somebody who is root in a network namespace, and what such a one can do without the kernel's consent: packets with
-//! any source address, quoted flows of others, tunnels, handshakes by hand, and a look at every frame that passes.
+//! An attacker with root in a network namespace: packets with any source address, ICMP errors about foreign
+//! connections, tunnels, TCP handshakes by hand, and a view of every frame.
 //!
-//! Packets leave by AF_PACKET, so no rule, route or socket of the namespace has a say. The node and the daemons see
+//! Packets leave by AF_PACKET, so no rule, route or socket of the namespace applies. The node and the daemons see
 //! what they would see of a pod with CAP_NET_RAW.
 
 #![allow(
@@ -26,14 +26,14 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 pub use packet::{Packet, Segment};
 pub use sniffer::{Seen, Sniffer};
 
-use crate::{Attachment, World, WorldError, cables::BRIDGE, command, netns::Netns};
+use crate::{Attachment, World, WorldError, attachment::BRIDGE, command, netns::Netns};
 
 /// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// One that nobody has.
+    /// An address that no interface has.
     pub const ANY: Self = Self([0x02, 0, 0, 0, 0, 0x01]);
 
     /// Where neighbour discovery sends what is for this address: RFC 2464 section 7.
@@ -67,7 +67,7 @@ pub struct Adversary {
 }
 
 impl World {
-    /// Somebody in the pod, at its first interface.
+    /// An attacker in the pod, at its first interface.
     ///
     /// # Panics
     /// When no pod has this name.
@@ -82,21 +82,21 @@ impl World {
         Adversary::at(pod.netns(), "eth0", gateway)
     }
 
-    /// Somebody in the pod at its second interface, a veth.
+    /// An attacker in the pod at its second interface, a veth.
     ///
     /// # Panics
     /// When no pod has this name.
     #[track_caller]
     pub fn adversary_at_second(&self, pod: &str) -> Result<Adversary, WorldError> {
         let pod = self.pod(pod);
-        let gateway = mac_of(self.node().netns(), &crate::cables::second_veth(pod.number()))?;
+        let gateway = mac_of(self.node().netns(), &crate::attachment::second_veth(pod.number()))?;
         Adversary::at(pod.netns(), "net1", gateway)
     }
 
     /// A router or host outside, beside the node: it may have any address there.
     pub fn router_outside(&self) -> Result<Adversary, WorldError> {
         let gateway = mac_of(self.node().netns(), "uplink")?;
-        Adversary::at(self.internet().netns(), "eth0", gateway)
+        Adversary::at(self.upstream_network().netns(), "eth0", gateway)
     }
 
     /// The hardware address of an interface of the node.
@@ -104,7 +104,7 @@ impl World {
         mac_of(self.node().netns(), interface)
     }
 
-    /// Sees what comes to an interface of the node.
+    /// Captures frames that arrive at an interface of the node.
     pub fn sniff_on_node(&self, interface: &str) -> Result<Sniffer, WorldError> {
         sniff(self.node().netns(), interface, true)
     }
@@ -165,17 +165,17 @@ impl Adversary {
         self.socket.send(frame).map(drop)
     }
 
-    /// Sees what comes in by the interface, from now on.
+    /// Captures incoming frames from now on.
     pub fn sniff(&self) -> Result<Sniffer, WorldError> {
         sniff(&self.netns, &self.interface, true)
     }
 
-    /// Sees what comes and goes by the interface, from now on.
+    /// Captures incoming and outgoing frames from now on.
     pub fn sniff_both_ways(&self) -> Result<Sniffer, WorldError> {
         sniff(&self.netns, &self.interface, false)
     }
 
-    /// Keeps TCP segments to this port from the namespace's own kernel, which would reset what it does not know.
+    /// Drops TCP segments to this port before the namespace's own TCP, which would reset unknown connections.
     pub fn keep_from_kernel(&self, port: u16) -> Result<(), WorldError> {
         let port = port.to_string();
         for program in ["iptables", "ip6tables"] {
@@ -202,8 +202,8 @@ impl Adversary {
         command::ask(&self.netns, argv)
     }
 
-    /// Connects, says `payload` and waits for it to be echoed, with segments made by hand. `from` is an end whose port is
-    /// kept from the kernel. Whether the echo came.
+    /// Connects, sends `payload` and waits for its echo, with segments made by hand. The port of `from` is hidden from the
+    /// kernel. Returns whether the echo arrived.
     pub fn converse(
         &self,
         from: SocketAddr,

@@ -17,7 +17,7 @@ use nix::{
 use socket2::Socket;
 use tokio::{io::Interest, net::UdpSocket};
 
-use crate::internet::unmapped;
+use crate::upstream_network::unmapped;
 
 #[derive(Debug)]
 pub(crate) struct WildcardUdp {

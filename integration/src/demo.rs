@@ -1,11 +1,11 @@
-//! The demo: a story for a person who has never seen Egret, told by the real daemons and stock programs. Each step
-//! says what it expects before it looks; the table at the end holds both.
+//! The demo: shows Egret to a newcomer with the real daemons and stock programs. Each step prints what it expects and
+//! then what it sees; the table at the end has both.
 
 mod story;
 mod names;
-mod moments;
+mod lifecycle;
 mod changes;
-mod stage;
+mod deployment;
 mod keep;
 mod screen;
 mod stop;
@@ -14,11 +14,11 @@ use std::time::Instant;
 
 use comfy_table::{ContentArrangement, Table, presets::ASCII_HORIZONTAL_ONLY};
 
-use crate::{LookupFailure, WorldError, traces_of};
+use crate::{LookupFailure, WorldError, leftovers_of};
 
 use self::{
+    deployment::Deployment,
     screen::{Mood, Screen, WIDTH},
-    stage::Stage,
     stop::Stop,
     story::{CLEANUP, STORY, Step},
 };
@@ -26,11 +26,11 @@ use self::{
 /// How the demo ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Every step showed what it should.
+    /// Every step showed the expected result.
     AsExpected,
-    /// At least one did not.
+    /// At least one step did not.
     Differs,
-    /// Somebody stopped it before its end.
+    /// It was stopped before its end.
     Interrupted,
 }
 
@@ -80,20 +80,20 @@ pub fn run(keep: bool) -> Result<Ending, DemoError> {
     let stop = Stop::listen()?;
     let screen = Screen::of_stdout();
     screen.plain("Egret on one node: DNS answers that open exactly the doors that policies name.");
-    let mut stage = Stage::build(screen)?;
-    let mut rows = play(&mut stage, &stop);
+    let mut deployment = Deployment::build(screen)?;
+    let mut rows = play(&mut deployment, &stop);
     let interrupted = rows.len() < STORY.len();
     if keep && !interrupted {
         show(screen, &rows, begun);
-        stage.show_how_to_play()?;
+        deployment.show_how_to_play()?;
         stop.wait();
     }
     if interrupted {
-        take_down(stage);
+        take_down(deployment);
         return Ok(Ending::Interrupted);
     }
-    rows.push(play_one(&mut stage, &CLEANUP, rows.len() + 1));
-    rows.push(take_down(stage));
+    rows.push(play_one(&mut deployment, &CLEANUP, rows.len() + 1));
+    rows.push(take_down(deployment));
     if !keep {
         show(screen, &rows, begun);
     }
@@ -105,22 +105,22 @@ pub fn run(keep: bool) -> Result<Ending, DemoError> {
 }
 
 /// One row for each step, fewer when it was stopped.
-fn play(stage: &mut Stage, stop: &Stop) -> Vec<Row> {
+fn play(deployment: &mut Deployment, stop: &Stop) -> Vec<Row> {
     let mut rows = Vec::new();
     for step in STORY {
         if stop.was_asked() {
             break;
         }
-        rows.push(play_one(stage, step, rows.len() + 1));
+        rows.push(play_one(deployment, step, rows.len() + 1));
     }
     rows
 }
 
-fn play_one(stage: &mut Stage, step: &'static Step, number: usize) -> Row {
-    let screen = stage.screen();
+fn play_one(deployment: &mut Deployment, step: &'static Step, number: usize) -> Row {
+    let screen = deployment.screen();
     screen.heading(&format!("{number:>2}  {}", step.title));
     step.about.iter().for_each(|line| screen.line(line));
-    let seen = (step.act)(stage).unwrap_or_else(|error| Seen::new(false, error.to_string()));
+    let seen = (step.act)(deployment).unwrap_or_else(|error| Seen::new(false, error.to_string()));
     conclude(
         screen,
         Row {
@@ -131,12 +131,12 @@ fn play_one(stage: &mut Stage, step: &'static Step, number: usize) -> Row {
     )
 }
 
-fn take_down(stage: Stage) -> Row {
-    let screen = stage.screen();
+fn take_down(deployment: Deployment) -> Row {
+    let screen = deployment.screen();
     screen.heading("    The end");
-    let name = stage.name();
-    drop(stage);
-    let left = traces_of(&name);
+    let name = deployment.name();
+    drop(deployment);
+    let left = leftovers_of(&name);
     let seen = if left.is_empty() {
         Seen::new(true, "nothing is left")
     } else {

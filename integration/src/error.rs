@@ -30,7 +30,7 @@ pub enum WorldError {
         status: String,
         stderr: String,
     },
-    /// A server of the internet or of a pod could not be bound.
+    /// A server of the upstream network or of a pod could not be bound.
     #[error("cannot serve on port {port}: {source}")]
     Serve { port: u16, source: io::Error },
     /// No cgroup2 hierarchy is mounted on this machine.

@@ -1,4 +1,4 @@
-//! What the node's kernel holds of the enforcer's: sets with their members, and which of them a pod's rules ask.
+//! The enforcer's state in the node's kernel: sets with their members, and which of them a pod's rules match.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{Family, Node, Pod, WorldError};
 
-/// How names of the enforcer's chains begin, and what is in those of its sets.
+/// The prefix of the enforcer's chains, and a part of the names of its sets.
 const CHAINS: &str = "EGRET-";
 const SETS: &str = "-egret-";
 
@@ -35,8 +35,7 @@ impl Node {
 }
 
 impl Holdings {
-    /// The addresses that the pod's egress rules find in sets whose members end by themselves: its records. With each,
-    /// the seconds that it has left.
+    /// The pod's records: addresses in sets with timeouts that its egress rules match, each with its remaining seconds.
     pub fn records_of(&self, pod: &Pod) -> BTreeMap<IpAddr, u64> {
         let sets = self
             .rules

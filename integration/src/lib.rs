@@ -1,5 +1,5 @@
 //! A small world in network namespaces, shared by the demo and the tests: one node with the daemons, pods behind
-//! routed veth pairs, and an internet with servers and an upstream DNS whose answers the test sets.
+//! routed veth pairs, and an upstream network with servers and an upstream DNS whose answers the test sets.
 //!
 //! The daemons run as the processes that users run; the kernel, `curl`, `getent`, `ipset` and `iptables-save` are
 //! the real ones. Everything carries the world's name (`eg-<pid>-<n>`), so that worlds run side by side, and is
@@ -24,18 +24,18 @@
 pub mod world;
 pub mod node;
 pub mod pod;
-pub mod cables;
+pub mod attachment;
 pub mod daemon;
 pub mod metrics;
 pub mod probe;
 pub mod message;
-pub mod faraway;
+pub mod remote_host;
 pub mod client;
 pub mod services;
 pub mod other_node;
 pub mod lookup;
 pub mod load;
-pub mod internet;
+pub mod upstream_network;
 pub mod upstream;
 pub mod manifests;
 pub mod kubernetes;
@@ -49,21 +49,20 @@ mod command;
 mod sockets;
 mod cgroup;
 mod datagram;
-mod traces;
+mod leftovers;
 mod error;
 
 pub use adversary::{Adversary, MacAddress, Packet, Seen, Segment, Sniffer};
-pub use cables::{Attachment, SecondInterface};
+pub use attachment::{Attachment, SecondInterface};
 pub use client::Client;
 pub use command::Output;
 pub use daemon::{Daemon, DaemonSpec};
 pub use error::WorldError;
-pub use faraway::Faraway;
 pub use holdings::Holdings;
-pub use internet::Service;
 pub use kubernetes::Kubernetes;
+pub use leftovers::of_world as leftovers_of;
 pub use load::{Load, LoadPlan, LoadReport};
-pub use lookup::{Heard, Lookup, LookupFailure, Reply, Transport};
+pub use lookup::{Lookup, LookupFailure, ReceivedReply, Reply, Transport};
 pub use message::Greeting;
 pub use metrics::Metrics;
 pub use node::{Family, Node};
@@ -71,10 +70,11 @@ pub use other_node::OtherNode;
 pub use peers::{Peer, PeerError};
 pub use pod::{Pod, PodSpec};
 pub use probe::{Connection, Outcome, UdpOutcome};
+pub use remote_host::RemoteHost;
 pub use services::{Forwarding, Front, ProxyMode, ServicePort};
 pub use sockets::uninterrupted;
-pub use traces::of_world as traces_of;
-pub use upstream::{Asked, Records, Spoof, Upstream};
+pub use upstream::{ReceivedQuery, Records, Spoof, Upstream};
+pub use upstream_network::Service;
 pub use world::{PodSeat, World};
 
 pub use hickory_proto::op::ResponseCode;

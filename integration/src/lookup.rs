@@ -41,9 +41,9 @@ pub struct Reply {
     pub took: Duration,
 }
 
-/// One of several messages that came to a socket, and from where.
+/// One of several messages that a socket received, and its sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct ReceivedReply {
     pub from: SocketAddr,
     pub reply: Reply,
 }
@@ -228,7 +228,7 @@ impl Pod {
         query: &[u8],
         count: usize,
         patience: Duration,
-    ) -> io::Result<Vec<Heard>> {
+    ) -> io::Result<Vec<ReceivedReply>> {
         let socket = UdpSocket::from(self.socket(server.ip(), Type::DGRAM)?);
         let asked = Instant::now();
         socket.send_to(query, server)?;
@@ -248,7 +248,7 @@ impl Pod {
                 bytes: bytes[..length].to_vec(),
                 took: asked.elapsed(),
             };
-            heard.push(Heard { from, reply });
+            heard.push(ReceivedReply { from, reply });
         }
         Ok(heard)
     }

@@ -47,7 +47,7 @@ impl Pod {
 }
 
 impl World {
-    /// Sends an SCTP INIT from the pod to an address of the internet, where it is answered. It takes no SCTP in the
+    /// Sends an SCTP INIT from the pod to an address of the upstream network, where it is answered. It takes no SCTP in the
     /// kernel: both ends are raw sockets.
     ///
     /// # Panics
@@ -62,7 +62,7 @@ impl World {
             .sockets()
             .of_protocol(to.ip(), Type::RAW, protocol)?;
         let server = self
-            .internet()
+            .upstream_network()
             .sockets()
             .of_protocol(to.ip(), Type::RAW, protocol)?;
         let bare = |address| SockAddr::from(SocketAddr::new(address, 0));

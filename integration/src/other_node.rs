@@ -1,4 +1,4 @@
-//! Another node of the cluster, behind the internet, with pods of its own: all in one namespace, for what the enforcer
+//! Another node of the cluster, behind the upstream network, with pods of its own: all in one namespace, for what the enforcer
 //! sees of them is their addresses.
 
 use std::{
@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    Client, Daemon, DaemonSpec, ProxyMode, Service, ServicePort, World, WorldError, internet::Servers,
-    netns::Netns, services::ProxyHost, sockets::SocketMaker, world::ENFORCER_ADMIN,
+    Client, Daemon, DaemonSpec, ProxyMode, Service, ServicePort, World, WorldError, netns::Netns,
+    services::ProxyHost, sockets::SocketMaker, upstream_network::Servers, world::ENFORCER_ADMIN,
 };
 
 /// What the manifests call it.
@@ -49,13 +49,13 @@ pub fn pod_addresses(number: u8) -> [IpAddr; 2] {
 }
 
 impl World {
-    /// Lays another node, reached by way of the internet.
+    /// Lays another node, reached by way of the upstream network.
     pub fn lay_other_node(&self) -> Result<OtherNode, WorldError> {
         let netns = Arc::new(Netns::create(self.name(), "node-2", SYSCTLS)?);
-        let internet = self.internet().netns();
-        internet.sysctl("ipv4/ip_forward", "1")?;
-        internet.sysctl("ipv6/conf/all/forwarding", "1")?;
-        internet.ip(&format!(
+        let upstream_network = self.upstream_network().netns();
+        upstream_network.sysctl("ipv4/ip_forward", "1")?;
+        upstream_network.sysctl("ipv6/conf/all/forwarding", "1")?;
+        upstream_network.ip(&format!(
             "link add node-2 type veth peer name uplink netns {}\n\
              link set node-2 up\n\
              address add 10.76.2.1/24 dev node-2\n\

@@ -1,4 +1,4 @@
-//! A pod: a namespace of its own, joined to the node as [`cables`](crate::cables) say, by default by a routed veth pair.
+//! A pod: a namespace of its own, joined to the node as [`attachment`](crate::attachment) says, by default by a routed veth pair.
 
 #![allow(
     unsafe_code,
@@ -29,8 +29,8 @@ use nix::{
 use socket2::Type;
 
 use crate::{
-    Attachment, Output, SecondInterface, Service, WorldError, cgroup::Cgroup, command, internet::Servers,
-    netns::Netns, node, sockets::SocketMaker,
+    Attachment, Output, SecondInterface, Service, WorldError, cgroup::Cgroup, command, netns::Netns, node,
+    sockets::SocketMaker, upstream_network::Servers,
 };
 
 const SYSCTLS: &[(&str, &str)] = &[

@@ -23,18 +23,18 @@ pub use records::{Records, Spoof};
 
 use crate::{
     WorldError,
-    internet::{Internet, Servers},
     lookup::Transport,
+    upstream_network::{Servers, UpstreamNetwork},
 };
 
-/// Where the upstream is usually asked. It answers on every address of the internet.
+/// Where the upstream is usually asked. It answers on every address of the upstream network.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
 pub const ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x53);
 pub const PORT: u16 = 53;
 
-/// One question, as it came.
+/// A query, as it was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ReceivedQuery {
     /// In the letter case of the query, with its final dot.
     pub name: String,
     pub record_type: RecordType,
@@ -63,13 +63,13 @@ pub(crate) struct Zone {
 #[derive(Debug, Default)]
 struct State {
     records: HashMap<String, Records>,
-    log: Vec<Asked>,
+    log: Vec<ReceivedQuery>,
 }
 
 impl Upstream {
-    pub(crate) fn start(internet: &Internet, servers: &Servers) -> Result<Self, WorldError> {
+    pub(crate) fn start(upstream_network: &UpstreamNetwork, servers: &Servers) -> Result<Self, WorldError> {
         let zone = Arc::new(Zone::default());
-        serve::start(&zone, internet, servers)?;
+        serve::start(&zone, upstream_network, servers)?;
         Ok(Self { zone })
     }
 
@@ -100,7 +100,7 @@ impl Upstream {
     }
 
     /// Everything that was asked, oldest first.
-    pub fn log(&self) -> Vec<Asked> {
+    pub fn log(&self) -> Vec<ReceivedQuery> {
         self.zone.lock().log.clone()
     }
 
@@ -141,7 +141,7 @@ impl Zone {
     }
 
     /// Notes the question and wakes who waits for it.
-    pub(crate) fn note(&self, asked: Asked) {
+    pub(crate) fn note(&self, asked: ReceivedQuery) {
         self.lock().log.push(asked);
         self.asked.notify_all();
     }

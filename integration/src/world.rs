@@ -1,4 +1,4 @@
-//! The whole: a node, its pods, an internet, the manifests and the daemons, under one name that nothing else has.
+//! The whole: a node, its pods, an upstream network, the manifests and the daemons, under one name that nothing else has.
 
 use std::{
     fs,
@@ -14,12 +14,12 @@ use socket2::Type;
 
 use crate::{
     Client, Daemon, DaemonSpec, Load, LoadPlan, Node, Pod, PodSpec, Service, Upstream, WorldError,
-    internet::{Internet, Servers},
+    leftovers::{self, Machine},
     manifests::Manifests,
     node,
     sockets::SocketMaker,
-    traces::{self, Machine},
     upstream,
+    upstream_network::{Servers, UpstreamNetwork},
 };
 
 /// Admin ports of the first daemon of each kind.
@@ -28,7 +28,7 @@ pub const ENFORCER_ADMIN: u16 = 9254;
 
 static WORLDS: AtomicU32 = AtomicU32::new(0);
 
-/// A node, its pods and an internet. Fields are dropped in this order: pods before the node whose cables they hold,
+/// A node, its pods and an upstream network. Fields are dropped in this order: pods before the node that has the other ends of their veth pairs,
 /// files last.
 #[derive(Debug)]
 pub struct World {
@@ -36,7 +36,7 @@ pub struct World {
     /// Pods that there ever were.
     made: u16,
     upstream: Upstream,
-    internet: Internet,
+    upstream_network: UpstreamNetwork,
     node: Node,
     manifests: Manifests,
     servers: Servers,
@@ -50,13 +50,13 @@ pub struct World {
 pub struct PodSeat(u16);
 
 impl World {
-    /// A node and an internet, and no pods yet.
+    /// A node and an upstream network, and no pods yet.
     pub fn new() -> Result<Self, WorldError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(WorldError::NotRoot);
         }
         let before = Machine::look();
-        traces::sweep_dead_worlds();
+        leftovers::sweep_dead_worlds();
         let name = format!(
             "eg-{}-{}",
             std::process::id(),
@@ -66,13 +66,13 @@ impl World {
         let manifests = Manifests::create(&files.0)?;
         let servers = Servers::start()?;
         let node = Node::create(&name)?;
-        let internet = Internet::create(&name, &node, servers.clone())?;
-        let upstream = Upstream::start(&internet, &servers)?;
+        let upstream_network = UpstreamNetwork::create(&name, &node, servers.clone())?;
+        let upstream = Upstream::start(&upstream_network, &servers)?;
         let world = Self {
             pods: Vec::new(),
             made: 0,
             upstream,
-            internet,
+            upstream_network,
             node,
             manifests,
             servers,
@@ -224,9 +224,9 @@ impl World {
         &self.files.0
     }
 
-    /// Serves another port on every address of the internet.
+    /// Serves another port on every address of the upstream network.
     pub fn serve(&self, port: u16, service: Service) -> Result<(), WorldError> {
-        self.internet.serve(port, service)
+        self.upstream_network.serve(port, service)
     }
 
     /// Serves a port on the node, as a program of its own network would.
@@ -242,7 +242,7 @@ impl World {
 
     /// Somebody outside the cluster, with addresses of their own beside the node.
     pub fn client_outside(&self) -> Client {
-        Client::within(self.internet.netns())
+        Client::within(self.upstream_network.netns())
     }
 
     /// A program of the node, or a pod on its network.
@@ -250,17 +250,17 @@ impl World {
         Client::within(self.node.netns())
     }
 
-    pub(crate) fn internet(&self) -> &Internet {
-        &self.internet
+    pub(crate) fn upstream_network(&self) -> &UpstreamNetwork {
+        &self.upstream_network
     }
 
     pub(crate) fn servers(&self) -> &Servers {
         &self.servers
     }
 
-    /// A UDP socket on every address of the internet that answers nothing, unless the test does.
-    pub fn mute_on_internet(&self, port: u16) -> Result<UdpSocket, WorldError> {
-        let socket = self.internet.sockets().listener(Type::DGRAM, port);
+    /// A UDP socket on every address of the upstream network that answers nothing, unless the test does.
+    pub fn mute_on_upstream_network(&self, port: u16) -> Result<UdpSocket, WorldError> {
+        let socket = self.upstream_network.sockets().listener(Type::DGRAM, port);
         let socket = socket.map_err(|source| WorldError::Serve { port, source })?;
         socket
             .set_nonblocking(false)
@@ -268,9 +268,9 @@ impl World {
         Ok(socket.into())
     }
 
-    /// The internet's namespace, for `ip netns exec`.
-    pub fn internet_namespace(&self) -> &str {
-        self.internet.netns().name()
+    /// The upstream network's namespace, for `ip netns exec`.
+    pub fn upstream_network_namespace(&self) -> &str {
+        self.upstream_network.netns().name()
     }
 
     /// dnsd on the node's DNS addresses, forwarding to the upstream, joined to the enforcer.
@@ -336,7 +336,7 @@ impl World {
     pub fn assert_nothing_left(self) {
         let (name, before, files) = (self.name.clone(), self.before.clone(), self.files.0.clone());
         drop(self);
-        let mut left = traces::of_world(&name);
+        let mut left = leftovers::of_world(&name);
         left.extend(files.exists().then(|| format!("folder {}", files.display())));
         left.extend(before.differences(&Machine::look()));
         assert!(left.is_empty(), "{name} left behind:\n{}", left.join("\n"));

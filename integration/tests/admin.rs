@@ -124,7 +124,7 @@ fn a_listener_on_loopback_answers_the_node_and_no_pod() -> TestResult {
 }
 
 #[test]
-fn elsewhere_details_are_told_on_the_node_alone() -> TestResult {
+fn on_other_addresses_details_are_served_to_the_node_alone() -> TestResult {
     let Some(mut world) = World::or_skip() else {
         return Ok(());
     };
@@ -216,7 +216,7 @@ fn a_pod_with_a_link_local_address_of_the_node_is_not_the_node() -> TestResult {
 }
 
 #[test]
-fn connections_that_ask_nothing_keep_nobody_from_asking() -> TestResult {
+fn idle_connections_block_no_request() -> TestResult {
     const SILENT: usize = 400;
     let Some(mut world) = World::or_skip() else {
         return Ok(());

@@ -326,7 +326,7 @@ fn nothing_depends_on_the_tests_but_the_benches() {
 }
 
 #[test]
-fn no_crate_has_a_dependency_that_lets_it_cheat() {
+fn no_crate_has_a_forbidden_dependency() {
     let metadata = workspace();
     for (name, forbidden) in FORBIDDEN {
         let used = dependencies(package(&metadata, name));

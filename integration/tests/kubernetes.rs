@@ -15,7 +15,7 @@ use std::{
 
 use egret_integration::{Daemon, DaemonSpec, Kubernetes, World, node, world::ENFORCER_ADMIN};
 
-type Told = Result<(), Box<dyn std::error::Error>>;
+type TestResult = Result<(), Box<dyn std::error::Error>>;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A watch is tried again half a minute after many failures.
@@ -71,11 +71,11 @@ impl Cluster {
         })
     }
 
-    fn apply(&self, yaml: &str) -> Told {
+    fn apply(&self, yaml: &str) -> TestResult {
         self.kubernetes.apply_text(&self.world, yaml)
     }
 
-    fn delete(&self, what: &[&str]) -> Told {
+    fn delete(&self, what: &[&str]) -> TestResult {
         self.kubernetes
             .kubectl(&self.world, &[&["delete"][..], what].concat())
     }
@@ -105,7 +105,7 @@ fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_policy_of_the_api_is_in_force_as_long_as_it_is_there() -> Told {
+fn a_policy_of_the_api_is_in_force_as_long_as_it_is_there() -> TestResult {
     let Some(cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -127,7 +127,7 @@ fn a_policy_of_the_api_is_in_force_as_long_as_it_is_there() -> Told {
 }
 
 #[test]
-fn verdicts_stay_while_the_api_server_is_away_and_catch_up_when_it_is_back() -> Told {
+fn verdicts_stay_while_the_api_server_is_away_and_catch_up_when_it_is_back() -> TestResult {
     let Some(mut cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -180,7 +180,7 @@ fn verdicts_stay_while_the_api_server_is_away_and_catch_up_when_it_is_back() -> 
 
 /// After a boot without a network, or with an API server that is away for long: the kernel holds nothing.
 #[test]
-fn what_the_api_server_said_last_is_in_force_at_a_start_without_it() -> Told {
+fn what_the_api_server_said_last_is_in_force_at_a_start_without_it() -> TestResult {
     let Some(mut cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -216,7 +216,7 @@ fn what_the_api_server_said_last_is_in_force_at_a_start_without_it() -> Told {
 }
 
 #[test]
-fn a_kind_is_watched_from_when_its_definition_comes_until_that_goes() -> Told {
+fn a_kind_is_watched_from_when_its_definition_comes_until_that_goes() -> TestResult {
     let Some(cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -245,7 +245,7 @@ fn a_kind_is_watched_from_when_its_definition_comes_until_that_goes() -> Told {
 /// As `kubectl apply -k` does; nothing runs the DaemonSets here, so the enforcer is started with the rights of its service account and the
 /// capabilities of its container: it needs no others.
 #[test]
-fn the_kustomization_is_admitted_and_grants_the_enforcer_what_it_needs() -> Told {
+fn the_kustomization_is_admitted_and_grants_the_enforcer_what_it_needs() -> TestResult {
     let Some(cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -308,7 +308,7 @@ fn capabilities(daemon_set: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_definitions_of_the_kustomization_are_those_of_deploy_crds() -> Told {
+fn the_definitions_of_the_kustomization_are_those_of_deploy_crds() -> TestResult {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     let kinds = [
         "apiserveraddresses",
@@ -327,7 +327,7 @@ fn the_definitions_of_the_kustomization_are_those_of_deploy_crds() -> Told {
 /// The dir source reads what the API server has stored, as it gives it out: the same objects, though one source is sent lists and changes and
 /// leaves out what policy does not depend on.
 #[test]
-fn both_sources_make_the_same_rules_of_the_same_objects() -> Told {
+fn both_sources_make_the_same_rules_of_the_same_objects() -> TestResult {
     let Some(world) = World::or_skip() else {
         return Ok(());
     };

@@ -197,7 +197,7 @@ fn prometheus_counts_what_was_sent_across_a_restart_of_each_daemon() -> TestResu
 }
 
 #[test]
-fn promtool_finds_nothing_to_say_about_either_scrape() -> TestResult {
+fn promtool_accepts_both_scrapes() -> TestResult {
     let Some(scene) = Scene::set()? else {
         return Ok(());
     };

@@ -634,7 +634,7 @@ fn a_panic_takes_a_world_down_and_nothing_of_it_is_left() -> TestResult {
     let down = begun.elapsed();
     assert!(panicked.is_err());
     eprintln!("three pods: up in {up:?}, down in {down:?}");
-    assert_eq!(egret_integration::traces_of(&name), Vec::<String>::new());
+    assert_eq!(egret_integration::leftovers_of(&name), Vec::<String>::new());
     Ok(())
 }
 
@@ -646,10 +646,10 @@ fn what_a_world_has_is_found_while_it_lives() -> TestResult {
     };
     world.add(PodSpec::new("client").in_a_cgroup())?;
     let sleeper = world.launch(DaemonSpec::stock("sleep", 1, "/").with(["60"]))?;
-    let found = egret_integration::traces_of(world.name());
+    let found = egret_integration::leftovers_of(world.name());
     for trace in [
         format!("namespace {}", world.node().namespace()),
-        format!("namespace {}", world.internet_namespace()),
+        format!("namespace {}", world.upstream_network_namespace()),
         format!("namespace {}", world.pod("client").netns_name()),
         format!("process {}", sleeper.pid()),
     ] {

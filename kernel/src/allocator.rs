@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_is_kept_is_writable_and_no_memory() {
+    fn reserved_memory_is_writable_and_not_resident() {
         let thread = std::thread::spawn(|| {
             let before = resident();
             let without = writable_behind_a_block();

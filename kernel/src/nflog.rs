@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_in_the_numbers_is_what_was_lost() {
+    fn a_gap_in_sequence_numbers_counts_lost_packets() {
         let mut next = None;
         let lost: Vec<u64> = [7, 8, 11, 11_u32.wrapping_add(1)]
             .map(|number| missing(&mut next, Some(number)))

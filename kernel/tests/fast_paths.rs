@@ -215,7 +215,7 @@ fn one_bridge_is_set_and_no_other() {
 }
 
 #[test]
-fn what_is_in_a_namespace_behind_a_link_is_told_by_its_number() {
+fn a_namespace_behind_a_link_is_found_by_its_id() {
     in_fresh_namespace(|| {
         ip("netns add behind");
         ip("link add veth0 type veth peer name eth0 netns behind");

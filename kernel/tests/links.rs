@@ -159,7 +159,7 @@ fn news(monitor: &mut LinkMonitor) -> LinkChanges {
 }
 
 #[test]
-fn more_news_than_the_socket_holds_is_an_overrun_not_a_silence() {
+fn more_events_than_the_socket_holds_are_an_overrun() {
     in_fresh_namespace(|| {
         let mut monitor = LinkMonitor::open().unwrap();
         let commands: String = (0..2000)

@@ -32,7 +32,7 @@ fn authors(monitor: &mut TableMonitor) -> Vec<String> {
 }
 
 #[test]
-fn a_change_of_others_is_heard_with_their_name_and_ones_own_is_not() {
+fn a_foreign_change_is_reported_with_its_program_and_an_own_change_is_not() {
     in_fresh_namespace(|| {
         let mut monitor = TableMonitor::open().unwrap();
         let tables = IpTables::new(Flavour::Nft, Family::V4);

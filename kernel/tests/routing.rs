@@ -23,7 +23,7 @@ fn listed(what: &str) -> String {
 }
 
 #[test]
-fn what_bears_the_mark_is_delivered_here_until_both_are_removed() {
+fn marked_packets_are_delivered_locally_until_rule_and_route_are_removed() {
     in_fresh_namespace(|| {
         let before = (listed("rule list"), listed("route list table all"));
         let mut routing = Routing::open().unwrap();

@@ -80,7 +80,7 @@ fn an_answer_is_open_before_the_rules_of_another_pod_are_written() {
 
 /// The address is in both sets or in none.
 #[test]
-fn an_answer_that_a_deny_is_about_too_goes_the_ordinary_way() {
+fn an_answer_that_a_deny_names_too_takes_the_ordinary_path() {
     for refused in [deny(names(&["*.example.test"])), pass(names(&["*.example.test"]))] {
         let refusal = admin_policy("refusal", 1, "app=client").egress(vec![refused]);
         let allowed = may_reach(names(&["api.example.test"]));
@@ -118,7 +118,7 @@ enum Step {
     Policy(u8, Option<u8>),
     Pod(bool),
     /// This name resolves to this address.
-    Told(u8, u8),
+    Observed(u8, u8),
     /// The next batch that is on its way arrives.
     Arrive,
 }
@@ -127,8 +127,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         (0..3u8, proptest::option::of(0..4u8)).prop_map(|(policy, how)| Step::Policy(policy, how)),
         any::<bool>().prop_map(Step::Pod),
-        (0..3u8, 1..4u8).prop_map(|(name, address)| Step::Told(name, address)),
-        (0..3u8, 1..4u8).prop_map(|(name, address)| Step::Told(name, address)),
+        (0..3u8, 1..4u8).prop_map(|(name, address)| Step::Observed(name, address)),
+        (0..3u8, 1..4u8).prop_map(|(name, address)| Step::Observed(name, address)),
         Just(Step::Arrive),
         Just(Step::Arrive),
     ];
@@ -160,7 +160,7 @@ fn event(step: &Step) -> Option<Event> {
         Step::Policy(number, None) => Event::Delete(EntityKey::Policy(id_of(*number))),
         Step::Pod(true) => Event::Apply(client()),
         Step::Pod(false) => Event::Delete(EntityKey::Pod(key(CLIENT))),
-        Step::Told(name, address) => {
+        Step::Observed(name, address) => {
             let name = ["a.x.test", "b.x.test", "c.x.test"][usize::from(*name)];
             let address = std::net::Ipv4Addr::new(203, 0, 113, *address).into();
             Event::Observed(answer("10.0.0.1", name, &[address], START, 60))
@@ -202,7 +202,7 @@ fn arrive(fixture: &mut Fixture, flight: &mut Flight, now: Timestamp) {
 proptest! {
     /// `Simulator` refuses what no kernel could do: a set that is not there, a life that gets shorter.
     #[test]
-    fn whatever_is_on_its_way_answers_overtake_it_and_the_end_is_that_of_the_ordinary_order(steps in steps()) {
+    fn answers_that_overtake_batches_end_in_the_state_of_the_ordinary_order(steps in steps()) {
         let mut ahead = Fixture::new([client()]);
         let mut ordinary = Fixture::new([client()]);
         let mut flight = Flight::default();

@@ -79,7 +79,7 @@ fn a_policy_in_audit_denies_nothing_and_what_it_would_deny_is_told() {
 }
 
 #[test]
-fn it_allows_nothing_that_others_deny() {
+fn audit_allows_nothing_that_other_policies_deny() {
     let fixture = cluster([
         only("default/in-force", "192.0.2.0/24"),
         audited(only("default/tried", "198.51.100.0/24")),
@@ -92,7 +92,7 @@ fn it_allows_nothing_that_others_deny() {
 }
 
 #[test]
-fn what_it_allows_itself_is_not_told() {
+fn what_the_audited_policy_allows_is_not_logged() {
     let tried = admin_policy("tried", 1, "").egress(vec![
         allow(networks(&["192.0.2.0/24"])),
         deny(networks(&["0.0.0.0/0"])),
@@ -106,7 +106,7 @@ fn what_it_allows_itself_is_not_told() {
 }
 
 #[test]
-fn what_a_stronger_policy_in_force_allows_is_not_told() {
+fn what_a_stronger_enforced_policy_allows_is_not_logged() {
     let strong = admin_policy("strong", 1, "").egress(vec![allow(networks(&["192.0.2.0/24"]))]);
     let tried = admin_policy("tried", 2, "").egress(vec![deny(networks(&["0.0.0.0/0"]))]);
     let fixture = cluster([strong, audited(tried)]);
@@ -160,7 +160,7 @@ fn all_policies_about_a_namespace_or_of_a_node_may_be_in_audit() {
 
 /// Going into audit and out of it is a change of policy: the pod is asked again when it gets stricter.
 #[test]
-fn a_policy_that_leaves_audit_is_in_force_and_asks_open_connections() {
+fn a_policy_that_leaves_audit_is_enforced_and_reevaluates_connections() {
     let policy = only("default/p", "192.0.2.0/24");
     let mut fixture = cluster([audited(policy.clone())]);
     let batch = fixture.apply(Entity::Policy(policy.clone()));

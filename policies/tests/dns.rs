@@ -386,7 +386,7 @@ fn networks_and_nodes_go_on_matching_the_address_itself() {
 }
 
 #[test]
-fn nothing_is_different_for_what_comes_from_there() {
+fn traffic_from_dnsd_is_judged_as_before() {
     let from_dns = network_policy("default/p", "").ingress(vec![allow(kube_dns_pods())]);
     let fixture = cluster(vec![from_dns]);
     assert_eq!(fixture.ingress("default/client", DNSD, UDP), Deny);

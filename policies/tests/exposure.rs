@@ -6,7 +6,7 @@
 mod common;
 mod fixture;
 
-use common::{codes, indent, lowered};
+use common::{codes, entities, indent, lowered};
 use egret_policies::compiler::{NodeScope, Settings};
 use egret_policies::diagnostic::Code;
 use egret_policies::model::cluster::{Entity, EntityKey};
@@ -50,15 +50,6 @@ ports: [{port: 6443}]
 const METADATA: &str = "169.254.169.254";
 const WORLD: &str = "203.0.113.1";
 const POD: &str = "10.0.0.2";
-
-fn entities(text: &str) -> Vec<Entity> {
-    let read = egret_policies::api::manifest::read(text, "test.yaml");
-    assert!(read.is_whole(), "{:?}", read.problems);
-    let objects = read.documents.iter();
-    objects
-        .flat_map(|document| egret_policies::lower::lower(&document.object).entities)
-        .collect()
-}
 
 fn firewall(name: &str, spec: &str) -> Entity {
     let text = format!(

@@ -6,7 +6,7 @@
 mod common;
 mod fixture;
 
-use common::{codes, indent, lowered};
+use common::{codes, entities, indent, lowered};
 use egret_policies::diagnostic::Code;
 use egret_policies::model::cluster::{Entity, EntityKey};
 use egret_policies::model::{Direction, Kind, Policy, Tier};
@@ -55,15 +55,6 @@ kind: APIServerAddresses
 metadata: {name: cloud}
 spec: {addresses: [203.0.113.60]}
 ";
-
-fn entities(text: &str) -> Vec<Entity> {
-    let read = egret_policies::api::manifest::read(text, "test.yaml");
-    assert!(read.is_whole(), "{:?}", read.problems);
-    let objects = read.documents.iter();
-    objects
-        .flat_map(|document| egret_policies::lower::lower(&document.object).entities)
-        .collect()
-}
 
 fn object(name: &str, spec: &str) -> String {
     format!(
@@ -497,7 +488,7 @@ fn an_object_that_is_not_understood_denies_everything_external() {
 
 /// E-12.
 #[test]
-fn what_is_odd_but_understood_is_told() {
+fn unusual_fields_that_are_understood_give_a_warning() {
     let rule = "{action: Deny, to: [{external: {}}]}";
     for (spec, code) in [
         (format!("rules: [{rule}]\nservices: {{exposure: Hide}}"), Code::InvalidExposure),

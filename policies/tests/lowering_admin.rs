@@ -631,7 +631,7 @@ fn a_subject_that_cannot_be_read_denies_to_all_that_may_be_meant_and_allows_noth
 }
 
 #[test]
-fn a_place_that_cannot_be_read_is_the_strongest_and_allows_nothing() {
+fn an_unreadable_tier_or_priority_is_the_strongest_and_allows_nothing() {
     let rest = "subject: {namespaces: {}}\ningress:\n- {action: Accept, from: [{namespaces: {}}]}\n- {action: Deny, from: [{namespaces: {}}]}";
     for (head, code) in [
         ("tier: Baseline\npriority: 1001", Code::InvalidPriority),

@@ -29,7 +29,7 @@ proptest! {
     #![proptest_config(ProptestConfig::default())]
 
     #[test]
-    fn any_way_to_a_cluster_ends_in_the_same_kernel(
+    fn any_order_of_events_ends_in_the_same_kernel_state(
         dns in dns(),
         goal in vec(entity(), 1..20),
         detours in vec((entity(), any::<bool>(), any::<bool>()), 0..20),
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn on_the_way_nothing_is_allowed_that_neither_end_allows(
+    fn between_two_states_nothing_is_allowed_that_neither_allows(
         dns in dns(),
         start in vec(entity(), 1..20),
         changes in vec(vec(entity(), 1..6), 1..4),
@@ -74,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn while_labels_and_policies_change_together_nothing_slips_through(
+    fn while_labels_and_policies_change_together_nothing_is_opened(
         start in vec(churn(), 4..20),
         changes in vec(vec(churn(), 1..6), 1..6),
     ) {

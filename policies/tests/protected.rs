@@ -206,7 +206,7 @@ fn no_name_opens_a_node_the_api_server_or_a_service_unless_it_may() {
 }
 
 #[test]
-fn what_ended_goes_on_under_no_rule_where_no_name_may_open_it() {
+fn an_expired_record_keeps_no_connection_to_a_protected_address() {
     let mut fixture = with_records(RecordSettings::default(), &["api.example.test"]);
     fixture.observe("10.0.0.1", "api.example.test", &[ip("192.0.2.2")], 10);
     fixture.apply(node("there", "", &["192.0.2.2"]));
@@ -238,7 +238,7 @@ fn goes_on(fixture: &Fixture, address: &str) -> bool {
 }
 
 #[test]
-fn what_is_over_goes_on_only_while_the_address_is_not_the_clusters_own() {
+fn an_expired_record_keeps_connections_only_to_addresses_outside_the_cluster() {
     type Step = fn(&mut Fixture);
     let take: Step = |fixture| fixture.tell(Event::Apply(node("there", "", &["192.0.2.2"])));
     let take_too: Step = |fixture| fixture.tell(Event::Apply(node("elsewhere", "", &["192.0.2.2"])));

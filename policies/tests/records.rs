@@ -567,7 +567,7 @@ fn what_a_name_opened_goes_on_after_its_end_while_some_rule_names_it() {
 }
 
 #[test]
-fn what_is_over_is_known_to_a_later_life_and_to_no_other_run() {
+fn expired_records_are_restored_to_the_same_run_of_the_pod_alone() {
     let another = Pod {
         uid: Some(Arc::from("another")),
         ..client()
@@ -612,7 +612,7 @@ fn a_run_that_ended_leaves_no_expired_record_to_the_next_also_when_it_ended_befo
 }
 
 #[test]
-fn of_what_is_over_the_oldest_is_forgotten_and_no_pod_makes_another_forget() {
+fn the_oldest_expired_records_are_evicted_for_each_pod_by_itself() {
     let mut fixture = fixture(&["*.example.test"]);
     let tell = |fixture: &mut Fixture, client: &str, name: &str, address: IpAddr| {
         let told = answer(client, name, &[address], fixture.now, 1);

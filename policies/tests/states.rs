@@ -66,7 +66,7 @@ fn a_network_policy_is_about_its_own_namespace() {
 }
 
 #[test]
-fn any_and_nobody_are_opposites() {
+fn an_empty_peer_list_and_an_empty_selector_are_opposites() {
     for (peers, ports, expected) in [
         (Peers::Any, Ports::Any, Allow),
         (NOBODY, Ports::Any, Deny),

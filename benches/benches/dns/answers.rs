@@ -11,7 +11,7 @@ use crate::generator::{Pace, Run, ask};
 use crate::node::{ASKING, Node};
 use crate::questions::{self, A, of_numbers, question, with_room};
 use crate::report::{Round, Situation, count};
-use crate::servers::{self, Server, Told};
+use crate::servers::{self, Configuration, Server};
 
 /// Names that are in the cache.
 const CACHED: u32 = 4_000;
@@ -103,7 +103,7 @@ pub(crate) fn large(rounds: u32) -> anyhow::Result<Situations> {
 pub(crate) fn by_pods(rounds: u32) -> anyhow::Result<Situations> {
     let node = Node::new()?;
     let _enforcer = enforcer::start(&node.world)?;
-    let dnsd = servers::dnsd(&node.world, Told::Roomy)?;
+    let dnsd = servers::dnsd(&node.world, Configuration::Large)?;
     dnsd.wait_for_interest()?;
     let mut situation = Situation::new("pods", "Cached answer by pods, 1,000 names, 128 outstanding");
     let ways = [
@@ -134,7 +134,7 @@ impl SideBySide {
     fn new() -> anyhow::Result<Self> {
         let node = Node::new()?;
         let enforcer = enforcer::start(&node.world)?;
-        let servers = servers::all(&node, Told::Roomy)?;
+        let servers = servers::all(&node, Configuration::Large)?;
         let ours = servers.iter().find(|server| server.name == "dnsd");
         ours.context("dnsd is one of them")?.wait_for_interest()?;
         Ok(Self {
@@ -235,12 +235,12 @@ pub(crate) fn unchecked(
     pace: Pace,
     questions: &[Vec<u8>],
 ) -> anyhow::Result<Round> {
-    let (before, asked) = (server.meter.cpu()?, server.asked());
+    let (before, queries) = (server.meter.cpu()?, server.upstream_queries());
     let run = ask(sockets, pace, questions)?;
     Ok(Round {
         run,
         cpu: server.meter.cpu()? - before,
-        upstream: server.asked() - asked,
+        upstream: server.upstream_queries() - queries,
     })
 }
 

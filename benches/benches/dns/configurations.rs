@@ -1,17 +1,17 @@
-//! What the servers are told: as far as they let themselves, the same. They forward, keep what they got, and validate no
+//! What the servers are configuration: as far as they let themselves, the same. They forward, keep what they got, and validate no
 //! signatures; one thread, a cache that holds what is asked, and a receive buffer of 4 MiB where there is an option.
 
 use std::net::Ipv4Addr;
 
 use egret_integration::node::DNS;
 
-use crate::servers::{Ports, Told};
+use crate::servers::{Configuration, Ports};
 
 /// `nodelocaldns.yaml` of kubernetes/kubernetes; or with more room, and one answer of 4,096 octets.
-pub(crate) fn corefile(told: Told, ports: Ports) -> String {
-    let (cluster, rest) = match told {
-        Told::Stock => ("cache {\n success 9984 30\n denial 9984 5\n }", "cache 30"),
-        Told::Roomy => (
+pub(crate) fn corefile(configuration: Configuration, ports: Ports) -> String {
+    let (cluster, rest) = match configuration {
+        Configuration::Stock => ("cache {\n success 9984 30\n denial 9984 5\n }", "cache 30"),
+        Configuration::Large => (
             "cache {\n success 400000 30\n denial 400000 30\n }\n bufsize 4096",
             "cache {\n success 400000 3600\n denial 400000 30\n }\n bufsize 4096",
         ),

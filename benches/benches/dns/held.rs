@@ -9,10 +9,10 @@ use crate::generator::Pace;
 use crate::node::Node;
 use crate::questions::of_numbers;
 use crate::report::{Round, Situation, median, micros};
-use crate::servers::{self, Server, Told};
+use crate::servers::{self, Configuration, Server};
 
-/// How it is asked: by how many sockets of the pod, and by how many of others, which ask what is in the cache.
-struct Way {
+/// The load: how many sockets of the pod ask for new names, and how many of other pods for cached ones.
+struct Load {
     pace: Pace,
     own: usize,
     others: usize,
@@ -21,29 +21,29 @@ struct Way {
     title: &'static str,
 }
 
-const WAYS: [Way; 4] = [
-    Way {
+const LOADS: [Load; 4] = [
+    Load {
         pace: Pace::Window(1),
         own: 1,
         others: 0,
         size: 250,
         title: "Held answer, one by one",
     },
-    Way {
+    Load {
         pace: Pace::Window(16),
         own: 16,
         others: 0,
         size: 1_000,
         title: "Held answers, 16 outstanding",
     },
-    Way {
+    Load {
         pace: Pace::PerSecond(1_000.0),
         own: 1,
         others: 0,
         size: 2_000,
         title: "Held answers, 1,000 a second",
     },
-    Way {
+    Load {
         pace: Pace::PerSecond(10_000.0),
         own: 1,
         others: 9,
@@ -56,7 +56,7 @@ const WAYS: [Way; 4] = [
 pub(crate) fn measure(rounds: u32) -> anyhow::Result<Situations> {
     let node = Node::new()?;
     let enforcer = enforcer::start(&node.world)?;
-    let dnsd = servers::dnsd(&node.world, Told::Roomy)?;
+    let dnsd = servers::dnsd(&node.world, Configuration::Large)?;
     let mut holding = Holding {
         enforcer,
         dnsd,
@@ -64,8 +64,8 @@ pub(crate) fn measure(rounds: u32) -> anyhow::Result<Situations> {
         next: 0,
     };
     holding.begin()?;
-    for way in &WAYS {
-        holding.compare(way, rounds)?;
+    for load in &LOADS {
+        holding.compare(load, rounds)?;
     }
     ensure!(
         holding.dnsd.counted("egret_dnsd_stalls_total")? == 0.0,
@@ -83,7 +83,7 @@ struct Holding {
     enforcer: Enforcer,
     dnsd: Server,
     node: Node,
-    /// Names that nobody has asked yet, with addresses that nobody was told.
+    /// Number of the first name that is still unused, and so is neither cached nor recorded.
     next: u32,
 }
 
@@ -95,13 +95,14 @@ impl Holding {
         fill(&self.dnsd, &sockets, CACHED)
     }
 
-    fn compare(&mut self, way: &Way, rounds: u32) -> anyhow::Result<()> {
-        let mut situation = Situation::new("held", way.title);
+    fn compare(&mut self, load: &Load, rounds: u32) -> anyhow::Result<()> {
+        let mut situation = Situation::new("held", load.title);
         let (mut later, mut cpu) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            let [free, held] = [self.ask(way, FREE)?, self.ask(way, HELD)?];
+            let [free, held] = [self.ask(load, FREE)?, self.ask(load, HELD)?];
             later.push([50, 99].map(|percent| {
-                let of = |asked: &Asked| micros(asked.round.run.percentile_of(way.own, percent));
+                let of =
+                    |measured: &MeasuredRound| micros(measured.round.run.percentile_of(load.own, percent));
                 (of(&held) - of(&free), of(&held))
             }));
             cpu.push([held.enforcer, free.enforcer]);
@@ -109,13 +110,13 @@ impl Holding {
             situation.note(HELD, held.round);
         }
         situation.print();
-        let figure = |place: usize| {
-            let added = median(later.iter().map(|both| both[place].0));
-            let whole = median(later.iter().map(|both| both[place].1));
+        let figure = |at: usize| {
+            let added = median(later.iter().map(|both| both[at].0));
+            let whole = median(later.iter().map(|both| both[at].1));
             format!("{added:+.0} µs (to {whole:.0})")
         };
         println!("\nadded by holding: p50 {}, p99 {}", figure(0), figure(1));
-        let cost = |place: usize| median(cpu.iter().map(|both| both[place]));
+        let cost = |at: usize| median(cpu.iter().map(|both| both[at]));
         println!(
             "enforcer: {:.1} µs of CPU an answer held, {:.1} not held",
             cost(0),
@@ -125,36 +126,36 @@ impl Holding {
     }
 
     /// A round; ends the bench unless exactly what should be held was.
-    fn ask(&mut self, way: &Way, name: &str) -> anyhow::Result<Asked> {
+    fn ask(&mut self, load: &Load, name: &str) -> anyhow::Result<MeasuredRound> {
         let mut sockets = if name == HELD {
-            self.node.named_sockets(self.dnsd.address, way.own)?
+            self.node.named_sockets(self.dnsd.address, load.own)?
         } else {
-            self.node.plain_sockets(self.dnsd.address, way.own)?
+            self.node.plain_sockets(self.dnsd.address, load.own)?
         };
-        sockets.extend(self.node.sockets(self.dnsd.address, way.others + 1)?.drain(1..));
-        let asked = self.questions(way);
+        sockets.extend(self.node.sockets(self.dnsd.address, load.others + 1)?.drain(1..));
+        let questions = self.questions(load);
         let (cpu, before) = (self.enforcer.meter.cpu()?, self.answers_held()?);
-        let round = round(&self.dnsd, &sockets, way.pace, &asked)?;
+        let round = round(&self.dnsd, &sockets, load.pace, &questions)?;
         let now_held = self.answers_held()? - before;
-        let expected = if name == HELD { f64::from(way.size) } else { 0.0 };
+        let expected = if name == HELD { f64::from(load.size) } else { 0.0 };
         ensure!(
             now_held == expected,
             "{name}: {now_held} answers of {expected} were held"
         );
-        Ok(Asked {
+        Ok(MeasuredRound {
             round,
-            enforcer: micros(self.enforcer.meter.cpu()? - cpu) / f64::from(way.size),
+            enforcer: micros(self.enforcer.meter.cpu()? - cpu) / f64::from(load.size),
         })
     }
 
     /// The first of each turn is new, the others are in the cache.
-    fn questions(&mut self, way: &Way) -> Vec<Vec<u8>> {
+    fn questions(&mut self, load: &Load) -> Vec<Vec<u8>> {
         let first = self.next;
-        self.next += way.size;
+        self.next += load.size;
         let cached = cached_questions(CACHED, CACHED);
         let turn = |(number, fresh): (usize, Vec<u8>)| {
-            let others = cached.iter().cycle().skip(number * way.others % cached.len());
-            std::iter::once(fresh).chain(others.take(way.others).cloned())
+            let others = cached.iter().cycle().skip(number * load.others % cached.len());
+            std::iter::once(fresh).chain(others.take(load.others).cloned())
         };
         let fresh = of_numbers("held.example.test", first..self.next).into_iter();
         fresh.enumerate().flat_map(turn).collect()
@@ -165,8 +166,8 @@ impl Holding {
     }
 }
 
-/// A round, and what it cost the enforcer for each answer, in µs.
-struct Asked {
+/// A round, and the CPU time of the enforcer for each answer, in µs.
+struct MeasuredRound {
     round: Round,
     enforcer: f64,
 }

@@ -13,7 +13,7 @@ use crate::generator::Pace;
 use crate::meter::on_the_servers_cpu;
 use crate::node::{ASKING, Node};
 use crate::questions::of_numbers;
-use crate::servers::{self, Told};
+use crate::servers::{self, Configuration};
 
 const NAMES: u32 = 100_000;
 /// An hour of 500 names a second.
@@ -27,7 +27,7 @@ const MOST_BEFORE_AN_ANSWER: Duration = Duration::from_millis(20);
 /// With all of them in the cache, and in dnsd's records.
 pub(crate) fn names(_: u32) -> anyhow::Result<Situations> {
     let node = Node::new()?;
-    let servers = servers::all(&node, Told::Roomy)?;
+    let servers = servers::all(&node, Configuration::Large)?;
     println!("\n### Memory, MiB (RSS)\n\n| server | empty | {NAMES} names |\n|---|---|---|");
     for server in servers.iter().filter(|server| !server.is_echo()) {
         let sockets = node.plain_sockets(server.address, ASKING)?;
@@ -60,7 +60,7 @@ pub(crate) fn names(_: u32) -> anyhow::Result<Situations> {
 /// With dnsd's defaults: what is bounded has to be bounded without being told.
 pub(crate) fn flood(_: u32) -> anyhow::Result<Situations> {
     let node = Node::new()?;
-    let server = servers::dnsd(&node.world, Told::Stock)?;
+    let server = servers::dnsd(&node.world, Configuration::Stock)?;
     let sockets = node.sockets(server.address, ASKING)?;
     println!("\n### Memory of dnsd while random names are asked, MiB (RSS)\n\n| names | RSS |\n|---|---|");
     println!("| 0 | {:.0} |", server.meter.memory()?);
@@ -80,7 +80,7 @@ pub(crate) fn start(rounds: u32) -> anyhow::Result<Situations> {
     let _enforcer = enforcer::start(&node.world)?;
     let question = of_numbers("hit.example.test", 0..1).remove(0);
     let mut took = Vec::new();
-    let server = servers::dnsd(&node.world, Told::Stock)?;
+    let server = servers::dnsd(&node.world, Configuration::Stock)?;
     let (spec, address) = (
         server.daemon.as_ref().expect("dnsd is a process").spec().clone(),
         server.address,

@@ -7,7 +7,7 @@ use crate::generator::{Pace, ask};
 use crate::node::{ASKING, Node};
 use crate::questions::of_cluster;
 use crate::report::Situation;
-use crate::servers::{self, Start, Told};
+use crate::servers::{self, Configuration, Start};
 
 /// At a rate that all servers stand.
 pub(crate) fn all_stand(rounds: u32) -> anyhow::Result<Situations> {
@@ -48,11 +48,11 @@ fn measure(rounds: u32, count: usize, rate: f64, mut situation: Situation) -> an
             servers::ours_without_search_domain,
         ]) {
             // One at a time, and from its start: each has an empty cache.
-            let Some(server) = start(&node, Told::Stock)? else {
+            let Some(server) = start(&node, Configuration::Stock)? else {
                 continue;
             };
             let sockets = node.sockets(server.address, ASKING)?;
-            let (warm, upstream) = (ask(&sockets, pace, before)?, server.asked());
+            let (warm, upstream) = (ask(&sockets, pace, before)?, server.upstream_queries());
             let mut round = unchecked(&server, &sockets, pace, counted)?;
             round.run.lost += warm.lost;
             round.upstream += upstream;

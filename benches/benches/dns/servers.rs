@@ -16,7 +16,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use crate::generator::{Pace, ask};
 use crate::meter::{self, Meter};
 use crate::node::{Node, within_node};
-use crate::threads::{self, Asked};
+use crate::threads::{self, QueryCount};
 use crate::{configurations, questions};
 
 /// Beyond what all rounds bring.
@@ -32,13 +32,13 @@ pub(crate) struct Server {
     pub(crate) meter: Meter,
     /// The process, where it is not a thread of ours.
     pub(crate) daemon: Option<Daemon>,
-    /// What its upstream was asked.
-    asked: Asked,
+    /// Queries to its upstream.
+    upstream_queries: QueryCount,
 }
 
 impl Server {
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
+    pub(crate) fn upstream_queries(&self) -> usize {
+        self.upstream_queries.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_echo(&self) -> bool {
@@ -62,7 +62,7 @@ impl Server {
         Ok(daemon.metrics()?.sum(metric, &[]))
     }
 
-    /// Answers with addresses that dnsd noted as told to pods; nothing of other servers.
+    /// Answers with addresses that dnsd noted as configuration to pods; nothing of other servers.
     pub(crate) fn observed(&self) -> anyhow::Result<Option<f64>> {
         let is_ours = self.name == "dnsd";
         is_ours
@@ -99,21 +99,21 @@ fn next_port() -> u16 {
 }
 
 /// How a server is started on a node; none, and a word about it, where it cannot be had.
-pub(crate) type Start = fn(&Node, Told) -> anyhow::Result<Option<Server>>;
+pub(crate) type Start = fn(&Node, Configuration) -> anyhow::Result<Option<Server>>;
 
 /// All, the floor first.
 pub(crate) const STARTS: [Start; 5] = [echo, ours, dnsdist, unbound, node_cache];
 
 /// All that can be had, at once.
-pub(crate) fn all(node: &Node, told: Told) -> anyhow::Result<Vec<Server>> {
+pub(crate) fn all(node: &Node, configuration: Configuration) -> anyhow::Result<Vec<Server>> {
     let servers = STARTS
         .into_iter()
-        .filter_map(|start| start(node, told).transpose());
+        .filter_map(|start| start(node, configuration).transpose());
     servers.collect()
 }
 
 /// The floor.
-fn echo(node: &Node, _: Told) -> anyhow::Result<Option<Server>> {
+fn echo(node: &Node, _: Configuration) -> anyhow::Result<Option<Server>> {
     let address = SocketAddr::from((DNS, next_port()));
     let socket = within_node(&node.world, move || UdpSocket::bind(address)).context("the echo")?;
     setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)?;
@@ -122,80 +122,97 @@ fn echo(node: &Node, _: Told) -> anyhow::Result<Option<Server>> {
         address,
         meter: threads::echo(socket)?,
         daemon: None,
-        asked: Asked::default(),
+        upstream_queries: QueryCount::default(),
     }))
 }
 
-/// How dnsd is told what to do.
+/// What a server that reads a Corefile is configured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// With room for all that is asked.
-    Roomy,
-    /// By the Corefile that node-local-dns comes with.
+pub(crate) enum Configuration {
+    /// Room for every name of the bench.
+    Large,
+    /// The Corefile that node-local-dns comes with.
     Stock,
 }
 
-fn ours(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
-    dnsd(&node.world, told).map(Some)
+fn ours(node: &Node, configuration: Configuration) -> anyhow::Result<Option<Server>> {
+    dnsd(&node.world, configuration).map(Some)
 }
 
 /// dnsd as an operator has it who named the host's search domain among the zones of its cuts.
-pub(crate) fn ours_with_search_domain(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
+pub(crate) fn ours_with_search_domain(
+    node: &Node,
+    configuration: Configuration,
+) -> anyhow::Result<Option<Server>> {
     let options = ["--nxdomain-cut-zone", "ec2.internal"];
-    dnsd_with("dnsd, search domain named", &node.world, told, &options).map(Some)
+    dnsd_with("dnsd, search domain named", &node.world, configuration, &options).map(Some)
 }
 
 /// dnsd where it is not known what the host searches in, or nobody knows who gives names there.
-pub(crate) fn ours_without_search_domain(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
+pub(crate) fn ours_without_search_domain(
+    node: &Node,
+    configuration: Configuration,
+) -> anyhow::Result<Option<Server>> {
     let options = ["--nxdomain-cut-search", "none"];
-    dnsd_with("dnsd, search domain unknown", &node.world, told, &options).map(Some)
+    dnsd_with(
+        "dnsd, search domain unknown",
+        &node.world,
+        configuration,
+        &options,
+    )
+    .map(Some)
 }
 
 /// dnsd of this build, metrics and limits on, joined to the enforcer, with the `search` line of the node whose pods ask.
-pub(crate) fn dnsd(world: &World, told: Told) -> anyhow::Result<Server> {
+pub(crate) fn dnsd(world: &World, configuration: Configuration) -> anyhow::Result<Server> {
     let file = world.files().join("resolv.conf");
     fs::write(&file, "search ec2.internal\n")?;
     let options = ["--nxdomain-cut-search", &file.display().to_string()];
-    dnsd_with("dnsd", world, told, &options)
+    dnsd_with("dnsd", world, configuration, &options)
 }
 
 /// The same on so many threads; what the host searches in makes no difference here.
 pub(crate) fn dnsd_of_threads(world: &World, threads: &str) -> anyhow::Result<Server> {
-    dnsd_with("dnsd", world, Told::Roomy, &["--threads", threads])
+    dnsd_with("dnsd", world, Configuration::Large, &["--threads", threads])
 }
 
-fn dnsd_with(name: &'static str, world: &World, told: Told, options: &[&str]) -> anyhow::Result<Server> {
+fn dnsd_with(
+    name: &'static str,
+    world: &World,
+    configuration: Configuration,
+    options: &[&str],
+) -> anyhow::Result<Server> {
     let (file, ports) = (world.files().join("Corefile"), Ports::of(DNSD));
-    fs::write(&file, configurations::corefile(told, ports))?;
+    fs::write(&file, configurations::corefile(configuration, ports))?;
     let mut spec = DaemonSpec::dnsd(DNSD_ADMIN)
         .in_folder(release_folder()?)
         .with(["--corefile".into(), file.display().to_string()])
         .with(["--link".into(), world.link().display().to_string()])
         .with(options.iter().copied());
-    if told == Told::Roomy {
+    if configuration == Configuration::Large {
         spec = spec
             .with(["--records-per-client", ROOM, "--records-total", ROOM])
             .with(["--max-udp-size", "4096", "--cache-size", "256MiB"]);
     }
-    let asked = upstream(world, ports.upstream)?;
-    started(name, ports, asked, || Ok(world.start(spec)?))
+    let queries = upstream(world, ports.upstream)?;
+    started(name, ports, queries, || Ok(world.start(spec)?))
 }
 
-fn unbound(node: &Node, _: Told) -> anyhow::Result<Option<Server>> {
+fn unbound(node: &Node, _: Configuration) -> anyhow::Result<Option<Server>> {
     let ports = Ports::of(UNBOUND);
     let configuration = configurations::unbound(ports);
     stock(node, "unbound", "-V", ports, &["-d", "-c"], &configuration)
 }
 
-fn dnsdist(node: &Node, _: Told) -> anyhow::Result<Option<Server>> {
+fn dnsdist(node: &Node, _: Configuration) -> anyhow::Result<Option<Server>> {
     let arguments = ["--supervised", "--disable-syslog", "-C"];
     let ports = Ports::of(DNSDIST);
     let configuration = configurations::dnsdist(ports);
     stock(node, "dnsdist", "--version", ports, &arguments, &configuration)
 }
 
-/// It writes what it serves beside the file that it is told, and sets up neither interface nor rules: they are there.
-fn node_cache(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
+/// It writes what it serves beside the file that it is given, and sets up neither interface nor rules: they are there.
+fn node_cache(node: &Node, configuration: Configuration) -> anyhow::Result<Option<Server>> {
     let Some(binary) = Peer::NODE_CACHE.build()? else {
         return Ok(None);
     };
@@ -204,7 +221,7 @@ fn node_cache(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
         node.world.files().join("Corefile.node-cache"),
     );
     let ports = Ports::of(NODE_CACHE);
-    fs::write(&base, configurations::corefile(told, ports))?;
+    fs::write(&base, configurations::corefile(configuration, ports))?;
     let address = DNS.to_string();
     let flags = [
         "-localip",
@@ -218,8 +235,8 @@ fn node_cache(node: &Node, told: Told) -> anyhow::Result<Option<Server>> {
         .with([base.display().to_string()])
         .with(["-conf".to_owned(), file.display().to_string()]);
     spec.binary = binary;
-    let asked = upstream(&node.world, ports.upstream)?;
-    let server = started("node-cache", ports, asked, || Ok(node.world.launch(spec)?))?;
+    let queries = upstream(&node.world, ports.upstream)?;
+    let server = started("node-cache", ports, queries, || Ok(node.world.launch(spec)?))?;
     wait_until_it_answers(node, &server)?;
     Ok(Some(server))
 }
@@ -247,8 +264,8 @@ fn stock(
     let spec = DaemonSpec::stock(name, ports.own, "none")
         .with(arguments.iter().copied())
         .with([file.display().to_string()]);
-    let asked = upstream(&node.world, ports.upstream)?;
-    let server = started(name, ports, asked, || Ok(node.world.launch(spec)?))?;
+    let queries = upstream(&node.world, ports.upstream)?;
+    let server = started(name, ports, queries, || Ok(node.world.launch(spec)?))?;
     wait_until_it_answers(node, &server)?;
     Ok(Some(server))
 }
@@ -256,7 +273,7 @@ fn stock(
 fn started(
     name: &'static str,
     ports: Ports,
-    asked: Asked,
+    upstream_queries: QueryCount,
     start: impl FnOnce() -> anyhow::Result<Daemon>,
 ) -> anyhow::Result<Server> {
     let daemon = meter::on_the_servers_cpu(start)?;
@@ -265,12 +282,12 @@ fn started(
         address: SocketAddr::from((DNS, ports.own)),
         meter: Meter::Process(daemon.pid()),
         daemon: Some(daemon),
-        asked,
+        upstream_queries,
     })
 }
 
 /// Its buffer is as large as dnsd's: what is lost here would be asked again by some servers and not by others.
-fn upstream(world: &World, port: u16) -> anyhow::Result<Asked> {
+fn upstream(world: &World, port: u16) -> anyhow::Result<QueryCount> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let udp = within_node(world, move || UdpSocket::bind(address))?;
     setsockopt(&udp, sockopt::RcvBufForce, &BUFFER)?;

@@ -1,5 +1,5 @@
 //! The threads of the bench beside the generator: the floor (an echo, no work at all) and an upstream that has its answers
-//! at once, so that it is never what is waited for, and counts what it is asked.
+//! at once, so that it is never what is waited for, and counts its queries.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -11,7 +11,9 @@ use std::thread;
 use nix::unistd::gettid;
 
 use crate::meter::{self, Meter};
-use crate::upstream::{Over, answer};
+use egret_dnsd::net::Transport;
+
+use crate::upstream::answer;
 
 /// Sends everything back, on the servers' CPU. The thread ends with the process.
 pub(crate) fn echo(socket: UdpSocket) -> anyhow::Result<Meter> {
@@ -23,30 +25,30 @@ pub(crate) fn echo(socket: UdpSocket) -> anyhow::Result<Meter> {
     })
 }
 
-/// Questions that an upstream was asked.
-pub(crate) type Asked = Arc<AtomicUsize>;
+/// Queries that an upstream received.
+pub(crate) type QueryCount = Arc<AtomicUsize>;
 
 /// Answers over UDP and TCP, on the generator's CPU.
-pub(crate) fn upstream(udp: UdpSocket, tcp: TcpListener) -> anyhow::Result<Asked> {
-    let asked = Asked::default();
-    let counts = Arc::clone(&asked);
+pub(crate) fn upstream(udp: UdpSocket, tcp: TcpListener) -> anyhow::Result<QueryCount> {
+    let queries = QueryCount::default();
+    let counts = Arc::clone(&queries);
     on_a_thread(meter::GENERATOR, move || {
         let mut octets = [0; 1500];
         while let Ok((length, asker)) = udp.recv_from(&mut octets) {
             counts.fetch_add(1, Ordering::Relaxed);
-            if let Some(answer) = answer(&octets[..length], Over::Udp) {
+            if let Some(answer) = answer(&octets[..length], Transport::Udp) {
                 tell(udp.send_to(&answer, asker));
             }
         }
     })?;
-    let counts = Arc::clone(&asked);
+    let counts = Arc::clone(&queries);
     on_a_thread(meter::GENERATOR, move || {
         for stream in tcp.incoming().flatten() {
             let counts = Arc::clone(&counts);
             thread::spawn(move || converse(stream, &counts));
         }
     })?;
-    Ok(asked)
+    Ok(queries)
 }
 
 fn on_a_thread(cpu: usize, work: impl FnOnce() + Send + 'static) -> anyhow::Result<Meter> {
@@ -69,15 +71,15 @@ fn tell(sent: io::Result<usize>) {
 }
 
 /// Until the other side ends it.
-fn converse(mut stream: TcpStream, asked: &AtomicUsize) -> io::Result<()> {
+fn converse(mut stream: TcpStream, queries: &AtomicUsize) -> io::Result<()> {
     stream.set_nodelay(true)?;
     loop {
         let mut length = [0; 2];
         stream.read_exact(&mut length)?;
         let mut octets = vec![0; usize::from(u16::from_be_bytes(length))];
         stream.read_exact(&mut octets)?;
-        asked.fetch_add(1, Ordering::Relaxed);
-        if let Some(answer) = answer(&octets, Over::Tcp) {
+        queries.fetch_add(1, Ordering::Relaxed);
+        if let Some(answer) = answer(&octets, Transport::Tcp) {
             let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
             stream.write_all(&[&length.to_be_bytes()[..], &answer].concat())?;
         }

@@ -1,13 +1,8 @@
 //! What the upstream answers: it makes an answer of the name that is asked for.
 
-use crate::questions::{A, AAAA};
+use egret_dnsd::net::Transport;
 
-/// How a question came.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Over {
-    Udp,
-    Tcp,
-}
+use crate::questions::{A, AAAA};
 
 /// What is asked.
 struct Question<'a> {
@@ -69,29 +64,29 @@ impl<'a> Question<'a> {
     }
 }
 
-/// An answer of a name: aliases that lead to it, how many addresses it has, and for how long.
-struct Told {
+/// The records of a name: CNAMEs in front of its addresses, how many of each, and their TTL in seconds.
+struct AnswerRecords {
     aliases: u8,
     addresses: u32,
     ttl: u32,
 }
 
 /// The answer, if it is a question.
-pub(crate) fn answer(octets: &[u8], over: Over) -> Option<Vec<u8>> {
+pub(crate) fn answer(octets: &[u8], transport: Transport) -> Option<Vec<u8>> {
     let question = Question::read(octets)?;
-    let told = told(&question);
+    let records = records(&question);
     let mut answer = octets[..question.end].to_vec();
     // QR, RD, RA, NOERROR; one question, and no OPT (RFC 6891 section 7).
     answer[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0]);
-    match &told {
-        Some(told) if told.addresses > 0 => push_records(&mut answer, &question, told),
+    match &records {
+        Some(records) if records.addresses > 0 => push_records(&mut answer, &question, records),
         Some(_) => push_soa(&mut answer),
         None => {
             answer[3] |= 3;
             push_soa(&mut answer);
         }
     }
-    if over == Over::Udp && answer.len() > question.room {
+    if transport == Transport::Udp && answer.len() > question.room {
         answer.truncate(question.end);
         answer[2] |= 2;
         answer[6..12].fill(0);
@@ -99,38 +94,38 @@ pub(crate) fn answer(octets: &[u8], over: Over) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// What there is of a name; nothing where there is no such name.
-fn told(question: &Question<'_>) -> Option<Told> {
+/// The records of a name; none where the name does not exist.
+fn records(question: &Question<'_>) -> Option<AnswerRecords> {
     let number = question.number();
-    let told = |addresses, ttl| Told {
+    let of = |addresses, ttl| AnswerRecords {
         aliases: 0,
         addresses,
         ttl,
     };
     let is_a = question.kind == A;
     if question.is_below(["cluster", "local"]) {
-        return in_cluster(question).map(|addresses| told(addresses, 30));
+        return in_cluster(question).map(|addresses| of(addresses, 30));
     }
     if question.is_below(["ec2", "internal"]) {
         return None;
     }
     if question.first().eq_ignore_ascii_case("big") {
-        return Some(told(if is_a { 100 } else { 0 }, 3_600));
+        return Some(of(if is_a { 100 } else { 0 }, 3_600));
     }
     if !question.is_outside() {
-        return Some(told(u32::from(is_a), 3_600));
+        return Some(of(u32::from(is_a), 3_600));
     }
     let ttl = 1 + number % 300;
     Some(match number % 100 {
-        0..10 => Told {
+        0..10 => AnswerRecords {
             aliases: 2,
             addresses: 2,
             ttl,
         },
-        10..15 => told(if is_a { 25 } else { 8 }, ttl),
-        15..50 => told(u32::from(is_a), ttl),
-        50..70 => told(4, ttl),
-        _rest => told(1, ttl),
+        10..15 => of(if is_a { 25 } else { 8 }, ttl),
+        15..50 => of(u32::from(is_a), ttl),
+        50..70 => of(4, ttl),
+        _rest => of(1, ttl),
     })
 }
 
@@ -155,13 +150,13 @@ fn in_cluster(question: &Question<'_>) -> Option<u32> {
     }
 }
 
-fn push_records(answer: &mut Vec<u8>, question: &Question<'_>, told: &Told) {
+fn push_records(answer: &mut Vec<u8>, question: &Question<'_>, records: &AnswerRecords) {
     let mut owner = [0xc0, 12];
-    for alias in 0..told.aliases {
+    for alias in 0..records.aliases {
         // CNAME, IN: a label below the question's name.
         answer.extend_from_slice(&owner);
         answer.extend_from_slice(&[0, 5, 0, 1]);
-        answer.extend_from_slice(&told.ttl.to_be_bytes());
+        answer.extend_from_slice(&records.ttl.to_be_bytes());
         answer.extend_from_slice(&[0, 5]);
         let [high, low] = u16::try_from(answer.len())
             .expect("a short message")
@@ -170,12 +165,12 @@ fn push_records(answer: &mut Vec<u8>, question: &Question<'_>, told: &Told) {
         answer.extend_from_slice(&[2, b'c', b'0' + alias, 0xc0, 12]);
     }
     let [_, _, middle, low] = question.number().to_be_bytes();
-    for address in 0..told.addresses {
+    for address in 0..records.addresses {
         let [.., last] = address.to_be_bytes();
         answer.extend_from_slice(&owner);
         answer.extend_from_slice(&question.kind.to_be_bytes());
         answer.extend_from_slice(&[0, 1]);
-        answer.extend_from_slice(&told.ttl.to_be_bytes());
+        answer.extend_from_slice(&records.ttl.to_be_bytes());
         if question.kind == AAAA {
             // RFC 3849.
             answer.extend_from_slice(&[
@@ -187,7 +182,7 @@ fn push_records(answer: &mut Vec<u8>, question: &Question<'_>, told: &Told) {
             answer.extend_from_slice(&[0, 4, 198, 18 + high % 2, middle, low]);
         }
     }
-    let count = u32::from(told.aliases) + told.addresses;
+    let count = u32::from(records.aliases) + records.addresses;
     answer[6..8].copy_from_slice(&u16::try_from(count).expect("a short message").to_be_bytes());
 }
 

@@ -80,8 +80,8 @@ pub(crate) struct Path {
 
 impl Path {
     pub(crate) fn new(clients: [&Pod; 2], server: &Pod) -> anyhow::Result<Self> {
-        let place = namespace_of(server)?;
-        let (listener, echo, mute) = within(&place, || {
+        let namespace = namespace_of(server)?;
+        let (listener, echo, mute) = within(&namespace, || {
             let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
             let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
             listener.set_reuse_address(true)?;
@@ -292,10 +292,10 @@ pub(crate) fn namespace(name: &str) -> anyhow::Result<File> {
 }
 
 /// Runs `make` on a thread in a namespace: a socket belongs to the one in which it was made.
-pub(crate) fn within<T: Send>(place: &File, make: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+pub(crate) fn within<T: Send>(namespace: &File, make: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
     let made = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            setns(place, CloneFlags::CLONE_NEWNET)?;
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
             nix::Result::Ok(make())
         });
         thread.join().expect("making a socket does not panic")

@@ -10,7 +10,7 @@
 )]
 
 mod cluster;
-mod place;
+mod testbed;
 mod load;
 mod cpu;
 mod turns;
@@ -18,7 +18,7 @@ mod sizes;
 mod plot;
 mod report;
 mod revoked;
-mod told;
+mod records;
 mod peer;
 
 use anyhow::{Context as _, ensure};
@@ -27,7 +27,7 @@ use egret_kernel::iptables::Flavour;
 
 use cluster::Size;
 use load::Kind;
-use place::{Enforcing, Place};
+use testbed::{Enforcing, Testbed};
 use turns::Row;
 
 const FLAVOURS: [Flavour; 2] = [Flavour::Legacy, Flavour::Nft];
@@ -39,7 +39,7 @@ const PARTS: [Part; 6] = [
     ("flat", sizes::flatness),
     ("own", sizes::own_policies),
     ("revoked", revoked::revocation),
-    ("told", told::addresses),
+    ("records", records::addresses),
     ("peer", compared),
 ];
 
@@ -79,15 +79,15 @@ fn rounds() -> anyhow::Result<usize> {
 /// 110 pods, 1,000 policies, 10,000 addresses.
 fn promise(rounds: usize) -> anyhow::Result<()> {
     let size = Size::TARGET;
-    let place = |enforcing| Place::enforced_by(size, enforcing);
-    let nothing = [place(Enforcing::Nothing)?, place(Enforcing::Nothing)?];
+    let testbed = |enforcing| Testbed::enforced_by(size, enforcing);
+    let nothing = [testbed(Enforcing::Nothing)?, testbed(Enforcing::Nothing)?];
     let mut enforced = Vec::new();
     for flavour in FLAVOURS {
         enforced.push((
             flavour,
-            place(Enforcing::OneRule(flavour))?,
-            place(Enforcing::Egret(flavour))?,
-            place(Enforcing::EachAlone(flavour))?,
+            testbed(Enforcing::OneRule(flavour))?,
+            testbed(Enforcing::Egret(flavour))?,
+            testbed(Enforcing::EachAlone(flavour))?,
         ));
     }
     let mut rows = vec![Row::new("no rules", &nothing[0])];
@@ -117,16 +117,16 @@ fn compared(rounds: usize) -> anyhow::Result<()> {
         return Ok(());
     };
     for size in [Size::SMALL, Size::TARGET] {
-        let (theirs, daemon) = peer::place(size, &binary)?;
-        let nothing = Place::enforced_by(size, Enforcing::Nothing)?;
+        let (theirs, daemon) = peer::testbed(size, &binary)?;
+        let nothing = Testbed::enforced_by(size, Enforcing::Nothing)?;
         let mut ours = Vec::new();
         for flavour in FLAVOURS {
-            ours.push((flavour, Place::enforced_by(size, Enforcing::Egret(flavour))?));
+            ours.push((flavour, Testbed::enforced_by(size, Enforcing::Egret(flavour))?));
         }
         let mut rows = vec![Row::new("no rules", &nothing)];
         rows.extend(
             ours.iter()
-                .map(|(flavour, place)| Row::new(format!("egret, {}", flavour.name()), place)),
+                .map(|(flavour, testbed)| Row::new(format!("egret, {}", flavour.name()), testbed)),
         );
         rows.push(Row::new("kube-network-policies", &theirs).with_helper(daemon.pid()));
         let seen = turns::of(&rows, &[Kind::Connect], rounds).with_context(|| daemon.log())?;

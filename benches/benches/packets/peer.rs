@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Size;
 use crate::load;
-use crate::place::Place;
+use crate::testbed::Testbed;
 
 const API: u16 = 6443;
 const METRICS: u16 = 9080;
@@ -32,11 +32,11 @@ const RULES: [&str; 4] = [
 ];
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A place that it enforces, and its process.
-pub(crate) fn place(size: Size, binary: &Path) -> anyhow::Result<(Place, Daemon)> {
-    let place = Place::new(size)?;
-    serve_objects(&place.world, &place.objects)?;
-    let kubeconfig = place.world.files().join("kubeconfig");
+/// A testbed that it enforces, and its process.
+pub(crate) fn testbed(size: Size, binary: &Path) -> anyhow::Result<(Testbed, Daemon)> {
+    let testbed = Testbed::new(size)?;
+    serve_objects(&testbed.world, &testbed.objects)?;
+    let kubeconfig = testbed.world.files().join("kubeconfig");
     fs::write(&kubeconfig, kubeconfig_text())?;
     let mut spec = DaemonSpec::stock("kube-network-policies", METRICS, "/metrics").with([
         format!("--kubeconfig={}", kubeconfig.display()),
@@ -46,30 +46,30 @@ pub(crate) fn place(size: Size, binary: &Path) -> anyhow::Result<(Place, Daemon)
         "--fail-open=false".to_owned(),
     ]);
     binary.clone_into(&mut spec.binary);
-    let daemon = place.world.start(spec)?;
+    let daemon = testbed.world.start(spec)?;
     let start = Instant::now();
     let mut has_rules = false;
     loop {
         let log = daemon.log();
         if !has_rules && log.contains("syncing nftables rules") && log.contains("error=") {
-            write_rules(&place)?;
+            write_rules(&testbed)?;
             has_rules = true;
         }
-        if place.is_enforced()? {
-            return Ok((place, daemon));
+        if testbed.is_enforced()? {
+            return Ok((testbed, daemon));
         }
         ensure!(start.elapsed() < PATIENCE, "it does not enforce; it said:\n{log}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-fn write_rules(place: &Place) -> anyhow::Result<()> {
+fn write_rules(testbed: &Testbed) -> anyhow::Result<()> {
     println!(
         "this kernel has no queue for nftables: the rules of kube-network-policies are written with iptables"
     );
-    let node = place.world.node();
+    let node = testbed.world.node();
     node.run_well(&["ipset", "create", "managed", "hash:ip"])?;
-    for pod in place.world.pods() {
+    for pod in testbed.world.pods() {
         node.run_well(&["ipset", "add", "managed", &pod.address().to_string()])?;
     }
     for rule in RULES {
@@ -110,8 +110,8 @@ fn serve_objects(world: &World, objects: &[Value]) -> anyhow::Result<()> {
         (path, list.to_string())
     });
     let answers: Arc<BTreeMap<&'static str, String>> = Arc::new(answers.collect());
-    let place = File::open(format!("/run/netns/{}", world.node().namespace()))?;
-    let listener = load::within(&place, || TcpListener::bind((Ipv4Addr::LOCALHOST, API)))??;
+    let namespace = File::open(format!("/run/netns/{}", world.node().namespace()))?;
+    let listener = load::within(&namespace, || TcpListener::bind((Ipv4Addr::LOCALHOST, API)))??;
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let answers = Arc::clone(&answers);

@@ -17,8 +17,8 @@ use crate::FLAVOURS;
 use crate::cluster::{FIRST, LAST, PORT, Size};
 use crate::cpu;
 use crate::load::{self, micros};
-use crate::place::Place;
 use crate::report::median;
+use crate::testbed::Testbed;
 
 /// Open at once.
 const FLOWS: u16 = 50_000;
@@ -40,16 +40,16 @@ struct Took {
     programs: Duration,
 }
 
-type Situation = fn(&Place, &Daemon) -> anyhow::Result<Took>;
+type Situation = fn(&Testbed, &Daemon) -> anyhow::Result<Took>;
 
 pub(crate) fn revocation(rounds: usize) -> anyhow::Result<()> {
     println!("\n### A policy forbids what is open, of {FLOWS} flows; medians (most)\n");
     println!("| | until the last one ended, ms | CPU of the enforcer, ms | of programs, ms |");
     println!("|---|---|---|---|");
     for flavour in FLAVOURS {
-        let place = Place::new(Size::TARGET)?;
-        let enforcer = place.start_enforcer(flavour)?;
-        place.wait_until_enforced().with_context(|| enforcer.log())?;
+        let testbed = Testbed::new(Size::TARGET)?;
+        let enforcer = testbed.start_enforcer(flavour)?;
+        testbed.wait_until_enforced().with_context(|| enforcer.log())?;
         let situations: [(&str, Situation); 3] = [
             ("a pod's 500 TCP connections, nothing else open", few_alone),
             (
@@ -61,10 +61,10 @@ pub(crate) fn revocation(rounds: usize) -> anyhow::Result<()> {
         for (name, situation) in situations {
             let mut seen = Vec::new();
             for _ in 0..rounds.min(MOST_ROUNDS) {
-                seen.push(situation(&place, &enforcer).with_context(|| enforcer.log())?);
-                place.allow_first(true)?;
-                place.wait_until_enforced()?;
-                place.forget_flows()?;
+                seen.push(situation(&testbed, &enforcer).with_context(|| enforcer.log())?);
+                testbed.allow_first(true)?;
+                testbed.wait_until_enforced()?;
+                testbed.forget_flows()?;
                 cpu::when_idle(enforcer.pid())?;
             }
             print(&format!("{}: {name}", flavour.name()), &seen);
@@ -86,27 +86,27 @@ fn print(name: &str, seen: &[Took]) {
     );
 }
 
-fn few_alone(place: &Place, enforcer: &Daemon) -> anyhow::Result<Took> {
-    let connections = open_connections(place)?;
-    forbid(place, enforcer, || Ok(connections.client.iter().all(is_ended)))
+fn few_alone(testbed: &Testbed, enforcer: &Daemon) -> anyhow::Result<Took> {
+    let connections = open_connections(testbed)?;
+    forbid(testbed, enforcer, || Ok(connections.client.iter().all(is_ended)))
 }
 
-fn few_of_many(place: &Place, enforcer: &Daemon) -> anyhow::Result<Took> {
-    open_flows(place, LAST)?;
-    let connections = open_connections(place)?;
-    forbid(place, enforcer, || Ok(connections.client.iter().all(is_ended)))
+fn few_of_many(testbed: &Testbed, enforcer: &Daemon) -> anyhow::Result<Took> {
+    open_flows(testbed, LAST)?;
+    let connections = open_connections(testbed)?;
+    forbid(testbed, enforcer, || Ok(connections.client.iter().all(is_ended)))
 }
 
-fn all(place: &Place, enforcer: &Daemon) -> anyhow::Result<Took> {
-    open_flows(place, FIRST)?;
-    let node = load::namespace(place.world.node().namespace())?;
+fn all(testbed: &Testbed, enforcer: &Daemon) -> anyhow::Result<Took> {
+    open_flows(testbed, FIRST)?;
+    let node = load::namespace(testbed.world.node().namespace())?;
     let mut conntrack = load::within(&node, Conntrack::open)??;
     let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS)?;
     let ended = FlowFilter {
         mark: Some(marks.revoked(Direction::Egress)),
         ..FlowFilter::family(Family::V4)
     };
-    forbid(place, enforcer, || {
+    forbid(testbed, enforcer, || {
         // The list is long, and who marks flows waits for it.
         std::thread::sleep(Duration::from_millis(100));
         Ok(conntrack.dump(&ended)?.len() >= usize::from(FLOWS))
@@ -115,7 +115,7 @@ fn all(place: &Place, enforcer: &Daemon) -> anyhow::Result<Took> {
 
 /// Writes the policies that forbid it, and waits until all that was open is ended.
 fn forbid(
-    place: &Place,
+    testbed: &Testbed,
     enforcer: &Daemon,
     mut is_over: impl FnMut() -> anyhow::Result<bool>,
 ) -> anyhow::Result<Took> {
@@ -123,7 +123,7 @@ fn forbid(
     let (own, programs) = (cpu::when_idle(process)?, cpu::of_children(process)?);
     ensure!(!is_over()?, "nothing is to be ended");
     let start = Instant::now();
-    place.allow_first(false)?;
+    testbed.allow_first(false)?;
     while !is_over()? {
         ensure!(start.elapsed() < PATIENCE, "what is forbidden goes on");
         std::thread::sleep(Duration::from_millis(5));
@@ -141,9 +141,9 @@ struct Open {
     _server: Vec<TcpStream>,
 }
 
-fn open_connections(place: &Place) -> anyhow::Result<Open> {
-    let to = SocketAddr::from((place.path.server(), PORT));
-    let client = load::namespace(place.world.pod(FIRST.1).netns_name())?;
+fn open_connections(testbed: &Testbed) -> anyhow::Result<Open> {
+    let to = SocketAddr::from((testbed.path.server(), PORT));
+    let client = load::namespace(testbed.world.pod(FIRST.1).netns_name())?;
     let open = || {
         let one = || {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -156,7 +156,7 @@ fn open_connections(place: &Place) -> anyhow::Result<Open> {
     let open: std::io::Result<_> = load::within(&client, open)?;
     Ok(Open {
         client: open?,
-        _server: place.path.take_in(CONNECTIONS)?,
+        _server: testbed.path.take_in(CONNECTIONS)?,
     })
 }
 
@@ -166,9 +166,9 @@ fn is_ended(socket: &Socket) -> bool {
 }
 
 /// Datagrams that nobody answers, each from a port of its own.
-fn open_flows(place: &Place, (_, pod): (&str, &str)) -> anyhow::Result<()> {
-    let to = SocketAddr::from((place.path.server(), PORT + 1));
-    let client = load::namespace(place.world.pod(pod).netns_name())?;
+fn open_flows(testbed: &Testbed, (_, pod): (&str, &str)) -> anyhow::Result<()> {
+    let to = SocketAddr::from((testbed.path.server(), PORT + 1));
+    let client = load::namespace(testbed.world.pod(pod).netns_name())?;
     let send = || {
         (LOWEST..LOWEST + FLOWS).try_for_each(|port| {
             let socket = UdpSocket::bind(("0.0.0.0", port))?;

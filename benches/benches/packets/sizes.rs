@@ -5,9 +5,9 @@ use egret_kernel::iptables::Flavour;
 use crate::FLAVOURS;
 use crate::cluster::Size;
 use crate::load::Kind;
-use crate::place::{Enforcing, Place};
 use crate::plot::{self, Panel};
 use crate::report::{self, Rounds};
+use crate::testbed::{Enforcing, Testbed};
 use crate::turns::{self, Row};
 
 const KINDS: [Kind; 3] = [Kind::Connect, Kind::RoundTrip, Kind::Unanswered];
@@ -106,16 +106,16 @@ fn measure_with(
 }
 
 fn grown(growth: &Growth, enforcing: Enforcing, rounds: usize) -> anyhow::Result<Rounds> {
-    let nothing = Place::enforced_by(Size::SMALL, Enforcing::Nothing)?;
-    let mut places = Vec::new();
+    let nothing = Testbed::enforced_by(Size::SMALL, Enforcing::Nothing)?;
+    let mut testbeds = Vec::new();
     for (number, size) in &growth.sizes {
-        places.push((number.to_string(), Place::enforced_by(*size, enforcing)?));
+        testbeds.push((number.to_string(), Testbed::enforced_by(*size, enforcing)?));
     }
     let mut rows = vec![Row::new("no rules", &nothing)];
     rows.extend(
-        places
+        testbeds
             .iter()
-            .map(|(number, place)| Row::new(number.as_str(), place)),
+            .map(|(number, testbed)| Row::new(number.as_str(), testbed)),
     );
     turns::of(&rows, &KINDS, rounds)
 }

@@ -5,24 +5,24 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::load::Kind;
-use crate::place::Place;
 use crate::report::Rounds;
+use crate::testbed::Testbed;
 
-/// A client in a place.
+/// A client in a testbed.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) name: String,
-    place: &'a Place,
+    testbed: &'a Testbed,
     client: usize,
     helper: Option<u32>,
 }
 
 impl<'a> Row<'a> {
     /// That of the pod that stands first.
-    pub(crate) fn new(name: impl Into<String>, place: &'a Place) -> Self {
+    pub(crate) fn new(name: impl Into<String>, testbed: &'a Testbed) -> Self {
         Self {
             name: name.into(),
-            place,
+            testbed,
             client: 0,
             helper: None,
         }
@@ -60,13 +60,13 @@ pub(crate) fn of(rows: &[Row<'_>], kinds: &[Kind], rounds: usize) -> anyhow::Res
 fn round(rows: &[Row<'_>], kinds: &[Kind], seen: &mut Rounds) -> anyhow::Result<()> {
     for kind in kinds {
         for row in rows {
-            let measured = row.place.path.measure(row.client, *kind, row.helper);
+            let measured = row.testbed.path.measure(row.client, *kind, row.helper);
             seen.note(
                 &row.name,
                 *kind,
                 measured.with_context(|| format!("{}: {kind:?}", row.name))?,
             );
-            row.place.forget_flows()?;
+            row.testbed.forget_flows()?;
         }
     }
     Ok(())

@@ -9,14 +9,14 @@
     reason = "a bench is an edge: it measures how long real packets and processes take"
 )]
 
-mod asker;
+mod client;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use asker::{Asked, Asker};
+use client::{Client, Outcomes};
 use egret_integration::{Daemon, DaemonSpec, PodSpec, Records, World, WorldError};
 
 /// Questions a second, of all pods together; `EGRET_BENCH_RATE` says another number.
@@ -96,7 +96,7 @@ fn run(world: &World) -> anyhow::Result<()> {
         .with(["--rules", "--fallback", "none"]);
     let mut serving = world.start(spec.clone())?;
     drop(stretch(world, || wait(IN_A_STRETCH))?);
-    let (mut still, mut rolling, mut rolls) = (Asked::default(), Asked::default(), 0);
+    let (mut still, mut rolling, mut rolls) = (Outcomes::default(), Outcomes::default(), 0);
     while rolls < ROLLS {
         still.add(stretch(world, || wait(IN_A_STRETCH))?);
         rolling.add(stretch(world, || {
@@ -114,7 +114,7 @@ fn run(world: &World) -> anyhow::Result<()> {
     );
     still.print("without rolls");
     rolling.print(&format!("{rolls} rolls, one a second"));
-    let millis = |asked: &mut Asked| asked.within(990).as_secs_f64() * 1e3;
+    let millis = |outcomes: &mut Outcomes| outcomes.percentile(990).as_secs_f64() * 1e3;
     let moved = millis(&mut rolling) - millis(&mut still);
     println!("\np99 with rolls less p99 without: {moved:+.2} ms");
     ensure!(
@@ -130,22 +130,22 @@ fn wait(seconds: usize) -> anyhow::Result<()> {
 }
 
 /// All pods ask while something is done.
-fn stretch(world: &World, act: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Asked> {
+fn stretch(world: &World, act: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Outcomes> {
     let stop = AtomicBool::new(false);
     let rate = rate()? / u32::try_from(PODS.len())?;
     std::thread::scope(|scope| {
         let pods = PODS.map(|name| world.pod(name).netns_name().to_owned());
-        let askers = pods.map(|pod| {
+        let clients = pods.map(|pod| {
             let stop = &stop;
-            scope.spawn(move || Asker::within(&pod, rate, NAMES)?.ask_until(stop))
+            scope.spawn(move || Client::within(&pod, rate, NAMES)?.ask_until(stop))
         });
         let acted = act();
         stop.store(true, Ordering::Relaxed);
-        let mut asked = Asked::default();
-        for asker in askers {
-            asked.add(asker.join().expect("an asker does not panic")?);
+        let mut outcomes = Outcomes::default();
+        for client in clients {
+            outcomes.add(client.join().expect("a client does not panic")?);
         }
-        acted.map(|()| asked)
+        acted.map(|()| outcomes)
     })
 }
 

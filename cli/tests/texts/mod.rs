@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use crate::asked::{Asked, codes, words};
+use crate::invocation::{Invocation, codes, words};
 
 mod cluster;
 
@@ -94,7 +94,7 @@ impl Table {
     }
 
     fn ask(&self, option: &'static str, policies: &str, lines: &[Line]) -> Vec<Value> {
-        let mut asked = Asked::of(&format!("texts_{}", self.name))
+        let mut asked = Invocation::of(&format!("texts_{}", self.name))
             .manifest(&self.cluster)
             .manifest(policies);
         if !option.is_empty() {
@@ -125,7 +125,7 @@ fn probe(index: usize, (from, to, how, _): &Line) -> String {
         (Some("at"), Some(seconds)) => format!(r#","at":{seconds}"#),
         (Some(family), _) => format!(r#","family":"{family}""#),
     };
-    let (from, to) = (crate::asked::end(from), crate::asked::end(to));
+    let (from, to) = (crate::invocation::end(from), crate::invocation::end(to));
     format!(r#"{{"id":{index},"from":{from},"to":{to},"protocol":"{protocol}"{port}{more}}}"#)
 }
 
@@ -150,7 +150,7 @@ fn said(row: &Value) -> String {
 
 /// NetworkPolicy `shop/p` for the pods `app: web`, with what follows its podSelector in flow style.
 pub fn np(rest: &str) -> String {
-    crate::asked::network_policy(
+    crate::invocation::network_policy(
         "shop/p",
         &format!("{{podSelector: {{matchLabels: {{app: web}}}}, {rest}}}"),
     )

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_five_seconds_and_a_success_ends_them() {
+    fn retry_delays_double_up_to_five_seconds_and_end_with_a_success() {
         let mut retry = Retry::Idle;
         let mut now = Timestamp::from_millis(0);
         let mut pauses = Vec::new();

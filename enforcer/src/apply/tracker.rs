@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_happened_one_listing_and_one_pass_make_the_world_as_desired(steps in steps()) {
+        fn after_any_history_one_resync_and_one_pass_program_what_is_desired(steps in steps()) {
             let (mut tracker, mut world) = (Tracker::default(), BTreeMap::new());
             for step in steps {
                 match step {

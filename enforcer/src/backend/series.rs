@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_first_keeps_its_series_and_the_others_share_one() {
+    fn the_first_rules_keep_their_series_and_the_rest_share_one() {
         let mut series = Series::default();
         let first = [count("b", 5), count("b", 1), count("c", 2)];
         assert_eq!(values(series.add_up(&first, 1)), rows(&[("b", 6), ("other", 2)]));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_is_named_later_begins_at_zero_since_the_others_have_its_count() {
+    fn a_rule_that_gets_a_series_later_starts_at_zero() {
         let mut series = Series::default();
         let counts = [count("a", 5), count("b", 50)];
         assert_eq!(
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_lost_their_rule_are_counted_once() {
+    fn counts_of_a_removed_rule_are_counted_once() {
         let mut series = Series::default();
         series.add_up(&[count("a", 10)], 1);
         let lost = VerdictCount {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_life_goes_on_where_the_earlier_one_was() {
+    fn counts_continue_after_a_restart() {
         let mut before = Series::default();
         before.add_up(&[count("a", 5), count("b", 50)], 1);
         before.add_up(&[count("a", 5), count("b", 50)], 2);

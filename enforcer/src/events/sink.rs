@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_put_away_is_opened_anew_when_that_is_asked_for() {
+    fn a_rotated_file_is_reopened_on_request() {
         let (path, old) = (scratch("rotated"), scratch("rotated.1"));
         let mut sink = Sink::open(&Destination::File(path.clone())).unwrap().unwrap();
         assert_eq!(sink.write(&["one".into(), "two".into()]), 0);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_loses_lines_and_holds_nothing_up() {
+    fn a_full_disk_loses_lines_and_blocks_nothing() {
         let mut sink = Sink::open(&Destination::File("/dev/full".into()))
             .unwrap()
             .unwrap();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_behind_half_a_line_begins_anew() {
+    fn after_a_partial_line_the_next_starts_on_a_new_line() {
         let path = scratch("torn");
         let mut sink = Sink::open(&Destination::File(path.clone())).unwrap().unwrap();
         sink.is_torn = true;

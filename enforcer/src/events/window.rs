@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_is_told_is_counted_by_who_and_why() {
+    fn denials_above_the_rate_are_counted_by_pod_and_reason() {
         let mut window = Window::open(at(500));
         assert_eq!(window.end(), at(1500));
         let told = (0..10).filter(|_| window.take(&denied(1), 4)).count();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_in_which_little_happens_says_nothing() {
+    fn a_window_below_the_rate_logs_no_summary() {
         let mut window = Window::open(at(0));
         window.take(&denied(1), 100);
         let summary = window.close(at(1000), 10);

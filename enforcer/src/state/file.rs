@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_can_be_is_neither_read_nor_written() {
+    fn a_file_above_the_size_limit_is_neither_read_nor_written() {
         let folder = Folder::make();
         write(&folder.file(100), &changes(4096)).unwrap();
         assert_eq!(folder.file(0).read().unwrap_err().reason(), "size");

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_file_that_ends_early_everything_counts_that_was_written_whole() {
+    fn of_a_truncated_file_every_complete_change_counts() {
         let changes: Vec<Vec<u8>> = (1..5)
             .map(|number| one(&[told(&format!("n/{number}"), "1", &[("a.test", number)])]))
             .collect();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_file_with_a_flipped_bit_nothing_counts_unless_it_is_half_a_change() {
+    fn of_a_file_with_a_flipped_bit_nothing_counts_unless_the_bit_is_in_an_incomplete_change() {
         let changes = [
             one(&[told("n/a", "1", &[("a.test", 1)])]),
             one(&[told("n/b", "1", &[("b.test", 2)])]),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_says_what_cannot_be_is_damage() {
+    fn an_impossible_change_is_damage() {
         let body = postcard::to_stdvec(&vec![(false, Vec::<(String, u8)>::new(), "no-pod-key")]).unwrap();
         let mut wrong = vec![0; PREFIX];
         let length = u32::try_from(body.len()).unwrap();

@@ -13,16 +13,16 @@ use egret_shared::time::Timestamp;
 
 use crate::node_world::NOW;
 
-/// Objects, and what pods were told.
+/// Objects, and the DNS answers that pods received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cluster {
     objects: String,
-    told: Vec<Told>,
+    answers: Vec<DnsAnswer>,
 }
 
-/// An answer: to which pod, of which name, which addresses, until how many seconds from now.
+/// A DNS answer: the pod that received it, the name, the addresses, and the seconds until they expire.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct DnsAnswer {
     client: &'static str,
     name: &'static str,
     addresses: &'static [&'static str],
@@ -33,7 +33,7 @@ impl Cluster {
     pub(crate) fn of(objects: &[&str]) -> Self {
         Self {
             objects: objects.iter().map(|object| format!("{object}\n---\n")).collect(),
-            told: Vec::new(),
+            answers: Vec::new(),
         }
     }
 
@@ -42,14 +42,14 @@ impl Cluster {
         self
     }
 
-    pub(crate) fn telling(
+    pub(crate) fn with_answer(
         mut self,
         client: &'static str,
         name: &'static str,
         addresses: &'static [&'static str],
         seconds: u64,
     ) -> Self {
-        self.told.push(Told {
+        self.answers.push(DnsAnswer {
             client,
             name,
             addresses,
@@ -59,7 +59,7 @@ impl Cluster {
     }
 
     pub(crate) fn has_records(&self) -> bool {
-        !self.told.is_empty()
+        !self.answers.is_empty()
     }
 
     /// The batches of a life that finds this at its start.
@@ -80,8 +80,8 @@ impl Cluster {
                 compiler.handle(Event::Apply(entity.clone()), now);
             }
         }
-        for told in &other.told[self.told.len().min(other.told.len())..] {
-            compiler.handle(told.event(), now);
+        for answer in &other.answers[self.answers.len().min(other.answers.len())..] {
+            compiler.handle(answer.event(), now);
         }
         compiler.handle_timeout(now);
         batches(&mut compiler, now)
@@ -92,8 +92,8 @@ impl Cluster {
         for entity in self.entities().into_values() {
             compiler.handle(Event::Apply(entity), NOW);
         }
-        for told in &self.told {
-            compiler.handle(told.event(), NOW);
+        for answer in &self.answers {
+            compiler.handle(answer.event(), NOW);
         }
         compiler.in_sync()
     }
@@ -110,7 +110,7 @@ impl Cluster {
     }
 }
 
-impl Told {
+impl DnsAnswer {
     fn event(&self) -> Event {
         let address = |address: &&str| ObservedAddress {
             address: address.parse().unwrap(),

@@ -9,14 +9,14 @@
 
 #[path = "../node_world/mod.rs"]
 mod node_world;
-mod wires;
+mod tun;
 mod node;
 mod cluster;
 mod stories;
 mod steps;
-mod left;
+mod leftovers;
 mod refused;
 mod netlink;
-mod beforehand;
-mod room;
-mod wider;
+mod concurrent_rendering;
+mod preallocation;
+mod resize;

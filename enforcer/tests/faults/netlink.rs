@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use crate::node::{Node, Probe, hold_settled};
 use crate::node_world::{Change, NOW, in_fresh_namespace, network, pod, rule, run, set, tier};
 use crate::stories;
-use crate::wires::What;
+use crate::tun::What;
 
 thread_local! {
     /// How often a transaction was about to be handed over.
@@ -92,7 +92,7 @@ fn on_a_node(test: impl FnOnce(&Node, &Batch) + Send + 'static) {
 
 /// ERESTART: the generation of tables is another one than that on which the transaction was built.
 #[test]
-fn where_others_are_faster_it_is_built_anew_and_what_is_theirs_stays() {
+fn a_transaction_that_others_overtake_is_rebuilt_and_foreign_rules_stay() {
     on_a_node(|node, batch| {
         let theirs = (node.holds().theirs, node.others());
         let planned = Planned::here(Plan::HandingOver(fifteen_times));
@@ -107,7 +107,7 @@ fn where_others_are_faster_it_is_built_anew_and_what_is_theirs_stays() {
 }
 
 #[test]
-fn where_others_are_always_faster_the_programs_write_it_and_what_is_theirs_stays() {
+fn after_repeated_conflicts_the_programs_write_and_foreign_rules_stay() {
     on_a_node(|node, batch| {
         let theirs = (node.holds().theirs, node.others());
         let planned = Planned::here(Plan::HandingOver(each_time));
@@ -122,7 +122,7 @@ fn where_others_are_always_faster_the_programs_write_it_and_what_is_theirs_stays
 
 /// What is not begun with a hook is about our chains alone: nobody else can be in the way.
 #[test]
-fn a_change_of_our_own_chains_asks_for_no_generation() {
+fn a_change_of_our_own_chains_checks_no_nftables_generation() {
     on_a_node(|node, _batch| {
         let mut backend = begun(node, &pod_may(0).0);
         let planned = Planned::here(Plan::HandingOver(each_time));
@@ -160,7 +160,7 @@ fn the_number_becomes_anothers(attempts: usize) -> Result<(), Errno> {
 }
 
 #[test]
-fn a_rule_that_got_the_number_of_anothers_set_is_written_again() {
+fn a_rule_with_the_index_of_a_foreign_set_is_rewritten() {
     on_a_node(|node, _batch| {
         let planned = Planned::here(Plan::HandingOver(the_number_becomes_anothers));
         let backend = begun(node, &pod_may(0).0);
@@ -179,7 +179,7 @@ fn a_rule_that_got_the_number_of_anothers_set_is_written_again() {
 
 /// No room in the socket or in memory, a transaction that is too long for it, no right to it, a table that is held.
 #[test]
-fn what_netlink_does_not_take_the_programs_write() {
+fn what_netlink_refuses_is_written_by_the_programs() {
     let errors: [fn(usize) -> Result<(), Errno>; 5] = [
         |_| Err(Errno::ENOBUFS),
         |_| Err(Errno::EMSGSIZE),
@@ -204,7 +204,7 @@ fn what_netlink_does_not_take_the_programs_write() {
 
 /// A kernel that never takes it does not walk its tables twice for each change.
 #[test]
-fn behind_refusals_ever_more_changes_are_not_tried_by_netlink() {
+fn each_refusal_makes_more_changes_skip_netlink() {
     on_a_node(|node, _batch| {
         let planned = Planned::here(Plan::HandingOver(refused));
         let mut backend = begun(node, &pod_may(0).0);

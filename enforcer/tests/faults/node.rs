@@ -16,7 +16,7 @@ use egret_kernel::{Family, Mark};
 use egret_policies::rules::Batch;
 
 use crate::node_world::{ByLastOctet, NOW, backend, run};
-use crate::wires::{ACK, ACK_BACK, Content, Packet, SYN_ACK, What, Wire};
+use crate::tun::{ACK, ACK_BACK, Content, Packet, SYN_ACK, What, Wire};
 
 /// The interfaces of pods 1 to 3, the way out, and one that only takes up what proves that all is over.
 const WIRES: [&str; 5] = ["veth-1", "veth-2", "veth-3", OUTSIDE, "back"];
@@ -226,8 +226,8 @@ impl Node {
     }
 
     /// All that the kernel holds.
-    pub(crate) fn holds(&self) -> Held {
-        let mut held = Held::default();
+    pub(crate) fn holds(&self) -> KernelDump {
+        let mut held = KernelDump::default();
         for family in Family::ALL {
             let program = match family {
                 Family::V4 => "iptables",
@@ -304,12 +304,12 @@ impl Flow {
 
 /// What the kernel holds, in lines: ours without counters, lifetimes and generations; that of others as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct KernelDump {
     pub(crate) ours: Vec<String>,
     pub(crate) theirs: Vec<String>,
 }
 
-impl Held {
+impl KernelDump {
     fn take(&mut self, family: Family, listing: &str) {
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
         for line in listing.lines().filter(|line| !line.starts_with('#')) {

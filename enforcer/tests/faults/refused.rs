@@ -19,7 +19,7 @@ use crate::node_world::{
     Change, NOW, address, in_fresh_namespace, pod, range, rule, run, seconds, set, tier,
 };
 use crate::stories;
-use crate::wires::What;
+use crate::tun::What;
 
 const OF_THE_POD: Probe = probe("veth-1", "10.0.0.1");
 const OF_ANOTHER: Probe = probe("veth-2", "10.0.0.2");
@@ -90,7 +90,7 @@ fn without_memory_for_rules_nothing_is_believed_to_be_in_force_until_there_is_so
 
 /// What is denied by a list is not open because the kernel did not take all of it; what is allowed by one is closed in part.
 #[test]
-fn what_a_list_denies_stays_denied_where_the_kernel_takes_only_a_part_of_it() {
+fn a_partly_refused_deny_list_still_denies_all_of_it() {
     for flavour in Flavour::BOTH {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
@@ -137,7 +137,7 @@ fn a_set_that_a_foreign_rule_holds_closes_its_pod_until_it_is_let_go() {
 
 /// ENOSPC of ipset: the set takes no more members.
 #[test]
-fn a_set_that_is_full_is_said_and_made_anew_with_room() {
+fn a_full_set_is_reported_and_recreated_with_room() {
     in_both_flavours(|node, batch| {
         let name = set_of_addresses(batch);
         let mut backend = node.backend();
@@ -272,7 +272,7 @@ fn hold_refused_to_clients(standing: &SyncStatus) {
 
 /// What only rules in audit name closes nothing, and is said and tried again.
 #[test]
-fn what_only_rules_in_audit_name_is_tried_again() {
+fn a_refused_set_of_audit_rules_is_retried() {
     in_fresh_namespace(|| {
         let node = Node::new(Flavour::Nft);
         let mut rules = pod("a", &["10.0.0.1"], Vec::new(), Vec::new());
@@ -317,7 +317,7 @@ fn lists_that_are_refused_at_a_start_follow_what_comes_later() {
 
 /// The same where the tables cannot be written: what was to follow the first batch waits for it, and what comes meanwhile behind that.
 #[test]
-fn lists_of_a_start_whose_rules_are_refused_follow_what_comes_meanwhile() {
+fn sets_of_a_start_with_refused_rules_follow_later_batches() {
     for (flavour, port) in each_alone_and_in_a_chain_of_all() {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
@@ -428,7 +428,7 @@ fn a_pod_whose_rules_are_refused_keeps_those_of_before_where_no_list_of_theirs_c
 
 /// The same in the midst of a life: rules name what stands in for two lists while these change, and those of one pod do not.
 #[test]
-fn a_pod_whose_rules_do_not_follow_to_what_stands_in_is_closed_before_the_lists_change() {
+fn a_pod_whose_refused_rules_cannot_follow_is_closed_before_sets_change() {
     for (flavour, port) in each_alone_and_in_a_chain_of_all() {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);

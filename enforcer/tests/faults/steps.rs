@@ -15,7 +15,7 @@ use egret_kernel::iptables::Flavour;
 use egret_policies::rules::Batch;
 use egret_shared::time::Timestamp;
 
-use crate::node::{Flow, Held, Node, Probe};
+use crate::node::{Flow, KernelDump, Node, Probe};
 use crate::node_world::{NOW, in_fresh_namespace};
 use crate::stories::{self, Story};
 
@@ -24,7 +24,7 @@ const LIVES: usize = 719;
 
 /// `EGRET_STORY` chooses stories by a part of their names.
 #[test]
-fn whatever_step_is_the_last_nothing_slips_through_and_the_next_life_puts_all_right() {
+fn a_crash_after_any_step_opens_nothing_and_the_next_start_repairs_all() {
     let only = std::env::var("EGRET_STORY").unwrap_or_default();
     let stories = stories::all()
         .into_iter()
@@ -111,7 +111,7 @@ struct Stage {
 /// A policy on a node that held nothing of ours.
 struct Fresh {
     batches: Vec<Batch>,
-    held: Held,
+    held: KernelDump,
     verdicts: Vec<bool>,
 }
 

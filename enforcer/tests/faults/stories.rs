@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, cluster_policy, firewall, network_policy, nodes, pod};
 use crate::node::Probe;
-use crate::wires::What;
+use crate::tun::What;
 
 /// A cluster before and after a change.
 #[derive(Clone, Debug)]
@@ -170,7 +170,7 @@ pub(crate) fn all() -> Vec<Story> {
             relabelled("app: s").and(&[&to_app("r", "r"), &to_web_of("s")]),
         ),
         story(
-            "a peer leaves a joint set",
+            "a peer leaves a merged set",
             base().and(&[&to_app("r", "r"), &to_app("s", "s")]),
             relabelled("app: x").and(&[&to_app("r", "r"), &to_app("s", "s")]),
         ),
@@ -180,7 +180,7 @@ pub(crate) fn all() -> Vec<Story> {
             base().and(&[&to_app("r", "r"), &to_app("s", "s")]),
         ),
         story(
-            "a joint set loses a part",
+            "a merged set loses a part",
             base().and(&[&to_app("r", "r"), &to_app("s", "s"), &to_app("x", "x")]),
             base().and(&[&to_app("s", "s"), &to_app("x", "x")]),
         ),
@@ -273,7 +273,7 @@ pub(crate) fn all() -> Vec<Story> {
             base().and(&[&list(&[names("api.example.test"), networks("Deny", everywhere)])]),
             base()
                 .and(&[&list(&[names("api.example.test"), networks("Deny", everywhere)])])
-                .telling(
+                .with_answer(
                     "10.0.0.1",
                     "api.example.test",
                     &["203.0.113.9", "2001:db8:1::9"],
@@ -287,7 +287,7 @@ pub(crate) fn all() -> Vec<Story> {
                 "what a pod was told is over when a policy names it",
                 base()
                     .and(&[&list(&[networks("Accept", narrow), networks("Deny", everywhere)])])
-                    .telling(
+                    .with_answer(
                         "10.0.0.1",
                         "api.example.test",
                         &["203.0.113.9", "2001:db8:1::9"],
@@ -295,7 +295,7 @@ pub(crate) fn all() -> Vec<Story> {
                     ),
                 base()
                     .and(&[&list(&[names("api.example.test"), networks("Deny", everywhere)])])
-                    .telling(
+                    .with_answer(
                         "10.0.0.1",
                         "api.example.test",
                         &["203.0.113.9", "2001:db8:1::9"],

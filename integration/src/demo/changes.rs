@@ -10,8 +10,8 @@ use crate::{Connection, Load, Outcome};
 
 use super::{
     DemoError, Seen,
-    moments::start_load,
-    stage::{API, Stage, address, examples},
+    deployment::{API, Deployment, address, examples},
+    lifecycle::start_load,
 };
 
 /// The file that both steps change.
@@ -30,34 +30,37 @@ const IN_FORCE_WITHIN: Duration = Duration::from_secs(5);
 /// How often the enforcer is killed, each time a little later in the change.
 const KILLS: u32 = 8;
 
-pub(super) fn end_a_connection(stage: &mut Stage) -> Result<Seen, DemoError> {
-    stage.getent("client", "api.example.test")?;
-    let kept = stage.getent("client", "img.cdn.example.test")?;
-    let mut forbidden = open(stage, API)?;
-    let mut allowed = open(stage, &kept.first().map(ToString::to_string).unwrap_or_default())?;
+pub(super) fn end_a_connection(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    deployment.getent("client", "api.example.test")?;
+    let kept = deployment.getent("client", "img.cdn.example.test")?;
+    let mut forbidden = open(deployment, API)?;
+    let mut allowed = open(
+        deployment,
+        &kept.first().map(ToString::to_string).unwrap_or_default(),
+    )?;
     let written = read_policy()?;
-    stage.screen().typed(
+    deployment.screen().typed(
         "#",
         &format!(
             "sed -i '/{}/d' {}/{POLICY}",
             BY_NAME.trim(),
-            stage.world.manifests().folder().display()
+            deployment.world.manifests().folder().display()
         ),
     );
-    stage
+    deployment
         .world
         .manifests()
         .write(POLICY, &written.replacen(BY_NAME, "", 1))?;
     let ended = end_of(&mut forbidden);
     let goes_on = allowed.is_alive();
-    stage.world.manifests().write(POLICY, &written)?;
-    stage
+    deployment.world.manifests().write(POLICY, &written)?;
+    deployment
         .screen()
         .line("The line is put back; what is allowed again can be opened again.");
-    let again = stage
+    let again = deployment
         .screen()
         .wait("until it connects again", IN_FORCE_WITHIN, || {
-            stage.connects("client", address(API), 443).then_some(())
+            deployment.connects("client", address(API), 443).then_some(())
         });
     let other = if goes_on { "goes on" } else { "is dead" };
     Ok(match ended {
@@ -72,37 +75,40 @@ pub(super) fn end_a_connection(stage: &mut Stage) -> Result<Seen, DemoError> {
     })
 }
 
-pub(super) fn kill_in_the_middle(stage: &mut Stage) -> Result<Seen, DemoError> {
+pub(super) fn kill_in_the_middle(deployment: &mut Deployment) -> Result<Seen, DemoError> {
     let written = read_policy()?;
     let opening = written.replacen(LAST_RULE, &format!("{BY_ADDRESS}{LAST_RULE}"), 1);
-    stage.screen().line(&format!(
+    deployment.screen().line(&format!(
         "A rule for {OPENED} is put in and taken out by turns; the load runs all the while."
     ));
-    let load = start_load(stage);
-    let takes = time_a_change(stage, &opening, &written)?;
+    let load = start_load(deployment);
+    let takes = time_a_change(deployment, &opening, &written)?;
     let mut kept = 0;
     for kill in 0..KILLS {
         let opens = kill % 2 == 0;
-        stage
+        deployment
             .world
             .manifests()
             .write(POLICY, if opens { &opening } else { &written })?;
         thread::sleep(takes * kill / (KILLS - 1));
-        stage.enforcer.kill()?;
-        let then = is_open(stage);
-        let stays = (0..3).all(|_| is_open(stage) == then);
-        stage.enforcer.restart()?;
-        stage.enforcer.wait_until_ready()?;
-        kept += u32::from(stays && await_verdict(stage, opens).is_some());
+        deployment.enforcer.kill()?;
+        let then = is_open(deployment);
+        let stays = (0..3).all(|_| is_open(deployment) == then);
+        deployment.enforcer.restart()?;
+        deployment.enforcer.wait_until_ready()?;
+        kept += u32::from(stays && await_verdict(deployment, opens).is_some());
     }
-    stage.world.manifests().write(POLICY, &written)?;
-    await_verdict(stage, false);
-    Ok(judge(stage, load, kept, takes))
+    deployment.world.manifests().write(POLICY, &written)?;
+    await_verdict(deployment, false);
+    Ok(judge(deployment, load, kept, takes))
 }
 
-fn judge(stage: &Stage, load: Load, kept: u32, takes: Duration) -> Seen {
+fn judge(deployment: &Deployment, load: Load, kept: u32, takes: Duration) -> Seen {
     let report = load.stop();
-    report.notes.iter().for_each(|note| stage.screen().line(note));
+    report
+        .notes
+        .iter()
+        .for_each(|note| deployment.screen().line(note));
     Seen::new(
         report.is_clean() && kept == KILLS,
         format!(
@@ -115,37 +121,37 @@ fn judge(stage: &Stage, load: Load, kept: u32, takes: Duration) -> Seen {
 }
 
 /// How long a change takes from the file to the packet, there and back.
-fn time_a_change(stage: &Stage, opening: &str, written: &str) -> Result<Duration, DemoError> {
+fn time_a_change(deployment: &Deployment, opening: &str, written: &str) -> Result<Duration, DemoError> {
     let late = || DemoError::Unexpected("a change of policy was not in force after 5 s".to_owned());
-    stage.world.manifests().write(POLICY, opening)?;
-    let opened = await_verdict(stage, true).ok_or_else(late)?;
-    stage.world.manifests().write(POLICY, written)?;
-    let closed = await_verdict(stage, false).ok_or_else(late)?;
+    deployment.world.manifests().write(POLICY, opening)?;
+    let opened = await_verdict(deployment, true).ok_or_else(late)?;
+    deployment.world.manifests().write(POLICY, written)?;
+    let closed = await_verdict(deployment, false).ok_or_else(late)?;
     Ok(opened.max(closed))
 }
 
-fn await_verdict(stage: &Stage, open: bool) -> Option<Duration> {
+fn await_verdict(deployment: &Deployment, open: bool) -> Option<Duration> {
     let begun = Instant::now();
     while begun.elapsed() < IN_FORCE_WITHIN {
         let tried = begun.elapsed();
-        if is_open(stage) == open {
+        if is_open(deployment) == open {
             return Some(tried);
         }
     }
     None
 }
 
-fn is_open(stage: &Stage) -> bool {
+fn is_open(deployment: &Deployment) -> bool {
     /// A refused packet is dropped: the answer is that nothing comes.
     const PATIENCE: Duration = Duration::from_millis(50);
-    stage
+    deployment
         .pod("client")
         .connect_tcp((address(OPENED), 443).into(), PATIENCE)
         .is_connected()
 }
 
-fn open(stage: &Stage, to: &str) -> Result<Connection, DemoError> {
-    match stage.connect("client", address(to), 443) {
+fn open(deployment: &Deployment, to: &str) -> Result<Connection, DemoError> {
+    match deployment.connect("client", address(to), 443) {
         Outcome::Connected(connection) => Ok(connection),
         outcome => Err(DemoError::Unexpected(format!(
             "{to} was not reached: {outcome:?}"

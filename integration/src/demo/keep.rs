@@ -6,10 +6,10 @@ use crate::Pod;
 
 use super::{
     DemoError,
-    stage::{Stage, in_the_node},
+    deployment::{Deployment, in_the_node},
 };
 
-impl Stage {
+impl Deployment {
     /// Says how to get in, what to look at and what to change.
     pub(super) fn show_how_to_play(&self) -> Result<(), DemoError> {
         let screen = self.screen();

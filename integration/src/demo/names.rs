@@ -7,29 +7,31 @@ use std::{
 
 use super::{
     DemoError, Seen,
-    stage::{API, BLOG, MANY, Stage, UNKNOWN, address, examples},
+    deployment::{API, BLOG, Deployment, MANY, UNKNOWN, address, examples},
 };
 
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(5);
 
-pub(super) fn apply_the_examples(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let open_before = stage.connects("client", address(UNKNOWN), 443);
-    let folder = stage.world.manifests().folder().display().to_string();
+pub(super) fn apply_the_examples(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let open_before = deployment.connects("client", address(UNKNOWN), 443);
+    let folder = deployment.world.manifests().folder().display().to_string();
     let begun = Instant::now();
     for file in examples()? {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        stage
+        deployment
             .screen()
             .typed("#", &format!("cp deploy/examples/by-name/{name} {folder}/"));
-        stage
+        deployment
             .world
             .manifests()
             .write(&name, &fs::read_to_string(&file)?)?;
     }
-    let refused = stage.screen().wait("until it is refused", IN_FORCE_WITHIN, || {
-        let tried = begun.elapsed();
-        (!stage.connects("client", address(UNKNOWN), 443)).then_some(tried)
-    });
+    let refused = deployment
+        .screen()
+        .wait("until it is refused", IN_FORCE_WITHIN, || {
+            let tried = begun.elapsed();
+            (!deployment.connects("client", address(UNKNOWN), 443)).then_some(tried)
+        });
     Ok(match (open_before, refused) {
         (true, Some(after)) => Seen::new(
             true,
@@ -40,9 +42,9 @@ pub(super) fn apply_the_examples(stage: &mut Stage) -> Result<Seen, DemoError> {
     })
 }
 
-pub(super) fn ask_and_connect(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let told = stage.getent("client", "api.example.test")?;
-    let output = stage.run("client", "curl -sS -m 2 http://api.example.test/")?;
+pub(super) fn ask_and_connect(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let told = deployment.getent("client", "api.example.test")?;
+    let output = deployment.run("client", "curl -sS -m 2 http://api.example.test/")?;
     let page = output.stdout.trim();
     let is_told = told.iter().any(|address| address.to_string() == page);
     let text = match (output.success(), is_told) {
@@ -53,9 +55,9 @@ pub(super) fn ask_and_connect(stage: &mut Stage) -> Result<Seen, DemoError> {
     Ok(Seen::new(output.success() && is_told, text))
 }
 
-pub(super) fn try_a_name_that_is_not_allowed(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let told = stage.getent("client", "blog.example.test")?;
-    let connected = stage.curl("client", "blog.example.test")?;
+pub(super) fn try_a_name_that_is_not_allowed(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let told = deployment.getent("client", "blog.example.test")?;
+    let connected = deployment.curl("client", "blog.example.test")?;
     let answered = told == [address(BLOG)];
     let answer = if answered { "answered" } else { "not answered" };
     Ok(Seen::new(
@@ -64,19 +66,19 @@ pub(super) fn try_a_name_that_is_not_allowed(stage: &mut Stage) -> Result<Seen, 
     ))
 }
 
-pub(super) fn try_as_another_pod(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let before = stage.curl("other", API)?;
-    stage.getent("other", "api.example.test")?;
-    let after = stage.curl("other", API)?;
+pub(super) fn try_as_another_pod(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let before = deployment.curl("other", API)?;
+    deployment.getent("other", "api.example.test")?;
+    let after = deployment.curl("other", API)?;
     Ok(Seen::new(
         !before && after,
         format!("{} before it asks, {} after", outcome(before), outcome(after)),
     ))
 }
 
-pub(super) fn try_a_wildcard(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let below = stage.curl("client", "img.eu.cdn.example.test")?;
-    let itself = stage.curl("client", "cdn.example.test")?;
+pub(super) fn try_a_wildcard(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let below = deployment.curl("client", "img.eu.cdn.example.test")?;
+    let itself = deployment.curl("client", "cdn.example.test")?;
     Ok(Seen::new(
         below && !itself,
         format!(
@@ -87,11 +89,11 @@ pub(super) fn try_a_wildcard(stage: &mut Stage) -> Result<Seen, DemoError> {
     ))
 }
 
-pub(super) fn use_every_address_of_many(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let told = stage.getent("client", "many.example.test")?;
+pub(super) fn use_every_address_of_many(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let told = deployment.getent("client", "many.example.test")?;
     let connected = told
         .iter()
-        .filter(|address| stage.connects("client", **address, 443))
+        .filter(|address| deployment.connects("client", **address, 443))
         .count();
     Ok(Seen::new(
         told.len() == MANY && connected == MANY,
@@ -99,11 +101,11 @@ pub(super) fn use_every_address_of_many(stage: &mut Stage) -> Result<Seen, DemoE
     ))
 }
 
-pub(super) fn connect_between_pods(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let worker = stage.pod("worker").address();
-    let inside = stage.curl("other", format!("{worker}:8010"))?;
-    let outside = stage.curl("other", format!("{worker}:8011"))?;
-    let client = stage.curl("client", format!("{worker}:8010"))?;
+pub(super) fn connect_between_pods(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let worker = deployment.pod("worker").address();
+    let inside = deployment.curl("other", format!("{worker}:8010"))?;
+    let outside = deployment.curl("other", format!("{worker}:8011"))?;
+    let client = deployment.curl("client", format!("{worker}:8010"))?;
     Ok(Seen::new(
         inside && !outside && !client,
         format!(

@@ -1,6 +1,6 @@
 //! The steps, in the order in which they are played.
 
-use super::{DemoError, Seen, changes, moments, names, stage::Stage};
+use super::{DemoError, Seen, changes, deployment::Deployment, lifecycle, names};
 
 /// One thing to be seen.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ pub(super) struct Step {
     /// Sentences for who has not read the documentation.
     pub(super) about: &'static [&'static str],
     pub(super) expected: &'static str,
-    pub(super) act: fn(&mut Stage) -> Result<Seen, DemoError>,
+    pub(super) act: fn(&mut Deployment) -> Result<Seen, DemoError>,
 }
 
 pub(super) const STORY: &[Step] = &[
@@ -35,7 +35,7 @@ pub(super) const STORY: &[Step] = &[
              first connection finds the door open.",
         ],
         expected: "held some milliseconds, then connected",
-        act: moments::see_an_answer_held,
+        act: lifecycle::see_an_answer_held,
     },
     Step {
         title: "The same pod is refused another name's address",
@@ -73,7 +73,7 @@ pub(super) const STORY: &[Step] = &[
         title: "The TTL runs out",
         about: &["brief.cdn.example.test has a TTL of 2 s; in this demo an address outlives its TTL by 1 s."],
         expected: "new connections refused after 3 s, the open one goes on",
-        act: moments::let_a_record_run_out,
+        act: lifecycle::let_a_record_run_out,
     },
     Step {
         title: "A policy changes",
@@ -92,7 +92,7 @@ pub(super) const STORY: &[Step] = &[
              because dnsd holds no answer longer than 200 ms.",
         ],
         expected: "lost 0, leaked 0",
-        act: moments::kill_the_enforcer,
+        act: lifecycle::kill_the_enforcer,
     },
     Step {
         title: "The enforcer is killed in the middle of a change",
@@ -104,13 +104,13 @@ pub(super) const STORY: &[Step] = &[
         title: "dnsd is killed and comes back",
         about: &["Without dnsd nobody answers; what was told before stays usable."],
         expected: "lost 0, leaked 0",
-        act: moments::kill_dnsd,
+        act: lifecycle::kill_dnsd,
     },
     Step {
         title: "Both daemons count for Prometheus",
         about: &[],
         expected: "both scraped; answers, allows and denies counted",
-        act: moments::scrape_both,
+        act: lifecycle::scrape_both,
     },
 ];
 
@@ -119,5 +119,5 @@ pub(super) const CLEANUP: Step = Step {
     title: "The daemons end; cleanup removes their traces",
     about: &["A daemon that ends leaves its rules and sets in force. One command removes them."],
     expected: "rules and sets stay after SIGTERM, none after cleanup",
-    act: moments::clean_up,
+    act: lifecycle::clean_up,
 };

@@ -18,21 +18,25 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{Asked, PORT, Spoof, Zone, answer};
+use super::{PORT, ReceivedQuery, Spoof, Zone, answer};
 use crate::{
     WorldError,
     datagram::{Datagram, WildcardUdp},
-    internet::{Internet, Servers, unmapped},
     lookup::Transport,
+    upstream_network::{Servers, UpstreamNetwork, unmapped},
 };
 
 /// Who answers when an answer shall come from another server.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 66);
 const STRANGER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x66);
 
-pub(super) fn start(zone: &Arc<Zone>, internet: &Internet, servers: &Servers) -> Result<(), WorldError> {
+pub(super) fn start(
+    zone: &Arc<Zone>,
+    upstream_network: &UpstreamNetwork,
+    servers: &Servers,
+) -> Result<(), WorldError> {
     let failed = |source| WorldError::Serve { port: PORT, source };
-    let sockets = internet.sockets();
+    let sockets = upstream_network.sockets();
     let udp = sockets.listener(Type::DGRAM, PORT).map_err(failed)?;
     // The forger's other port.
     let other = sockets.listener(Type::DGRAM, 0).map_err(failed)?;
@@ -203,7 +207,7 @@ fn note(
     from: SocketAddr,
     server: IpAddr,
 ) {
-    zone.note(Asked {
+    zone.note(ReceivedQuery {
         name: question.name.to_ascii(),
         record_type: question.query_type,
         transport,

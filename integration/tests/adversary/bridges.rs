@@ -4,7 +4,7 @@ use egret_integration::{Attachment, Lookup, Packet, PodSpec, RecordType, Records
 
 use crate::{
     Enforcement,
-    stage::{PATIENCE, QUICK, Setting, Told, eventually, only_names},
+    deployment::{PATIENCE, QUICK, Setup, TestResult, eventually, only_names},
     words::{HONEST, STOLEN, UDP_ECHO, assert_honest_alone, at, one_of_each, send_all},
 };
 
@@ -18,31 +18,31 @@ const ADDRESS: &str = "203.0.113.7";
 pub(crate) fn a_question_in_a_neighbours_name_teaches_nothing_on_a_bridge(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let setting = Setting::of(only_names(&["*.example.test"])).instead(["client", "victim"].map(bridged));
+) -> TestResult {
+    let setting = Setup::of(only_names(&["*.example.test"])).instead(["client", "victim"].map(bridged));
     let setting = setting.enforcer(&["--bridge-netfilter", "enable"]);
-    let stage = enforcement.of(setting).play(world)?;
-    stage.upstream().set(NAME, Records::addresses([ADDRESS]));
-    stage
+    let deployment = enforcement.of(setting).deploy(world)?;
+    deployment.upstream().set(NAME, Records::addresses([ADDRESS]));
+    deployment
         .upstream()
         .set("own.example.test", Records::addresses(["203.0.113.8"]));
-    let adversary = stage.world.adversary("client")?;
-    let victim_mac = stage.world.adversary("victim")?.mac();
+    let adversary = deployment.world.adversary("client")?;
+    let victim_mac = deployment.world.adversary("victim")?.mac();
     let servers = [node::DNS.into(), node::DNS_V6.into()];
-    for (victim, server) in stage.pod("victim").addresses().into_iter().zip(servers) {
+    for (victim, server) in deployment.pod("victim").addresses().into_iter().zip(servers) {
         let question = Lookup::of(NAME, RecordType::A).to_vec();
         let packet = Packet::udp(at(victim, 5353), at(server, 53), &question);
         adversary.send(&packet)?;
         adversary.send_as(victim_mac, &packet)?;
     }
     // dnsd takes questions in their order.
-    stage.ask("victim", "own.example.test");
-    stage.assert_reaches("victim", "203.0.113.8");
-    assert_eq!(stage.upstream().asked(NAME), 0, "it is asked");
-    stage.assert_refused("victim", ADDRESS);
+    deployment.ask("victim", "own.example.test");
+    deployment.assert_reaches("victim", "203.0.113.8");
+    assert_eq!(deployment.upstream().asked(NAME), 0, "it is asked");
+    deployment.assert_refused("victim", ADDRESS);
     // In its own name the adversary asks as ever.
-    stage.ask("client", NAME);
-    stage.assert_reaches("client", ADDRESS);
+    deployment.ask("client", NAME);
+    deployment.assert_reaches("client", ADDRESS);
     Ok(())
 }
 
@@ -59,19 +59,22 @@ spec:
 pub(crate) fn nobody_enters_a_pod_in_its_neighbours_name_on_a_bridge(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let setting = Setting::of(FRIENDS).instead(["client", "friend", "server"].map(bridged));
+) -> TestResult {
+    let setting = Setup::of(FRIENDS).instead(["client", "friend", "server"].map(bridged));
     let setting = setting.enforcer(&["--bridge-netfilter", "enable"]);
-    let stage = enforcement.of(setting).play(world)?;
-    let (client, friend) = (stage.world.adversary("client")?, stage.world.adversary("friend")?);
-    let server = stage.world.adversary("server")?;
+    let deployment = enforcement.of(setting).deploy(world)?;
+    let (client, friend) = (
+        deployment.world.adversary("client")?,
+        deployment.world.adversary("friend")?,
+    );
+    let server = deployment.world.adversary("server")?;
     let inside = server.sniff()?;
-    let outside = stage.world.router_outside()?.sniff()?;
-    let friends = stage.pod("friend").addresses();
+    let outside = deployment.world.router_outside()?.sniff()?;
+    let friends = deployment.pod("friend").addresses();
     let upstreams = [upstream::ADDRESS.into(), upstream::ADDRESS_V6.into()];
     for ((from, to), upstream) in friends
         .into_iter()
-        .zip(stage.pod("server").addresses())
+        .zip(deployment.pod("server").addresses())
         .zip(upstreams)
     {
         let to = at(to, UDP_ECHO);
@@ -91,14 +94,14 @@ pub(crate) fn nobody_enters_a_pod_in_its_neighbours_name_on_a_bridge(
         assert_honest_alone(&outside, format!("to {upstream} as {from}"));
     }
     // Who has moved the bridge's memory of hardware addresses gives it back by sending.
-    stage
+    deployment
         .pod("friend")
         .serve(8081, egret_integration::Service::TcpEcho)?;
-    let to = at(stage.pod("friend").address(), 8081);
+    let to = at(deployment.pod("friend").address(), 8081);
     eventually("the friend is reached", || {
-        stage.pod("server").connect_tcp(to, QUICK).is_connected()
+        deployment.pod("server").connect_tcp(to, QUICK).is_connected()
     });
-    let answered = stage
+    let answered = deployment
         .pod("client")
         .exchange_udp(at(upstreams[0], UDP_ECHO), HONEST, PATIENCE);
     assert!(answered.is_answered(), "the client in its own name: {answered:?}");

@@ -6,7 +6,7 @@ use egret_integration::{Adversary, MacAddress, Packet, Seen, Segment, Service, W
 
 use crate::{
     Enforcement,
-    stage::{PATIENCE, Setting, Stage, Told, eventually},
+    deployment::{Deployment, PATIENCE, Setup, TestResult, eventually},
     words::at,
 };
 
@@ -86,8 +86,8 @@ fn link_local(mac: MacAddress) -> Ipv6Addr {
 }
 
 /// How often the node took in a message of this type (RFC 4293): counted behind all rules.
-fn taken_in(stage: &Stage<'_>, kind: u8) -> u64 {
-    let counters = stage.world.node().run(&["cat", "/proc/net/snmp6"]).unwrap();
+fn taken_in(deployment: &Deployment<'_>, kind: u8) -> u64 {
+    let counters = deployment.world.node().run(&["cat", "/proc/net/snmp6"]).unwrap();
     let name = format!("Icmp6InType{kind}");
     let mut lines = counters.stdout.lines().map(str::split_whitespace);
     let value = lines.find_map(|mut words| (words.next()? == name).then(|| words.next())?);
@@ -95,12 +95,12 @@ fn taken_in(stage: &Stage<'_>, kind: u8) -> u64 {
 }
 
 #[track_caller]
-fn assert_taken_in(stage: &Stage<'_>, adversary: &Adversary, packets: &[Packet], kind: u8) {
+fn assert_taken_in(deployment: &Deployment<'_>, adversary: &Adversary, packets: &[Packet], kind: u8) {
     for packet in packets {
-        let before = taken_in(stage, kind);
+        let before = taken_in(deployment, kind);
         adversary.send(packet).unwrap();
         eventually(&format!("the node takes in {packet:02x?}"), || {
-            taken_in(stage, kind) > before
+            taken_in(deployment, kind) > before
         });
     }
 }
@@ -109,10 +109,13 @@ fn assert_taken_in(stage: &Stage<'_>, adversary: &Adversary, packets: &[Packet],
 pub(crate) fn a_pod_and_its_node_discover_each_other_though_all_is_denied(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(Setting::of(NOTHING_AT_ALL)).play(world)?;
-    let adversary = stage.world.adversary("client")?;
-    let (local, own) = (link_local(adversary.mac()), v6(stage.pod("client").address_v6()));
+) -> TestResult {
+    let deployment = enforcement.of(Setup::of(NOTHING_AT_ALL)).deploy(world)?;
+    let adversary = deployment.world.adversary("client")?;
+    let (local, own) = (
+        link_local(adversary.mac()),
+        v6(deployment.pod("client").address_v6()),
+    );
     let mac = link_layer(1, adversary.mac());
     let target = GATEWAY.octets();
     let solicitation = |from| {
@@ -132,7 +135,7 @@ pub(crate) fn a_pod_and_its_node_discover_each_other_though_all_is_denied(
         &target,
     );
     assert_taken_in(
-        &stage,
+        &deployment,
         &adversary,
         &[solicitation(local), solicitation(own), probe],
         135,
@@ -144,7 +147,7 @@ pub(crate) fn a_pod_and_its_node_discover_each_other_though_all_is_denied(
         advertisement(own, GATEWAY),
         advertisement(own, ALL_NODES),
     ];
-    assert_taken_in(&stage, &adversary, &advertisements, 136);
+    assert_taken_in(&deployment, &adversary, &advertisements, 136);
     let routers = [
         message(local, ALL_ROUTERS, ROUTER_SOLICITATION, [0; 4], &mac),
         message(
@@ -155,7 +158,7 @@ pub(crate) fn a_pod_and_its_node_discover_each_other_though_all_is_denied(
             &[],
         ),
     ];
-    assert_taken_in(&stage, &adversary, &routers, 133);
+    assert_taken_in(&deployment, &adversary, &routers, 133);
     // The kernel takes in what is for ff02::16 where it routes multicast alone; a rule cannot tell the two.
     let record = [&[4, 0, 0, 0][..], &solicited(own).octets()].concat();
     let report = |from| {
@@ -164,7 +167,7 @@ pub(crate) fn a_pod_and_its_node_discover_each_other_though_all_is_denied(
         report.with_extension(0, &[0, 5, 2, 0, 0, 1, 0])
     };
     let reports = [report(local), report(Ipv6Addr::UNSPECIFIED)];
-    assert_taken_in(&stage, &adversary, &reports, 143);
+    assert_taken_in(&deployment, &adversary, &reports, 143);
     // The kernel's own: an address that is the node's is found to be a duplicate.
     adversary.run(&[
         "sysctl",
@@ -192,11 +195,11 @@ pub(crate) fn a_pod_and_its_node_discover_each_other_though_all_is_denied(
 pub(crate) fn a_pod_and_its_node_talk_by_link_local_addresses(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(Setting::of(ISOLATED)).play(world)?;
-    stage.world.serve_on_node(8081, Service::TcpEcho)?;
-    let adversary = stage.world.adversary("client")?;
-    let own = stage.pod("client").address_v6();
+) -> TestResult {
+    let deployment = enforcement.of(Setup::of(ISOLATED)).deploy(world)?;
+    deployment.world.serve_on_node(8081, Service::TcpEcho)?;
+    let adversary = deployment.world.adversary("client")?;
+    let own = deployment.pod("client").address_v6();
     let sniffer = adversary.sniff()?;
     for from in [link_local(adversary.mac()).into(), own] {
         let (from, to) = (at(from, 4000), at(GATEWAY.into(), 8081));
@@ -217,9 +220,9 @@ pub(crate) fn a_pod_and_its_node_talk_by_link_local_addresses(
 }
 
 /// Whatever the node's kernel decides for itself by what it takes in.
-fn routes(stage: &Stage<'_>) -> String {
+fn routes(deployment: &Deployment<'_>) -> String {
     let all = "ip -6 route show table all | sed 's/expires [0-9]*sec//'; ip -6 address show";
-    stage.world.node().run(&["sh", "-c", all]).unwrap().stdout
+    deployment.world.node().run(&["sh", "-c", all]).unwrap().stdout
 }
 
 /// A lifetime, a prefix to make addresses of, and a route: RFC 4861 section 4.2, RFC 4191.
@@ -233,19 +236,23 @@ fn advertisement(from: Ipv6Addr, to: Ipv6Addr, mac: MacAddress) -> Packet {
     message(from, to, ROUTER_ADVERTISEMENT, [64, 0, 0x07, 0x08], &rest)
 }
 
-pub(crate) fn a_pod_is_no_router_of_its_node(world: &mut World, enforcement: Enforcement) -> Told {
-    let stage = enforcement.of(Setting::of(ISOLATED)).play(world)?;
-    let node = stage.world.node();
-    let interface = stage.pod("client").interface();
+pub(crate) fn a_pod_is_no_router_of_its_node(world: &mut World, enforcement: Enforcement) -> TestResult {
+    let deployment = enforcement.of(Setup::of(ISOLATED)).deploy(world)?;
+    let node = deployment.world.node();
+    let interface = deployment.pod("client").interface();
     for interface in [interface, "uplink"] {
         node.sysctl(&format!("ipv6/conf/{interface}/accept_ra"), "2")?;
         node.sysctl(&format!("ipv6/conf/{interface}/accept_ra_from_local"), "1")?;
         node.sysctl(&format!("ipv6/conf/{interface}/accept_redirects"), "1")?;
     }
-    let adversary = stage.world.adversary("client")?;
+    let adversary = deployment.world.adversary("client")?;
     let local = link_local(adversary.mac());
-    let own = v6(stage.pod("client").address_v6());
-    let before = (routes(&stage), taken_in(&stage, 134), taken_in(&stage, 137));
+    let own = v6(deployment.pod("client").address_v6());
+    let before = (
+        routes(&deployment),
+        taken_in(&deployment, 134),
+        taken_in(&deployment, 137),
+    );
     let target = "2001:db8::7".parse::<Ipv6Addr>()?.octets();
     for from in [local, "fe80::1234".parse()?] {
         adversary.send(&advertisement(from, ALL_NODES, adversary.mac()))?;
@@ -257,21 +264,25 @@ pub(crate) fn a_pod_is_no_router_of_its_node(world: &mut World, enforcement: Enf
     let mac = link_layer(1, adversary.mac());
     let solicitation = [&GATEWAY.octets()[..], &mac].concat();
     let last = message(local, solicited(GATEWAY), SOLICITATION, [0; 4], &solicitation);
-    assert_taken_in(&stage, &adversary, std::slice::from_ref(&last), 135);
-    let after = (routes(&stage), taken_in(&stage, 134), taken_in(&stage, 137));
+    assert_taken_in(&deployment, &adversary, std::slice::from_ref(&last), 135);
+    let after = (
+        routes(&deployment),
+        taken_in(&deployment, 134),
+        taken_in(&deployment, 137),
+    );
     assert_eq!(
         before, after,
         "routes and addresses, advertisements and redirects that the node took in"
     );
     // Who speaks from another address than a link-local one is no router to anybody (RFC 4861, sections 6.1.2 and 8.1).
     adversary.send(&advertisement(own, ALL_NODES, adversary.mac()))?;
-    assert_taken_in(&stage, &adversary, &[last], 135);
-    assert_eq!(routes(&stage), before.0);
+    assert_taken_in(&deployment, &adversary, &[last], 135);
+    assert_eq!(routes(&deployment), before.0);
     // A router outside is one.
-    let router = stage.world.router_outside()?;
+    let router = deployment.world.router_outside()?;
     router.send(&advertisement(link_local(router.mac()), ALL_NODES, router.mac()))?;
     eventually("the router outside is taken for one", || {
-        routes(&stage).contains("2001:db8:bad:")
+        routes(&deployment).contains("2001:db8:bad:")
     });
     Ok(())
 }
@@ -280,16 +291,16 @@ pub(crate) fn a_pod_is_no_router_of_its_node(world: &mut World, enforcement: Enf
 pub(crate) fn a_pod_that_says_it_is_its_neighbour_is_not_believed(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement
-        .of(Setting::of(ISOLATED).and_pod("victim"))
-        .play(world)?;
-    let victim = stage.pod("victim");
+) -> TestResult {
+    let deployment = enforcement
+        .of(Setup::of(ISOLATED).and_pod("victim"))
+        .deploy(world)?;
+    let victim = deployment.pod("victim");
     victim.serve(8081, Service::TcpEcho)?;
     let to = at(victim.address_v6(), 8081);
-    let reach = || stage.world.client_on_node().connect_tcp(to, PATIENCE);
+    let reach = || deployment.world.client_on_node().connect_tcp(to, PATIENCE);
     assert!(reach().is_connected());
-    let adversary = stage.world.adversary("client")?;
+    let adversary = deployment.world.adversary("client")?;
     let claimed = [
         &v6(victim.address_v6()).octets()[..],
         &link_layer(2, adversary.mac()),
@@ -304,7 +315,7 @@ pub(crate) fn a_pod_that_says_it_is_its_neighbour_is_not_believed(
     }
     let sniffer = adversary.sniff()?;
     assert!(reach().connection().is_alive(), "the node reaches the victim");
-    let strayed = sniffer.next(crate::stage::MOMENT, |seen| {
+    let strayed = sniffer.next(crate::deployment::MOMENT, |seen| {
         seen.ends().is_some_and(|(_, end)| end == to)
     })?;
     assert!(strayed.is_none(), "what is for the victim comes to the adversary");

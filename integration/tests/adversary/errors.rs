@@ -2,11 +2,11 @@
 
 use std::{io, net::UdpSocket};
 
-use egret_integration::{Adversary, Packet, Pod, World, faraway, node};
+use egret_integration::{Adversary, Packet, Pod, World, node, remote_host};
 
 use crate::{
     Enforcement,
-    stage::{PATIENCE, QUICK, Setting, Told},
+    deployment::{PATIENCE, QUICK, Setup, TestResult},
     words::{ALLOWED, DENIED, HONEST, UDP_ECHO, allowed_alone, at, families},
 };
 
@@ -23,8 +23,8 @@ fn hears_of_error(socket: &UdpSocket, patience: std::time::Duration) -> io::Resu
 }
 
 /// Both who may send where the victim does, and who may not.
-fn setting() -> Setting {
-    Setting::of(format!(
+fn setting() -> Setup {
+    Setup::of(format!(
         "{}---\n{}",
         allowed_alone("victim"),
         allowed_alone("confined")
@@ -51,18 +51,18 @@ fn claims(adversary: &Pod, destination: std::net::IpAddr) -> Vec<std::net::IpAdd
 pub(crate) fn an_error_that_a_pod_makes_up_ends_no_flow_of_its_neighbour(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(setting()).play(world)?;
-    let _mute = stage.world.mute_on_internet(MUTE)?;
-    let victim = stage.pod("victim");
+) -> TestResult {
+    let deployment = enforcement.of(setting()).deploy(world)?;
+    let _mute = deployment.world.mute_on_upstream_network(MUTE)?;
+    let victim = deployment.pod("victim");
     for name in ["client", "confined"] {
-        let adversary = stage.world.adversary(name)?;
+        let adversary = deployment.world.adversary(name)?;
         for family in families(victim) {
             let to = at(family.allowed, MUTE);
             let flow = victim.udp_socket(to)?;
             flow.send(HONEST)?;
             let sent = Packet::udp(flow.local_addr()?, to, HONEST);
-            for claimed in claims(stage.pod(name), family.allowed) {
+            for claimed in claims(deployment.pod(name), family.allowed) {
                 adversary.send(&Packet::port_unreachable(claimed, family.own, &sent))?;
                 let heard = hears_of_error(&flow, QUICK)?;
                 assert!(heard.is_none(), "{name} as {claimed}: the victim hears {heard:?}");
@@ -79,12 +79,12 @@ fn route_of(pod: &Pod, to: std::net::IpAddr) -> Result<String, Box<dyn std::erro
 pub(crate) fn an_error_that_a_pod_makes_up_changes_no_route_of_its_neighbour(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(setting()).play(world)?;
-    let _mute = stage.world.mute_on_internet(MUTE)?;
-    let victim = stage.pod("victim");
+) -> TestResult {
+    let deployment = enforcement.of(setting()).deploy(world)?;
+    let _mute = deployment.world.mute_on_upstream_network(MUTE)?;
+    let victim = deployment.pod("victim");
     // For this kernel a gateway is who may redirect; some distributions ask for less.
-    let inside = stage.world.adversary("victim")?;
+    let inside = deployment.world.adversary("victim")?;
     inside.run(&[
         "sysctl",
         "-qw",
@@ -92,14 +92,14 @@ pub(crate) fn an_error_that_a_pod_makes_up_changes_no_route_of_its_neighbour(
         "net.ipv4.conf.eth0.secure_redirects=0",
     ])?;
     for name in ["client", "confined"] {
-        let adversary = stage.world.adversary(name)?;
+        let adversary = deployment.world.adversary(name)?;
         for family in families(victim) {
             let to = at(family.allowed, MUTE);
             let flow = victim.udp_socket(to)?;
             flow.send(HONEST)?;
             let sent = Packet::udp(flow.local_addr()?, to, HONEST);
             let before = route_of(victim, family.allowed)?;
-            for claimed in claims(stage.pod(name), family.allowed) {
+            for claimed in claims(deployment.pod(name), family.allowed) {
                 adversary.send(&Packet::too_big(claimed, family.own, 1280, &sent))?;
                 adversary.send(&Packet::too_big(claimed, family.own, 600, &sent))?;
             }
@@ -119,7 +119,7 @@ pub(crate) fn an_error_that_a_pod_makes_up_changes_no_route_of_its_neighbour(
 }
 
 /// In the name of the victim's gateway, to an address that is nobody's.
-fn redirect(adversary: &Adversary, family: &crate::words::Family, sent: &Packet) -> Told {
+fn redirect(adversary: &Adversary, family: &crate::words::Family, sent: &Packet) -> TestResult {
     if family.own.is_ipv4() {
         let gateway = "169.254.1.1".parse()?;
         let elsewhere = "10.77.99.99".parse()?;
@@ -132,29 +132,29 @@ fn redirect(adversary: &Adversary, family: &crate::words::Family, sent: &Packet)
 pub(crate) fn an_error_that_a_pod_makes_up_ends_no_flow_of_the_node(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(setting()).play(world)?;
-    let _mute = stage.world.mute_on_internet(MUTE)?;
+) -> TestResult {
+    let deployment = enforcement.of(setting()).deploy(world)?;
+    let _mute = deployment.world.mute_on_upstream_network(MUTE)?;
     for name in ["client", "confined"] {
-        let adversary = stage.world.adversary(name)?;
-        for (own, to) in stage.world.node().addresses().into_iter().zip(ALLOWED) {
+        let adversary = deployment.world.adversary(name)?;
+        for (own, to) in deployment.world.node().addresses().into_iter().zip(ALLOWED) {
             let to = at(to.parse()?, MUTE);
-            let flow = stage.world.client_on_node().udp_socket_at(at(own, 0))?;
+            let flow = deployment.world.client_on_node().udp_socket_at(at(own, 0))?;
             flow.connect(to)?;
             flow.send(HONEST)?;
             let sent = Packet::udp(flow.local_addr()?, to, HONEST);
-            let before = stage
+            let before = deployment
                 .world
                 .node()
                 .run(&["ip", "route", "get", &to.ip().to_string()])?;
-            for claimed in claims(stage.pod(name), to.ip()) {
+            for claimed in claims(deployment.pod(name), to.ip()) {
                 adversary.send(&Packet::port_unreachable(claimed, own, &sent))?;
                 adversary.send(&Packet::too_big(claimed, own, 1280, &sent))?;
                 adversary.send(&Packet::too_big(claimed, own, 600, &sent))?;
                 let heard = hears_of_error(&flow, QUICK)?;
                 assert!(heard.is_none(), "{name} as {claimed}: the node hears {heard:?}");
             }
-            let after = stage
+            let after = deployment
                 .world
                 .node()
                 .run(&["ip", "route", "get", &to.ip().to_string()])?;
@@ -165,24 +165,30 @@ pub(crate) fn an_error_that_a_pod_makes_up_ends_no_flow_of_the_node(
 }
 
 /// The honest ones: of a destination, of a router, and of a pod about a flow of its own.
-pub(crate) fn errors_of_those_whom_they_concern_arrive(world: &mut World, enforcement: Enforcement) -> Told {
+pub(crate) fn errors_of_those_whom_they_concern_arrive(
+    world: &mut World,
+    enforcement: Enforcement,
+) -> TestResult {
     const MTU: u16 = 1300;
     const CLOSED: u16 = 5999;
-    let stage = enforcement.of(setting()).play(world)?;
-    let _faraway = stage.world.lay_faraway(MTU, 7)?;
+    let deployment = enforcement.of(setting()).deploy(world)?;
+    let _remote_host = deployment.world.add_remote_host(MTU, 7)?;
     for name in ["client", "victim"] {
         for to in ALLOWED {
-            let flow = stage.pod(name).udp_socket(at(to.parse()?, CLOSED))?;
+            let flow = deployment.pod(name).udp_socket(at(to.parse()?, CLOSED))?;
             flow.send(HONEST)?;
             let heard = hears_of_error(&flow, PATIENCE)?;
             assert!(heard.is_some(), "{name}: {to} says that nobody listens there");
         }
-        for own in stage.pod(name).addresses() {
-            let flow = stage.world.client_outside().udp_socket_at(if own.is_ipv4() {
-                "0.0.0.0:0".parse()?
-            } else {
-                "[::]:0".parse()?
-            })?;
+        for own in deployment.pod(name).addresses() {
+            let flow = deployment
+                .world
+                .client_outside()
+                .udp_socket_at(if own.is_ipv4() {
+                    "0.0.0.0:0".parse()?
+                } else {
+                    "[::]:0".parse()?
+                })?;
             flow.connect(at(own, CLOSED))?;
             flow.send(HONEST)?;
             let heard = hears_of_error(&flow, PATIENCE)?;
@@ -191,8 +197,8 @@ pub(crate) fn errors_of_those_whom_they_concern_arrive(world: &mut World, enforc
                 "{name} says to who is outside that nobody listens at {own}"
             );
         }
-        for node in stage.world.node().addresses() {
-            let flow = stage.pod(name).udp_socket(at(node, CLOSED))?;
+        for node in deployment.world.node().addresses() {
+            let flow = deployment.pod(name).udp_socket(at(node, CLOSED))?;
             flow.send(HONEST)?;
             let heard = hears_of_error(&flow, PATIENCE)?;
             assert!(
@@ -202,23 +208,23 @@ pub(crate) fn errors_of_those_whom_they_concern_arrive(world: &mut World, enforc
         }
     }
     // The unconfined pod alone may send there.
-    for to in [faraway::ADDRESS, faraway::ADDRESS_V6] {
-        let flow = stage.pod("client").udp_socket(at(to.parse()?, CLOSED))?;
-        crate::stage::eventually("the router's error arrives", || {
+    for to in [remote_host::ADDRESS, remote_host::ADDRESS_V6] {
+        let flow = deployment.pod("client").udp_socket(at(to.parse()?, CLOSED))?;
+        crate::deployment::eventually("the router's error arrives", || {
             // An error of an earlier datagram.
             drop(flow.send(&[7; 1400]));
-            route_of(stage.pod("client"), to.parse().unwrap())
+            route_of(deployment.pod("client"), to.parse().unwrap())
                 .is_ok_and(|route| route.contains(&format!("mtu {MTU}")))
         });
     }
     // To the node: a pod's error about what the node sent it.
-    for own in stage.pod("victim").addresses() {
+    for own in deployment.pod("victim").addresses() {
         let from = if own.is_ipv4() {
             node::ADDRESS.into()
         } else {
             node::ADDRESS_V6.into()
         };
-        let flow = stage.world.client_on_node().udp_socket_at(at(from, 0))?;
+        let flow = deployment.world.client_on_node().udp_socket_at(at(from, 0))?;
         flow.connect(at(own, CLOSED))?;
         flow.send(HONEST)?;
         let heard = hears_of_error(&flow, PATIENCE)?;

@@ -6,7 +6,7 @@ use egret_integration::{Adversary, Connection, Packet, Records, Segment, Sniffer
 
 use crate::{
     Enforcement,
-    stage::{PATIENCE, Setting, Stage, Told, only_names},
+    deployment::{Deployment, PATIENCE, Setup, TestResult, only_names},
     words::{ALLOWED, HONEST, STOLEN, TCP_ECHO, UDP_ECHO, allowed_alone, assert_honest_alone, at, families},
 };
 
@@ -14,12 +14,15 @@ use crate::{
 pub(crate) fn a_flow_that_one_pod_opens_in_anothers_name_is_judged_when_the_other_uses_it(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let setting = Setting::of(allowed_alone("victim")).and_pod("victim");
-    let stage = enforcement.of(setting).play(world)?;
-    let (client, victim) = (stage.world.adversary("client")?, stage.world.adversary("victim")?);
-    let outside = stage.world.router_outside()?.sniff()?;
-    for family in families(stage.pod("victim")) {
+) -> TestResult {
+    let setting = Setup::of(allowed_alone("victim")).and_pod("victim");
+    let deployment = enforcement.of(setting).deploy(world)?;
+    let (client, victim) = (
+        deployment.world.adversary("client")?,
+        deployment.world.adversary("victim")?,
+    );
+    let outside = deployment.world.router_outside()?.sniff()?;
+    for family in families(deployment.pod("victim")) {
         let (own, denied) = (at(family.own, 4000), at(family.denied, UDP_ECHO));
         client.send(&Packet::udp(own, denied, b"opening"))?;
         client.send(&Packet::tcp(own, denied, Segment::syn(1), b"opening"))?;
@@ -40,9 +43,13 @@ struct Open {
 }
 
 impl Open {
-    fn of(stage: &Stage<'_>, sniffer: &Sniffer, to: IpAddr) -> Result<Self, Box<dyn std::error::Error>> {
+    fn of(
+        deployment: &Deployment<'_>,
+        sniffer: &Sniffer,
+        to: IpAddr,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
         let to = at(to, TCP_ECHO);
-        let mut connection = stage.pod("victim").connect_tcp(to, PATIENCE).connection();
+        let mut connection = deployment.pod("victim").connect_tcp(to, PATIENCE).connection();
         connection.echo_within(PATIENCE)?;
         let from = connection.local()?;
         // The victim's own acknowledgment of the echo says both numbers.
@@ -99,11 +106,11 @@ impl Open {
     }
 
     /// What the node's connection tracking says of its state.
-    fn tracked(&self, stage: &Stage<'_>) -> Result<String, Box<dyn std::error::Error>> {
+    fn tracked(&self, deployment: &Deployment<'_>) -> Result<String, Box<dyn std::error::Error>> {
         let family = if self.from.is_ipv4() { "ipv4" } else { "ipv6" };
         let port = self.from.port().to_string();
         let asked = ["conntrack", "-L", "-f", family, "-p", "tcp", "--sport", &port];
-        Ok(stage.world.node().run(&asked)?.stdout)
+        Ok(deployment.world.node().run(&asked)?.stdout)
     }
 }
 
@@ -111,17 +118,17 @@ impl Open {
 pub(crate) fn segments_in_a_neighbours_name_do_not_end_its_connection(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
+) -> TestResult {
     let policies = format!("{}---\n{}", allowed_alone("victim"), nowhere("confined"));
-    let setting = Setting::of(policies).and_pod("victim").and_pod("confined");
-    let stage = enforcement.of(setting).play(world)?;
-    let sniffer = stage.world.adversary("victim")?.sniff_both_ways()?;
+    let setting = Setup::of(policies).and_pod("victim").and_pod("confined");
+    let deployment = enforcement.of(setting).deploy(world)?;
+    let sniffer = deployment.world.adversary("victim")?.sniff_both_ways()?;
     for name in ["client", "confined"] {
-        let adversary = stage.world.adversary(name)?;
+        let adversary = deployment.world.adversary(name)?;
         for to in ALLOWED {
-            let mut open = Open::of(&stage, &sniffer, to.parse()?)?;
+            let mut open = Open::of(&deployment, &sniffer, to.parse()?)?;
             open.attack_by(&adversary)?;
-            let tracked = open.tracked(&stage)?;
+            let tracked = open.tracked(&deployment)?;
             assert!(
                 tracked.contains("ESTABLISHED"),
                 "{name}: {to} is tracked as {tracked}"
@@ -153,29 +160,31 @@ spec:
 pub(crate) fn a_reset_in_a_neighbours_name_does_not_end_a_connection_whose_record_is_over(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let setting = Setting::of(only_names(&["*.example.test"])).and_pod("victim");
-    let stage = enforcement.of(setting.without_grace()).play(world)?;
-    let node = stage.world.node();
+) -> TestResult {
+    let setting = Setup::of(only_names(&["*.example.test"])).and_pod("victim");
+    let deployment = enforcement.of(setting.without_grace()).deploy(world)?;
+    let node = deployment.world.node();
     node.sysctl("netfilter/nf_conntrack_tcp_timeout_close", "1")?;
-    stage
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses([ALLOWED[0]]).ttl(1));
-    stage.ask("victim", "api.example.test");
-    let sniffer = stage.world.adversary("victim")?.sniff_both_ways()?;
-    let mut open = Open::of(&stage, &sniffer, ALLOWED[0].parse()?)?;
-    crate::stage::eventually("the record is over", || !stage.kernel_holds("victim", ALLOWED[0]));
-    let adversary = stage.world.adversary("client")?;
+    deployment.ask("victim", "api.example.test");
+    let sniffer = deployment.world.adversary("victim")?.sniff_both_ways()?;
+    let mut open = Open::of(&deployment, &sniffer, ALLOWED[0].parse()?)?;
+    crate::deployment::eventually("the record is over", || {
+        !deployment.kernel_holds("victim", ALLOWED[0])
+    });
+    let adversary = deployment.world.adversary("client")?;
     open.attack_by(&adversary)?;
     // Longer than what is closed is remembered, were it closed.
     let is_forgotten = || {
-        open.tracked(&stage)
+        open.tracked(&deployment)
             .is_ok_and(|tracked| !tracked.contains("ESTABLISHED"))
     };
-    let forgotten = crate::stage::is_soon(std::time::Duration::from_millis(2_500), is_forgotten);
+    let forgotten = crate::deployment::is_soon(std::time::Duration::from_millis(2_500), is_forgotten);
     let echoed = open.connection.echo_within(PATIENCE);
     assert!(echoed.is_ok(), "the victim's connection ends: {echoed:?}");
     assert!(!forgotten, "it is tracked as closed");
-    stage.assert_refused("victim", ALLOWED[0]);
+    deployment.assert_refused("victim", ALLOWED[0]);
     Ok(())
 }

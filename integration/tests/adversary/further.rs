@@ -4,7 +4,7 @@ use egret_integration::{Packet, PodSpec, ProxyMode, SecondInterface, Service, Se
 
 use crate::{
     Enforcement,
-    stage::{PATIENCE, QUICK, Setting, Told},
+    deployment::{PATIENCE, QUICK, Setup, TestResult},
     words::{
         ALLOWED, HONEST, STOLEN, UDP_ECHO, allowed_alone, assert_honest_alone, assert_nothing_stolen, at,
         families, one_of_each, send_all,
@@ -17,19 +17,19 @@ const MUTE: u16 = 5140;
 pub(crate) fn nobody_answers_a_neighbours_question_in_anothers_name(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
+) -> TestResult {
     let policies = format!("{}---\n{}", allowed_alone("victim"), allowed_alone("confined"));
-    let setting = Setting::of(policies)
+    let setting = Setup::of(policies)
         .and_pod("victim")
         .and_pod("confined")
         .and(PodSpec::new("unknown").unannounced());
-    let stage = enforcement.of(setting).play(world)?;
-    let mute = stage.world.mute_on_internet(MUTE)?;
+    let deployment = enforcement.of(setting).deploy(world)?;
+    let mute = deployment.world.mute_on_upstream_network(MUTE)?;
     mute.set_read_timeout(Some(PATIENCE))?;
-    let victim = stage.pod("victim");
-    let inside = stage.world.adversary("victim")?.sniff()?;
+    let victim = deployment.pod("victim");
+    let inside = deployment.world.adversary("victim")?.sniff()?;
     for name in ["client", "confined", "unknown"] {
-        let adversary = stage.world.adversary(name)?;
+        let adversary = deployment.world.adversary(name)?;
         for family in families(victim) {
             let to = at(family.allowed, MUTE);
             let flow = victim.udp_socket(to)?;
@@ -53,31 +53,31 @@ fn entries(world: &World) -> Result<usize, Box<dyn std::error::Error>> {
 pub(crate) fn forged_sources_take_no_room_in_connection_tracking(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
+) -> TestResult {
     const FORGED: u16 = 5_000;
     const OWN: u16 = 100;
-    let stage = enforcement
-        .of(Setting::of(allowed_alone("victim")).and_pod("victim"))
-        .play(world)?;
-    let _mute = stage.world.mute_on_internet(MUTE)?;
-    let adversary = stage.world.adversary("client")?;
-    for family in families(stage.pod("victim")) {
+    let deployment = enforcement
+        .of(Setup::of(allowed_alone("victim")).and_pod("victim"))
+        .deploy(world)?;
+    let _mute = deployment.world.mute_on_upstream_network(MUTE)?;
+    let adversary = deployment.world.adversary("client")?;
+    for family in families(deployment.pod("victim")) {
         let to = at(family.allowed, MUTE);
-        let before = entries(stage.world)?;
+        let before = entries(deployment.world)?;
         for number in 0..FORGED {
             adversary.send(&Packet::udp(at(family.own, 10_000 + number), to, STOLEN))?;
         }
-        let after = entries(stage.world)?;
+        let after = entries(deployment.world)?;
         // The daemons have flows of their own.
         assert!(after < before + 50, "{before} entries became {after}");
     }
-    for family in families(stage.pod("client")) {
-        let before = entries(stage.world)?;
+    for family in families(deployment.pod("client")) {
+        let before = entries(deployment.world)?;
         for number in 0..OWN {
             let own = at(family.own, 20_000 + number);
             adversary.send(&Packet::udp(own, at(family.allowed, MUTE), HONEST))?;
         }
-        let after = entries(stage.world)?;
+        let after = entries(deployment.world)?;
         assert!(
             after + 10 > before + usize::from(OWN),
             "its own are tracked: {before}, {after}"
@@ -107,13 +107,13 @@ spec:
 pub(crate) fn what_a_helper_expects_is_judged_as_any_connection(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(Setting::of(ftp_alone())).play(world)?;
-    stage.world.serve(21, Service::TcpEcho)?;
+) -> TestResult {
+    let deployment = enforcement.of(Setup::of(ftp_alone())).deploy(world)?;
+    deployment.world.serve(21, Service::TcpEcho)?;
     let rule = "-w -t raw -A PREROUTING -p tcp --dport 21 -j CT --helper ftp";
     let argv: Vec<&str> = ["iptables"].into_iter().chain(rule.split(' ')).collect();
-    stage.world.node().run_well(&argv)?;
-    let client = stage.pod("client");
+    deployment.world.node().run_well(&argv)?;
+    let client = deployment.pod("client");
     let to = |port| at(ALLOWED[0].parse().unwrap(), port);
     assert!(
         !client.connect_tcp(to(7), QUICK).is_connected(),
@@ -126,7 +126,11 @@ pub(crate) fn what_a_helper_expects_is_judged_as_any_connection(
         std::io::Write::write_all(control.stream(), line.as_bytes())?;
         std::io::Read::read_exact(control.stream(), &mut vec![0; line.len()])?;
     }
-    let expected = stage.world.node().run(&["conntrack", "-L", "expect"])?.stdout;
+    let expected = deployment
+        .world
+        .node()
+        .run(&["conntrack", "-L", "expect"])?
+        .stdout;
     assert!(
         expected.contains("dport=7 "),
         "the helper expects a connection: {expected}"
@@ -151,7 +155,7 @@ spec:
 pub(crate) fn a_service_leads_nobody_to_a_pod_in_anothers_name(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
+) -> TestResult {
     for name in ["client", "friend", "server"] {
         world.add(PodSpec::new(name))?;
     }
@@ -162,10 +166,13 @@ pub(crate) fn a_service_leads_nobody_to_a_pod_in_anothers_name(
         .map(|(service, pod)| ServicePort::udp("server").at(service).to(at(pod, UDP_ECHO)))
         .collect();
     world.proxy(ProxyMode::Iptables, &leading)?;
-    let stage = enforcement.of(Setting::of(FRIENDS).instead([])).play(world)?;
-    let (client, friend) = (stage.world.adversary("client")?, stage.world.adversary("friend")?);
-    let inside = stage.world.adversary("server")?.sniff()?;
-    for (from, service) in stage.pod("friend").addresses().into_iter().zip(services) {
+    let deployment = enforcement.of(Setup::of(FRIENDS).instead([])).deploy(world)?;
+    let (client, friend) = (
+        deployment.world.adversary("client")?,
+        deployment.world.adversary("friend")?,
+    );
+    let inside = deployment.world.adversary("server")?.sniff()?;
+    for (from, service) in deployment.pod("friend").addresses().into_iter().zip(services) {
         client.send(&Packet::udp(at(from, 4000), service, STOLEN))?;
         friend.send(&Packet::udp(at(from, 4001), service, HONEST))?;
         assert_honest_alone(&inside, format!("{service} as {from}"));
@@ -177,16 +184,16 @@ pub(crate) fn a_service_leads_nobody_to_a_pod_in_anothers_name(
 pub(crate) fn nothing_leaves_by_a_second_cable_in_anothers_name(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
+) -> TestResult {
     let client = PodSpec::new("client").with_second(SecondInterface::Veth);
-    let setting = Setting::of(FRIENDS).instead([client, PodSpec::new("friend")]);
-    let stage = enforcement.of(setting).play(world)?;
-    let _mute = stage.world.mute_on_internet(MUTE)?;
-    let adversary = stage.world.adversary_at_second("client")?;
-    let outside = stage.world.router_outside()?.sniff()?;
-    let second = stage.pod("client").second_addresses().unwrap();
-    for ((family, friend), own) in families(stage.pod("client"))
-        .zip(stage.pod("friend").addresses())
+    let setting = Setup::of(FRIENDS).instead([client, PodSpec::new("friend")]);
+    let deployment = enforcement.of(setting).deploy(world)?;
+    let _mute = deployment.world.mute_on_upstream_network(MUTE)?;
+    let adversary = deployment.world.adversary_at_second("client")?;
+    let outside = deployment.world.router_outside()?.sniff()?;
+    let second = deployment.pod("client").second_addresses().unwrap();
+    for ((family, friend), own) in families(deployment.pod("client"))
+        .zip(deployment.pod("friend").addresses())
         .zip(second)
     {
         let to = at(family.allowed, MUTE);

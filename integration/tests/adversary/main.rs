@@ -1,7 +1,7 @@
-//! What somebody gains who is root in the network namespace of a pod: any packet that an interface can send.
+//! Attacks by root in the network namespace of a pod: any packet that an interface can send.
 //!
-//! Each story has an attack and its honest twin: what others, or the same pod, do in their own name and go on being able
-//! to do. A story says nothing of how the daemons keep it; it is told under each enforcement of the list below.
+//! Each scenario has an attack and a control: the same traffic with the true source, which passes. A scenario does not
+//! depend on how the daemons enforce; it runs under each enforcement of the list below.
 
 #![allow(
     clippy::disallowed_methods,
@@ -11,9 +11,9 @@
 
 use egret_integration::World;
 
-#[path = "../scenarios/stage.rs"]
+#[path = "../scenarios/deployment.rs"]
 #[allow(dead_code, reason = "the words of other stories, too")]
-mod stage;
+mod deployment;
 mod words;
 
 mod replies;
@@ -26,9 +26,9 @@ mod tunnels;
 mod bridges;
 mod discovery;
 
-use stage::{Setting, Told};
+use deployment::{Setup, TestResult};
 
-/// What enforces while a story is told.
+/// The enforcement under which a scenario runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Enforcement {
     backend: &'static str,
@@ -36,15 +36,15 @@ pub(crate) struct Enforcement {
 }
 
 impl Enforcement {
-    pub(crate) fn of(self, setting: Setting) -> Setting {
+    pub(crate) fn of(self, setting: Setup) -> Setup {
         setting.backend(self.backend).enforcer(self.arguments)
     }
 }
 
-pub(crate) type Story = fn(&mut World, Enforcement) -> Told;
+pub(crate) type Story = fn(&mut World, Enforcement) -> TestResult;
 
-/// Tells a story in a world of its own, and looks whether anything is left of it.
-fn tell(story: Story, enforcement: Enforcement) -> Told {
+/// Runs a scenario in a world of its own, and checks that nothing is left of it.
+fn tell(story: Story, enforcement: Enforcement) -> TestResult {
     let Some(mut world) = World::or_skip() else {
         return Ok(());
     };
@@ -60,13 +60,13 @@ macro_rules! stories {
     };
     ($name:ident: $backend:literal, $arguments:expr, $($chapter:ident: $story:ident;)*) => {
         mod $name {
-            use super::{Enforcement, Told, tell};
+            use super::{Enforcement, TestResult, tell};
 
             const ENFORCEMENT: Enforcement = Enforcement { backend: $backend, arguments: &$arguments };
 
             $(
                 #[test]
-                fn $story() -> Told {
+                fn $story() -> TestResult {
                     tell(super::$chapter::$story, ENFORCEMENT)
                 }
             )*

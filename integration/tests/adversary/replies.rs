@@ -4,7 +4,7 @@ use egret_integration::{Packet, PodSpec, Segment, Service, World};
 
 use crate::{
     Enforcement,
-    stage::{PATIENCE, QUICK, Setting, Stage, Told},
+    deployment::{Deployment, PATIENCE, QUICK, Setup, TestResult},
     words::{
         HONEST, STOLEN, TCP_ECHO, UDP_ECHO, allowed_alone, assert_honest_alone, assert_nothing_stolen, at,
         families,
@@ -16,18 +16,18 @@ const SERVED: u16 = 8081;
 
 /// Numbers out of the window are no reason to drop, as with kube-proxy's `conntrack.tcpBeLiberal`: nobody knows the first
 /// number of the other end before it has said it.
-fn ask_no_windows(stage: &Stage<'_>) -> Told {
-    let node = stage.world.node();
+fn ask_no_windows(deployment: &Deployment<'_>) -> TestResult {
+    let node = deployment.world.node();
     Ok(node.sysctl("netfilter/nf_conntrack_tcp_be_liberal", "1")?)
 }
 
 pub(crate) fn a_datagram_of_its_own_making_opens_no_way_back_to_an_address_outside(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(Setting::of(allowed_alone("client"))).play(world)?;
-    let (client, adversary) = (stage.pod("client"), stage.world.adversary("client")?);
-    let outside = stage.world.router_outside()?.sniff()?;
+) -> TestResult {
+    let deployment = enforcement.of(Setup::of(allowed_alone("client"))).deploy(world)?;
+    let (client, adversary) = (deployment.pod("client"), deployment.world.adversary("client")?);
+    let outside = deployment.world.router_outside()?.sniff()?;
     for family in families(client) {
         let (own, denied) = (at(family.own, PORT), at(family.denied, UDP_ECHO));
         let before = client.exchange_udp(denied, STOLEN, QUICK);
@@ -41,7 +41,10 @@ pub(crate) fn a_datagram_of_its_own_making_opens_no_way_back_to_an_address_outsi
     client.serve(SERVED, Service::UdpEcho)?;
     for own in client.addresses() {
         let family_of = if own.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let socket = stage.world.client_outside().udp_socket_at(family_of.parse()?)?;
+        let socket = deployment
+            .world
+            .client_outside()
+            .udp_socket_at(family_of.parse()?)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.send_to(HONEST, at(own, SERVED))?;
         let answered = socket.recv_from(&mut [0; 64]);
@@ -53,11 +56,11 @@ pub(crate) fn a_datagram_of_its_own_making_opens_no_way_back_to_an_address_outsi
 pub(crate) fn a_segment_of_its_own_making_opens_no_way_back_to_an_address_outside(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(Setting::of(allowed_alone("client"))).play(world)?;
-    ask_no_windows(&stage)?;
-    let (client, adversary) = (stage.pod("client"), stage.world.adversary("client")?);
-    let outside = stage.world.router_outside()?.sniff()?;
+) -> TestResult {
+    let deployment = enforcement.of(Setup::of(allowed_alone("client"))).deploy(world)?;
+    ask_no_windows(&deployment)?;
+    let (client, adversary) = (deployment.pod("client"), deployment.world.adversary("client")?);
+    let outside = deployment.world.router_outside()?.sniff()?;
     for port in PORT..PORT + 4 {
         adversary.keep_from_kernel(port)?;
     }
@@ -79,7 +82,7 @@ pub(crate) fn a_segment_of_its_own_making_opens_no_way_back_to_an_address_outsid
     }
     client.serve(SERVED, Service::TcpEcho)?;
     for own in client.addresses() {
-        let outcome = stage
+        let outcome = deployment
             .world
             .client_outside()
             .connect_tcp(at(own, SERVED), PATIENCE);
@@ -107,18 +110,23 @@ spec:
 pub(crate) fn a_packet_of_its_own_making_opens_no_way_back_to_a_pod_that_nobody_may_enter(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
+) -> TestResult {
     let pods = ["client", "loose", "server"].map(PodSpec::new);
-    let setting = Setting::of(closed_server()).instead(pods);
-    let stage = enforcement.of(setting).play(world)?;
-    ask_no_windows(&stage)?;
-    let server = stage.pod("server");
+    let setting = Setup::of(closed_server()).instead(pods);
+    let deployment = enforcement.of(setting).deploy(world)?;
+    ask_no_windows(&deployment)?;
+    let server = deployment.pod("server");
     server.serve(SERVED, Service::TcpEcho)?;
-    let inside = stage.world.adversary("server")?.sniff()?;
+    let inside = deployment.world.adversary("server")?.sniff()?;
     for name in ["client", "loose"] {
-        let adversary = stage.world.adversary(name)?;
+        let adversary = deployment.world.adversary(name)?;
         adversary.keep_from_kernel(PORT)?;
-        for (own, server) in stage.pod(name).addresses().into_iter().zip(server.addresses()) {
+        for (own, server) in deployment
+            .pod(name)
+            .addresses()
+            .into_iter()
+            .zip(server.addresses())
+        {
             let (own, to) = (at(own, PORT), at(server, UDP_ECHO));
             adversary.send(&Packet::udp(to, own, b"opening"))?;
             adversary.send(&Packet::udp(own, to, STOLEN))?;
@@ -130,8 +138,8 @@ pub(crate) fn a_packet_of_its_own_making_opens_no_way_back_to_a_pod_that_nobody_
         }
     }
     // The server reaches others, and hears their replies.
-    stage.pod("loose").serve(SERVED, Service::TcpEcho)?;
-    for loose in stage.pod("loose").addresses() {
+    deployment.pod("loose").serve(SERVED, Service::TcpEcho)?;
+    for loose in deployment.pod("loose").addresses() {
         let outcome = server.connect_tcp(at(loose, SERVED), PATIENCE);
         assert!(outcome.connection().is_alive(), "the server to {loose}");
     }
@@ -166,14 +174,18 @@ spec:
 pub(crate) fn a_packet_of_its_own_making_opens_no_way_back_to_a_node_that_is_denied(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(Setting::of(no_node())).play(world)?;
-    ask_no_windows(&stage)?;
-    stage.world.serve_on_node(SERVED, Service::TcpEcho)?;
-    let (client, adversary) = (stage.pod("client"), stage.world.adversary("client")?);
+) -> TestResult {
+    let deployment = enforcement.of(Setup::of(no_node())).deploy(world)?;
+    ask_no_windows(&deployment)?;
+    deployment.world.serve_on_node(SERVED, Service::TcpEcho)?;
+    let (client, adversary) = (deployment.pod("client"), deployment.world.adversary("client")?);
     adversary.keep_from_kernel(PORT)?;
     adversary.keep_from_kernel(PORT + 1)?;
-    for (own, node) in client.addresses().into_iter().zip(stage.world.node().addresses()) {
+    for (own, node) in client
+        .addresses()
+        .into_iter()
+        .zip(deployment.world.node().addresses())
+    {
         let (own, node) = (at(own, PORT), at(node, SERVED));
         assert!(
             !client.connect_tcp(node, QUICK).is_connected(),
@@ -189,7 +201,7 @@ pub(crate) fn a_packet_of_its_own_making_opens_no_way_back_to_a_node_that_is_den
     }
     client.serve(SERVED, Service::TcpEcho)?;
     for own in client.addresses() {
-        let outcome = stage
+        let outcome = deployment
             .world
             .client_on_node()
             .connect_tcp(at(own, SERVED), PATIENCE);

@@ -6,7 +6,7 @@ use egret_integration::{MacAddress, Packet, Segment, World};
 
 use crate::{
     Enforcement,
-    stage::{Setting, Told, ip},
+    deployment::{Setup, TestResult, ip},
     words::{
         HONEST, STOLEN, TCP_ECHO, UDP_ECHO, allowed_alone, assert_honest_alone, at, families, one_of_each,
         send_all,
@@ -59,11 +59,11 @@ fn unusual(from: IpAddr, to: IpAddr) -> Vec<Packet> {
 pub(crate) fn a_packet_of_unusual_shape_is_judged_as_any_other(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(Setting::of(allowed_alone("client"))).play(world)?;
-    let adversary = stage.world.adversary("client")?;
-    let outside = stage.world.router_outside()?.sniff()?;
-    for family in families(stage.pod("client")) {
+) -> TestResult {
+    let deployment = enforcement.of(Setup::of(allowed_alone("client"))).deploy(world)?;
+    let adversary = deployment.world.adversary("client")?;
+    let outside = deployment.world.router_outside()?.sniff()?;
+    for family in families(deployment.pod("client")) {
         for packet in unusual(family.own, family.denied) {
             adversary.send(&packet)?;
             adversary.send_as(MacAddress::ANY, &packet)?;
@@ -79,13 +79,13 @@ pub(crate) fn a_packet_of_unusual_shape_is_judged_as_any_other(
 pub(crate) fn a_source_that_no_host_may_have_gets_nowhere(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement
-        .of(Setting::of(allowed_alone("another")))
-        .play(world)?;
-    let adversary = stage.world.adversary("client")?;
-    let outside = stage.world.router_outside()?.sniff()?;
-    let node = stage.world.node().addresses();
+) -> TestResult {
+    let deployment = enforcement
+        .of(Setup::of(allowed_alone("another")))
+        .deploy(world)?;
+    let adversary = deployment.world.adversary("client")?;
+    let outside = deployment.world.router_outside()?.sniff()?;
+    let node = deployment.world.node().addresses();
     let sources = [
         [
             "127.0.0.1",
@@ -106,7 +106,7 @@ pub(crate) fn a_source_that_no_host_may_have_gets_nowhere(
         ]
         .map(ip),
     ];
-    for ((family, node), sources) in families(stage.pod("client")).zip(node).zip(sources) {
+    for ((family, node), sources) in families(deployment.pod("client")).zip(node).zip(sources) {
         let to = at(family.allowed, UDP_ECHO);
         for source in sources.into_iter().chain([node]) {
             send_all(&adversary, &one_of_each(at(source, 4000), to, STOLEN))?;
@@ -121,15 +121,15 @@ pub(crate) fn a_source_that_no_host_may_have_gets_nowhere(
 pub(crate) fn a_source_route_by_way_of_the_node_leads_nowhere(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(Setting::of(allowed_alone("client"))).play(world)?;
-    let adversary = stage.world.adversary("client")?;
-    let outside = stage.world.router_outside()?.sniff()?;
-    let family = families(stage.pod("client")).next().unwrap();
+) -> TestResult {
+    let deployment = enforcement.of(Setup::of(allowed_alone("client"))).deploy(world)?;
+    let adversary = deployment.world.adversary("client")?;
+    let outside = deployment.world.router_outside()?.sniff()?;
+    let family = families(deployment.pod("client")).next().unwrap();
     let IpAddr::V4(denied) = family.denied else {
         return Err("the first family is not IPv4".into());
     };
-    let node = stage.world.node().addresses()[0];
+    let node = deployment.world.node().addresses()[0];
     for kind in [131, 137] {
         let options = [&[kind, 7, 4][..], &denied.octets(), &[0]].concat();
         let packet = Packet::udp(at(family.own, 4000), at(node, UDP_ECHO), STOLEN);

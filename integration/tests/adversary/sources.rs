@@ -4,7 +4,7 @@ use egret_integration::{Packet, PodSpec, World};
 
 use crate::{
     Enforcement,
-    stage::{PATIENCE, Setting, Told, eventually, metrics},
+    deployment::{PATIENCE, Setup, TestResult, eventually, metrics},
     words::{ALLOWED, HONEST, STOLEN, UDP_ECHO, assert_honest_alone, at, families, one_of_each, send_all},
 };
 
@@ -33,19 +33,22 @@ spec:
 pub(crate) fn nobody_enters_a_pod_in_the_name_of_one_who_may(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
+) -> TestResult {
     let pods = ["client", "friend", "server"].map(PodSpec::new);
-    let setting = Setting::of(friends_alone()).instead(pods);
-    let stage = enforcement.of(setting).play(world)?;
-    let (client, friend) = (stage.world.adversary("client")?, stage.world.adversary("friend")?);
-    let outside = stage.world.router_outside()?;
-    let inside = stage.world.adversary("server")?.sniff()?;
-    let friends = stage.pod("friend").addresses();
-    let servers = stage.pod("server").addresses();
+    let setting = Setup::of(friends_alone()).instead(pods);
+    let deployment = enforcement.of(setting).deploy(world)?;
+    let (client, friend) = (
+        deployment.world.adversary("client")?,
+        deployment.world.adversary("friend")?,
+    );
+    let outside = deployment.world.router_outside()?;
+    let inside = deployment.world.adversary("server")?.sniff()?;
+    let friends = deployment.pod("friend").addresses();
+    let servers = deployment.pod("server").addresses();
     for ((friends, server), family) in friends
         .into_iter()
         .zip(servers)
-        .zip(families(stage.pod("client")))
+        .zip(families(deployment.pod("client")))
     {
         let to = at(server, UDP_ECHO);
         send_all(&client, &one_of_each(at(friends, 4000), to, STOLEN))?;
@@ -59,15 +62,18 @@ pub(crate) fn nobody_enters_a_pod_in_the_name_of_one_who_may(
 }
 
 /// Nobody says what the pods may; so they may all.
-pub(crate) fn nothing_leaves_the_node_in_anothers_name(world: &mut World, enforcement: Enforcement) -> Told {
-    let stage = enforcement
-        .of(Setting::of(friends_alone()).and_pod("friend"))
-        .play(world)?;
+pub(crate) fn nothing_leaves_the_node_in_anothers_name(
+    world: &mut World,
+    enforcement: Enforcement,
+) -> TestResult {
+    let deployment = enforcement
+        .of(Setup::of(friends_alone()).and_pod("friend"))
+        .deploy(world)?;
     // An echo would come back as an error that quotes it.
-    let _mute = stage.world.mute_on_internet(MUTE)?;
-    let adversary = stage.world.adversary("client")?;
-    let outside = stage.world.router_outside()?.sniff()?;
-    for (family, friend) in families(stage.pod("client")).zip(stage.pod("friend").addresses()) {
+    let _mute = deployment.world.mute_on_upstream_network(MUTE)?;
+    let adversary = deployment.world.adversary("client")?;
+    let outside = deployment.world.router_outside()?.sniff()?;
+    for (family, friend) in families(deployment.pod("client")).zip(deployment.pod("friend").addresses()) {
         let to = at(family.allowed, MUTE);
         for (source, port) in [(friend, 4000), (family.denied, 5000)] {
             send_all(&adversary, &one_of_each(at(source, port), to, STOLEN))?;
@@ -88,17 +94,17 @@ pub(crate) fn nothing_leaves_the_node_in_anothers_name(world: &mut World, enforc
 pub(crate) fn what_is_sent_in_anothers_name_is_counted_and_told(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
+) -> TestResult {
     let events = world.files().join("events.jsonl");
     let path = events.display().to_string();
-    let setting = Setting::of(friends_alone()).and_pod("friend");
-    let stage = enforcement
+    let setting = Setup::of(friends_alone()).and_pod("friend");
+    let deployment = enforcement
         .of(setting)
         .enforcer(&["--events", &path])
-        .play(world)?;
-    let adversary = stage.world.adversary("client")?;
+        .deploy(world)?;
+    let adversary = deployment.world.adversary("client")?;
     let mut sent = 0.0;
-    for (family, friend) in families(stage.pod("client")).zip(stage.pod("friend").addresses()) {
+    for (family, friend) in families(deployment.pod("client")).zip(deployment.pod("friend").addresses()) {
         let forged = one_of_each(at(friend, 4000), at(family.allowed, MUTE), STOLEN);
         send_all(&adversary, &forged)?;
         adversary.send(&Packet::udp(
@@ -114,7 +120,7 @@ pub(crate) fn what_is_sent_in_anothers_name_is_counted_and_told(
             ("action", "deny"),
             ("direction", "egress"),
         ];
-        metrics(&stage.enforcer).sum("egret_enforcer_verdicts_total", &labels)
+        metrics(&deployment.enforcer).sum("egret_enforcer_verdicts_total", &labels)
     };
     eventually("each is counted", || counted() >= sent);
     assert!(

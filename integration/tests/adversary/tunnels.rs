@@ -6,7 +6,7 @@ use egret_integration::{MacAddress, Packet, PodSpec, Service, World};
 
 use crate::{
     Enforcement,
-    stage::{PATIENCE, Setting, Stage, Told, ip},
+    deployment::{Deployment, PATIENCE, Setup, TestResult, ip},
     words::{ALLOWED, DENIED, HONEST, STOLEN, UDP_ECHO, assert_honest_alone, at},
 };
 
@@ -41,8 +41,8 @@ spec:
     .into()
 }
 
-fn setting() -> Setting {
-    Setting::of(isolated()).instead(["isolated", "loose", "server"].map(PodSpec::new))
+fn setting() -> Setup {
+    Setup::of(isolated()).instead(["isolated", "loose", "server"].map(PodSpec::new))
 }
 
 /// A tunnel device of the node.
@@ -53,9 +53,9 @@ struct Vxlan {
 }
 
 /// One device for each family and port.
-fn lay_vxlan(stage: &Stage<'_>) -> Result<Vec<Vxlan>, Box<dyn std::error::Error>> {
+fn lay_vxlan(deployment: &Deployment<'_>) -> Result<Vec<Vxlan>, Box<dyn std::error::Error>> {
     let mut all = Vec::new();
-    for (own, port) in stage
+    for (own, port) in deployment
         .world
         .node()
         .addresses()
@@ -68,8 +68,8 @@ fn lay_vxlan(stage: &Stage<'_>) -> Result<Vec<Vxlan>, Box<dyn std::error::Error>
             "ip link add {name} type vxlan id {network} dstport {port} local {own} dev uplink\n\
              ip link set {name} up"
         );
-        stage.world.node().run_well(&["sh", "-e", "-c", &lines])?;
-        let mac = stage.world.mac_on_node(&name)?;
+        deployment.world.node().run_well(&["sh", "-e", "-c", &lines])?;
+        let mac = deployment.world.mac_on_node(&name)?;
         let at = at(own, port);
         all.push(Vxlan { network, at, mac });
     }
@@ -77,8 +77,8 @@ fn lay_vxlan(stage: &Stage<'_>) -> Result<Vec<Vxlan>, Box<dyn std::error::Error>
 }
 
 /// In the name of remote pods: to where the sender may not go, and to a pod that remote pods may enter.
-fn inner(stage: &Stage<'_>, payload: &[u8]) -> Vec<Packet> {
-    let targets = stage.pod("server").addresses();
+fn inner(deployment: &Deployment<'_>, payload: &[u8]) -> Vec<Packet> {
+    let targets = deployment.pod("server").addresses();
     let outside = DENIED.map(ip);
     let remote = REMOTE.map(ip);
     let packet = |to: IpAddr| {
@@ -91,16 +91,16 @@ fn inner(stage: &Stage<'_>, payload: &[u8]) -> Vec<Packet> {
 pub(crate) fn what_a_pod_wraps_in_vxlan_is_not_forwarded(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(setting()).play(world)?;
-    let _mute = stage.world.mute_on_internet(UDP_ECHO + 1)?;
-    let tunnels = lay_vxlan(&stage)?;
-    let router = stage.world.router_outside()?;
-    let (outside, inside) = (router.sniff()?, stage.world.adversary("server")?.sniff()?);
+) -> TestResult {
+    let deployment = enforcement.of(setting()).deploy(world)?;
+    let _mute = deployment.world.mute_on_upstream_network(UDP_ECHO + 1)?;
+    let tunnels = lay_vxlan(&deployment)?;
+    let router = deployment.world.router_outside()?;
+    let (outside, inside) = (router.sniff()?, deployment.world.adversary("server")?.sniff()?);
     for name in ["isolated", "loose"] {
-        let adversary = stage.world.adversary(name)?;
+        let adversary = deployment.world.adversary(name)?;
         for tunnel in &tunnels {
-            let own = stage.pod(name).addresses().into_iter();
+            let own = deployment.pod(name).addresses().into_iter();
             let own: Vec<IpAddr> = own.filter(|own| own.is_ipv4() == tunnel.at.is_ipv4()).collect();
             let vtep = if tunnel.at.is_ipv4() {
                 ALLOWED[0]
@@ -108,7 +108,7 @@ pub(crate) fn what_a_pod_wraps_in_vxlan_is_not_forwarded(
                 ALLOWED[1]
             };
             for (source, packet) in own.iter().chain([&ip(vtep)]).flat_map(|source| {
-                inner(&stage, STOLEN)
+                inner(&deployment, STOLEN)
                     .into_iter()
                     .map(move |packet| (source, packet))
             }) {
@@ -116,7 +116,7 @@ pub(crate) fn what_a_pod_wraps_in_vxlan_is_not_forwarded(
                 adversary.send(&Packet::udp(at(*source, 4001), tunnel.at, &wrapped))?;
             }
             // A tunnel's other end, outside, is another node's.
-            for packet in inner(&stage, HONEST) {
+            for packet in inner(&deployment, HONEST) {
                 let wrapped = packet.vxlan(tunnel.network, tunnel.mac);
                 router.send(&Packet::udp(at(ip(vtep), 4001), tunnel.at, &wrapped))?;
             }
@@ -127,16 +127,20 @@ pub(crate) fn what_a_pod_wraps_in_vxlan_is_not_forwarded(
             assert_honest_alone(&outside, format!("outside, {what}"));
         }
     }
-    assert_node_is_reached(&stage)
+    assert_node_is_reached(&deployment)
 }
 
 /// By ordinary datagrams and connections, from whatever port.
-fn assert_node_is_reached(stage: &Stage<'_>) -> Told {
-    stage.world.serve_on_node(SERVED, Service::TcpEcho)?;
-    stage.world.serve_on_node(SERVED, Service::UdpEcho)?;
+fn assert_node_is_reached(deployment: &Deployment<'_>) -> TestResult {
+    deployment.world.serve_on_node(SERVED, Service::TcpEcho)?;
+    deployment.world.serve_on_node(SERVED, Service::UdpEcho)?;
     for name in ["isolated", "loose"] {
-        let pod = stage.pod(name);
-        for (own, node) in pod.addresses().into_iter().zip(stage.world.node().addresses()) {
+        let pod = deployment.pod(name);
+        for (own, node) in pod
+            .addresses()
+            .into_iter()
+            .zip(deployment.world.node().addresses())
+        {
             let to = at(node, SERVED);
             assert!(
                 pod.connect_tcp(to, PATIENCE).connection().is_alive(),
@@ -161,23 +165,29 @@ fn assert_node_is_reached(stage: &Stage<'_>) -> Told {
 pub(crate) fn what_a_pod_wraps_in_ip_or_gre_does_not_come_to_the_node(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(setting()).play(world)?;
-    let router = stage.world.router_outside()?;
-    for (node, remote) in stage.world.node().addresses().into_iter().zip(ALLOWED.map(ip)) {
+) -> TestResult {
+    let deployment = enforcement.of(setting()).deploy(world)?;
+    let router = deployment.world.router_outside()?;
+    for (node, remote) in deployment
+        .world
+        .node()
+        .addresses()
+        .into_iter()
+        .zip(ALLOWED.map(ip))
+    {
         for protocol in PROTOCOLS {
-            let device = stage.world.receive_on_node(node.is_ipv4(), protocol)?;
+            let device = deployment.world.receive_on_node(node.is_ipv4(), protocol)?;
             for name in ["isolated", "loose"] {
-                let adversary = stage.world.adversary(name)?;
-                for own in stage.pod(name).addresses() {
+                let adversary = deployment.world.adversary(name)?;
+                for own in deployment.pod(name).addresses() {
                     if own.is_ipv4() != node.is_ipv4() {
                         continue;
                     }
-                    wrap(&stage, STOLEN, own, node, protocol)
+                    wrap(&deployment, STOLEN, own, node, protocol)
                         .iter()
                         .try_for_each(|packet| adversary.send(packet))?;
                 }
-                wrap(&stage, HONEST, remote, node, protocol)
+                wrap(&deployment, HONEST, remote, node, protocol)
                     .iter()
                     .take(1)
                     .try_for_each(|packet| router.send(packet))?;
@@ -185,11 +195,11 @@ pub(crate) fn what_a_pod_wraps_in_ip_or_gre_does_not_come_to_the_node(
             }
         }
     }
-    assert_node_is_reached(&stage)
+    assert_node_is_reached(&deployment)
 }
 
-fn wrap(stage: &Stage<'_>, payload: &[u8], from: IpAddr, to: IpAddr, protocol: u8) -> Vec<Packet> {
-    let inner = inner(stage, payload).into_iter();
+fn wrap(deployment: &Deployment<'_>, payload: &[u8], from: IpAddr, to: IpAddr, protocol: u8) -> Vec<Packet> {
+    let inner = inner(deployment, payload).into_iter();
     match protocol {
         47 => inner.map(|packet| packet.in_gre(from, to)).collect(),
         _ => inner
@@ -203,24 +213,33 @@ fn wrap(stage: &Stage<'_>, payload: &[u8], from: IpAddr, to: IpAddr, protocol: u
 pub(crate) fn what_a_pod_wraps_in_geneve_does_not_come_to_the_node(
     world: &mut World,
     enforcement: Enforcement,
-) -> Told {
-    let stage = enforcement.of(setting()).play(world)?;
-    let router = stage.world.router_outside()?;
-    for (node, remote) in stage.world.node().addresses().into_iter().zip(ALLOWED.map(ip)) {
-        let device = stage.world.client_on_node().udp_socket_at(at(node, GENEVE))?;
+) -> TestResult {
+    let deployment = enforcement.of(setting()).deploy(world)?;
+    let router = deployment.world.router_outside()?;
+    for (node, remote) in deployment
+        .world
+        .node()
+        .addresses()
+        .into_iter()
+        .zip(ALLOWED.map(ip))
+    {
+        let device = deployment
+            .world
+            .client_on_node()
+            .udp_socket_at(at(node, GENEVE))?;
         device.set_read_timeout(Some(PATIENCE))?;
         for name in ["isolated", "loose"] {
-            let adversary = stage.world.adversary(name)?;
-            for own in stage.pod(name).addresses() {
+            let adversary = deployment.world.adversary(name)?;
+            for own in deployment.pod(name).addresses() {
                 if own.is_ipv4() != node.is_ipv4() {
                     continue;
                 }
-                for packet in inner(&stage, STOLEN) {
+                for packet in inner(&deployment, STOLEN) {
                     let wrapped = packet.geneve(1, MacAddress::ANY);
                     adversary.send(&Packet::udp(at(own, 4001), at(node, GENEVE), &wrapped))?;
                 }
             }
-            for packet in inner(&stage, HONEST).iter().take(1) {
+            for packet in inner(&deployment, HONEST).iter().take(1) {
                 let wrapped = packet.geneve(1, MacAddress::ANY);
                 router.send(&Packet::udp(at(remote, 4001), at(node, GENEVE), &wrapped))?;
             }
@@ -230,5 +249,5 @@ pub(crate) fn what_a_pod_wraps_in_geneve_does_not_come_to_the_node(
             assert!(!is_stolen, "{name}: the node gets it from {from}");
         }
     }
-    assert_node_is_reached(&stage)
+    assert_node_is_reached(&deployment)
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use egret_integration::{Adversary, Packet, Pod, Segment, Sniffer};
 
-use crate::stage::{PATIENCE, QUICK, ip};
+use crate::deployment::{PATIENCE, QUICK, ip};
 
 /// Outside; `ALLOWED` is what policies of stories allow, `DENIED` what none does.
 pub(crate) const ALLOWED: [&str; 2] = ["203.0.113.7", "2001:db8::7"];

@@ -1,4 +1,4 @@
-//! Both daemons, what befalls them, and when they are whole again.
+//! Both daemons, their failures, and when they have recovered.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -33,7 +33,7 @@ pub(crate) struct Blow {
 }
 
 impl Blow {
-    /// Each pair of victim and manner equally often, each instant and span from the seed.
+    /// Each pair of daemon and failure equally often; times come from the seed.
     pub(crate) fn of_round(round: usize, random: &mut Seeded) -> Self {
         let victim = if round.is_multiple_of(2) {
             Victim::Enforcer
@@ -52,7 +52,7 @@ impl Blow {
 pub(crate) struct Daemons {
     pub(crate) dnsd: Daemon,
     pub(crate) enforcer: Daemon,
-    /// Every one has a name of its own that nobody asked for before.
+    /// Each has a name that was not looked up before.
     pub(crate) checks: usize,
 }
 
@@ -79,7 +79,7 @@ impl Daemons {
         }
     }
 
-    /// For an enforcer that was killed: how long after its return it took until what was told meanwhile was usable.
+    /// For a killed enforcer: the time from its restart until addresses observed meanwhile were usable.
     pub(crate) fn strike(
         &mut self,
         blow: &Blow,
@@ -127,8 +127,8 @@ impl Daemons {
         self.wait_until_whole(world)
     }
 
-    /// Until an address is usable at once when it is told: then all that was told before is realized, too, because
-    /// the link keeps its order.
+    /// Waits until an observed address is usable at once: all earlier observations are realized then, because the link keeps
+    /// their order.
     pub(crate) fn wait_until_whole(&mut self, world: &World) -> TestResult {
         let begun = Instant::now();
         while begun.elapsed() < WHOLE_WITHIN {

@@ -1,6 +1,6 @@
-//! Either daemon killed or hung, again and again, while a pod lives on: what was realized before stays as it is.
+//! Kills or stops either daemon repeatedly while a pod lives on: what was realized before stays in force.
 //!
-//! `EGRET_RESTARTS` says how often (20), `EGRET_SEED` when: a failure names its seed.
+//! `EGRET_RESTARTS` is the number of rounds (20), `EGRET_SEED` the seed of the times: a failure names its seed.
 
 #![allow(
     clippy::disallowed_methods,
@@ -9,7 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects")]
 
 mod daemons;
-mod moments;
+mod failures;
 mod steps;
 mod verdicts;
 mod report;
@@ -26,7 +26,7 @@ use egret_integration::{Load, LoadPlan, LoadReport, Lookup, RecordType, Records,
 
 use self::{
     daemons::{Blow, Daemons, Victim, WHOLE_WITHIN},
-    moments::MOMENTS,
+    failures::FAILURES,
     report::{Seeded, Seen, SetWhenDropped, Unanswered, say},
     verdicts::{VERDICTS, Watch, realize},
 };
@@ -37,20 +37,20 @@ const PORT: u16 = 7;
 const API: &str = "203.0.113.7";
 const API_V6: &str = "2001:db8::7";
 const ELSEWHERE: &str = "203.0.113.8";
-/// Told to both pods, allowed to none.
+/// Observed by both pods, allowed to none.
 const BLOG: &str = "203.0.113.50";
 const NEVER_TOLD: &str = "203.0.113.99";
 /// Long enough for a busy machine, shorter than the second after which the kernel repeats a SYN.
 const ATTEMPT: Duration = Duration::from_millis(900);
-/// What the project promises of an enforcer's return.
+/// The promised time until a restarted enforcer has caught up.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_millis(200);
-/// Short, so that records end and new ones come all the while.
+/// Short, so that records expire and new ones arrive during the test.
 const FRESH_TTL: u32 = 10;
 const BRIEF_TTL: u32 = 1;
 const GRACE: &str = "1s";
 /// TTL, grace, the kernel's rounding to whole seconds, and the time that an attempt takes.
 const BRIEF_ENDS_WITHIN: Duration = Duration::from_millis(3_500);
-/// How long an attempt that must fail is waited for: the shorter, the more of them.
+/// The timeout of an attempt that must fail: the shorter, the more attempts.
 const KNOCK: Duration = Duration::from_millis(150);
 
 /// Two pods that may reach the same names, and nothing else but the node's DNS.
@@ -158,24 +158,24 @@ fn no_moment_of_a_daemons_death_changes_a_verdict_on_what_is_realized() -> TestR
             let pod = world.pod(verdict.pod);
             threads.spawn(move || watch.look_at(pod, verdict, row));
         }
-        for (moment, happen) in MOMENTS {
+        for (failure, inject) in FAILURES {
             for victim in [Victim::Dnsd, Victim::Enforcer] {
-                happen(&mut daemons, &world, victim, &mut random)?;
+                inject(&mut daemons, &world, victim, &mut random)?;
                 daemons.bring_back(&world)?;
                 watch.wait_for_rounds(2);
                 let changed = watch.changed();
                 assert!(
                     changed.is_empty(),
-                    "{victim:?} {moment}, seed {}:\n{}",
+                    "{victim:?} {failure}, seed {}:\n{}",
                     random.seed,
                     changed.join("\n")
                 );
             }
         }
         say(&format!(
-            "moments: seed {}, {} moments of 2 daemons, {} verdicts looked at, none changed",
+            "failures: seed {}, {} failures of 2 daemons, {} verdicts looked at, none changed",
             random.seed,
-            MOMENTS.len(),
+            FAILURES.len(),
             watch.looks()
         ));
         Ok(())
@@ -217,8 +217,8 @@ fn world_with_names(rounds: usize) -> Option<World> {
     Some(world)
 }
 
-/// The life of a pod that may, and knocks of two pods that may not: at what no policy allows, and at what only the
-/// other pod was told.
+/// The load of an allowed pod, and attempts of two pods that are denied: to addresses that no policy allows, and to addresses that
+/// only the other pod observed.
 fn start_loads(world: &World) -> [Load; 3] {
     let life = LoadPlan {
         attempt: ATTEMPT,
@@ -242,7 +242,7 @@ fn start_loads(world: &World) -> [Load; 3] {
     ]
 }
 
-/// Asks for names that end soon, and knocks at their addresses when they have ended.
+/// Looks up names with a short TTL, and connects to their addresses after the records have expired.
 fn knock_where_records_ended(world: &World, over: &AtomicBool) -> LoadReport {
     let client = world.pod("client");
     let mut report = LoadReport::default();

@@ -1,4 +1,4 @@
-//! Chance that can be repeated, and what the loads have seen.
+//! Repeatable random numbers, and the results of the loads.
 
 use std::{
     env,
@@ -31,18 +31,18 @@ impl Seeded {
     }
 }
 
-/// What all loads have seen together.
+/// The results of all loads.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) life: LoadReport,
-    /// At doors that were never open for the pod, of both pods, and at those that were.
+    /// Attempts of both pods to addresses that were never allowed, and to addresses that were.
     pub(crate) knocks: [LoadReport; 3],
     pub(crate) unanswered: Unanswered,
-    /// The longest time from an enforcer's return until what was told meanwhile was usable.
+    /// The longest time from a restart of the enforcer until addresses observed meanwhile were usable.
     pub(crate) catching_up: Duration,
 }
 
-/// Look-ups that nobody answered, by who was gone.
+/// Unanswered look-ups, by the daemon that was down.
 #[derive(Debug, Default)]
 pub(crate) struct Unanswered {
     pub(crate) without_dnsd: usize,
@@ -92,7 +92,7 @@ impl Seen {
     }
 }
 
-/// So that threads end with the test, also when it fails.
+/// Ends the threads with the test, also when it fails.
 pub(crate) struct SetWhenDropped<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for SetWhenDropped<'_> {
@@ -101,7 +101,7 @@ impl Drop for SetWhenDropped<'_> {
     }
 }
 
-/// Past the test harness, which keeps what is printed to itself.
+/// Prints past the capture of the test harness.
 pub(crate) fn say(text: &str) {
     io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
 }

@@ -12,13 +12,13 @@ use crate::daemons::{Daemons, WHOLE_WITHIN};
 use crate::report::say;
 use crate::{POLICY, TestResult, start_loads, world_with_names};
 
-/// Some are of its start, which finds another policy; the later ones of what it does from then on.
+/// The first steps belong to its start, which finds another policy; later ones to the changes after it.
 const STEPS: [usize; 6] = [1, 2, 4, 7, 12, 40];
 
 /// Known to binaries that were built with the tests alone (see `egret_kernel::faults`).
 const DIES_BEFORE: &str = "EGRET_KILL_BEFORE_STEP";
 
-/// What it lacked while it was away is told to its next life; nothing that was open ends, and nothing opens that no policy allows.
+/// The next process receives the observations that it missed; no allowed connection ends, and none opens that no policy allows.
 #[test]
 fn an_enforcer_that_dies_in_the_middle_of_a_change_loses_nothing_and_leaks_nothing() -> TestResult {
     let Some(world) = world_with_names(STEPS.len()) else {

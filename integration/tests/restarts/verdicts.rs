@@ -1,4 +1,4 @@
-//! A table of verdicts that were realized, and eyes on every row of it.
+//! A table of realized verdicts, and a watch on each row.
 
 use std::{
     sync::{
@@ -44,7 +44,7 @@ pub(crate) const VERDICTS: &[Verdict] = &[
     verdict("client", NEVER_TOLD, false, "nobody was told"),
 ];
 
-/// Asks for what the table says was told.
+/// Looks up the names of the table.
 pub(crate) fn realize(world: &World) -> TestResult {
     for (pod, name, record_type) in [
         ("client", "api.example.test", RecordType::A),
@@ -58,7 +58,7 @@ pub(crate) fn realize(world: &World) -> TestResult {
     Ok(())
 }
 
-/// Eyes on every row of the table, until it is dropped.
+/// Watches every row of the table until it is dropped.
 #[derive(Default)]
 pub(crate) struct Watch {
     pub(crate) looks: [AtomicUsize; VERDICTS.len()],
@@ -89,7 +89,7 @@ impl Watch {
         }
     }
 
-    /// Until every row was looked at so many times more, from beginning to end.
+    /// Waits until every row was checked this many times more.
     pub(crate) fn wait_for_rounds(&self, rounds: usize) {
         let counts = || self.looks.each_ref().map(|looks| looks.load(Ordering::SeqCst));
         let before = counts();

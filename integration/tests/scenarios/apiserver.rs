@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use egret_integration::{OtherNode, PodSpec, ProxyMode, Service, ServicePort, World, node, other_node};
 
-use super::stage::{MOMENT, QUICK, Setting, Stage, Told, eventually};
+use super::deployment::{Deployment, MOMENT, QUICK, Setup, TestResult, eventually};
 
 /// Where the API server listens, on this node and on the other one.
 const API: u16 = 6443;
@@ -22,12 +22,12 @@ const SAME_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 1
 /// R-8, E-4, E-5: its Service, which leads to this node (INPUT) and to another one; its endpoints; the other addresses of
 /// their nodes, also those that no Node object names; Services that lead there; what is declared. The nodes themselves are exempt, and so are
 /// other ports.
-pub(super) fn the_api_server_is_refused_by_every_way_that_leads_there(world: &mut World) -> Told {
+pub(super) fn the_api_server_is_refused_by_every_way_that_leads_there(world: &mut World) -> TestResult {
     let elsewhere = two_servers(world)?;
     let services = services();
     world.proxy(ProxyMode::Iptables, &services)?;
-    let stage = Setting::of(firewall("apiServer: {}", "")).play(world)?;
-    let is_open = |to: SocketAddr| stage.pod("client").connect_tcp(to, QUICK).is_connected();
+    let deployment = Setup::of(firewall("apiServer: {}", "")).deploy(world)?;
+    let is_open = |to: SocketAddr| deployment.pod("client").connect_tcp(to, QUICK).is_connected();
     let on = |address: IpAddr, port| SocketAddr::new(address, port);
     let refused = [
         on(node::ADDRESS.into(), API),
@@ -43,9 +43,9 @@ pub(super) fn the_api_server_is_refused_by_every_way_that_leads_there(world: &mu
     let others = [here, there, OTHER, SAME_PORT];
     assert_eq!(others.map(is_open), [true; 4], "{others:?}");
     for mode in ProxyMode::ALL {
-        stage.world.proxy(mode, &services)?;
+        deployment.world.proxy(mode, &services)?;
         eventually("the mode of kube-proxy is in force", || {
-            stage
+            deployment
                 .world
                 .client_on_node()
                 .connect_tcp(SLY, QUICK)
@@ -59,11 +59,11 @@ pub(super) fn the_api_server_is_refused_by_every_way_that_leads_there(world: &mu
             on(node::ADDRESS.into(), NODE_PORT),
         ];
         assert_eq!(led.map(is_open), [false; 5], "{mode:?}: {led:?}");
-        for from in [stage.world.client_on_node(), elsewhere.client()] {
+        for from in [deployment.world.client_on_node(), elsewhere.client()] {
             let outcome = from.connect_tcp(on(node::ADDRESS.into(), API), QUICK);
             assert!(outcome.is_connected(), "{mode:?}: a node: {outcome:?}");
         }
-        let outcome = stage.world.client_on_node().connect_tcp(KUBERNETES, QUICK);
+        let outcome = deployment.world.client_on_node().connect_tcp(KUBERNETES, QUICK);
         assert!(
             outcome.is_connected(),
             "{mode:?}: the node by the Service: {outcome:?}"
@@ -75,13 +75,13 @@ pub(super) fn the_api_server_is_refused_by_every_way_that_leads_there(world: &mu
         "apiServer: {}",
         "protocols: [{tcp: {destinationPort: {number: 443}}}]",
     );
-    stage.world.manifests().write("policy.yaml", &by_port)?;
+    deployment.world.manifests().write("policy.yaml", &by_port)?;
     eventually("other ports of what is declared are open", || is_open(DECLARED));
     let behind = [KUBERNETES, KUBERNETES, on(other_node::ADDRESS.into(), API)];
     assert_eq!(behind.map(is_open), [false; 3], "{behind:?}");
 
     // The nodes: this one by where packets arrive, the other one by its report.
-    stage
+    deployment
         .world
         .manifests()
         .write("policy.yaml", &firewall("nodes: {}", ""))?;
@@ -94,7 +94,7 @@ pub(super) fn the_api_server_is_refused_by_every_way_that_leads_there(world: &mu
 }
 
 /// R-27, E-5: both nodes have addresses that no Node object names. Each reports its own, in the folder that both read.
-pub(super) fn a_node_is_refused_at_what_it_reports_of_itself(world: &mut World) -> Told {
+pub(super) fn a_node_is_refused_at_what_it_reports_of_itself(world: &mut World) -> TestResult {
     /// On this node; on the other one, from some time on.
     const OWN: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 9);
     const LATER: Ipv4Addr = Ipv4Addr::new(10, 76, 2, 4);
@@ -113,16 +113,16 @@ pub(super) fn a_node_is_refused_at_what_it_reports_of_itself(world: &mut World) 
     };
     let report_dir = ["--report-dir", &folder.display().to_string()];
     let mut there = elsewhere.launch(elsewhere.enforcer(world).with(report_dir))?;
-    let setting = Setting::of(firewall("nodes: {}", "")).enforcer(&report_dir);
-    let stage = setting.play(world)?;
+    let setting = Setup::of(firewall("nodes: {}", "")).enforcer(&report_dir);
+    let deployment = setting.deploy(world)?;
     there.wait_until_ready()?;
     let is_open = |to: Ipv4Addr| {
-        stage
+        deployment
             .pod("client")
             .connect_tcp(SocketAddr::new(to.into(), ELSE), QUICK)
             .is_connected()
     };
-    let on_node = stage.world.client_on_node();
+    let on_node = deployment.world.client_on_node();
     let is_there = |to: Ipv4Addr| {
         on_node
             .connect_tcp(SocketAddr::new(to.into(), ELSE), QUICK)
@@ -133,7 +133,7 @@ pub(super) fn a_node_is_refused_at_what_it_reports_of_itself(world: &mut World) 
     assert!(!is_open(OWN));
     eventually("this node's is reported", || reports(node::NAME, OWN));
     assert!(!reports(node::NAME, node::DNS));
-    assert!(is_open_elsewhere(&stage), "what is no node");
+    assert!(is_open_elsewhere(&deployment), "what is no node");
 
     // What comes is reported as it comes, and taken back when it goes.
     elsewhere.address("add", LATER)?;
@@ -164,8 +164,8 @@ pub(super) fn a_node_is_refused_at_what_it_reports_of_itself(world: &mut World) 
     Ok(())
 }
 
-fn is_open_elsewhere(stage: &Stage<'_>) -> bool {
-    stage.pod("client").connect_tcp(OTHER, QUICK).is_connected()
+fn is_open_elsewhere(deployment: &Deployment<'_>) -> bool {
+    deployment.pod("client").connect_tcp(OTHER, QUICK).is_connected()
 }
 
 /// Both nodes run an API server and something else.
@@ -253,7 +253,7 @@ spec:
 
 /// CASE-34, CASE-35, CROSS-4, CROSS-6, CROSS-8: the own node is where packets start, from whichever of its addresses: neither a
 /// pod nor somebody outside gains anything by using one. A pod of another node's network is that node, not a pod.
-pub(super) fn the_own_node_is_where_packets_start_and_not_what_they_bear(world: &mut World) -> Told {
+pub(super) fn the_own_node_is_where_packets_start_and_not_what_they_bear(world: &mut World) -> TestResult {
     let elsewhere = world.lay_other_node()?;
     let far = other_node::pod_addresses(9);
     let nodes = [other_node::ADDRESS.into(), other_node::ADDRESS_V6.into()];
@@ -274,24 +274,24 @@ pub(super) fn the_own_node_is_where_packets_start_and_not_what_they_bear(world: 
     world
         .node()
         .sysctl(&format!("ipv4/conf/{}/accept_local", pod.interface()), "1")?;
-    let stage = Setting::of(ISOLATED).instead([]).play(world)?;
+    let deployment = Setup::of(ISOLATED).instead([]).deploy(world)?;
     let own = [
         [IpAddr::from(node::ADDRESS), node::ADDRESS_V6.into()],
         [node::DNS.into(), node::DNS_V6.into()],
     ];
-    let client = stage.pod("client");
+    let client = deployment.pod("client");
     for (family, address) in client.addresses().into_iter().enumerate() {
         let to = SocketAddr::new(address, 9000);
         let socket = client.udp_socket_at(to)?;
         let mut heard = [0; 16];
         for own in own.map(|own| SocketAddr::new(own[family], 5000)) {
-            stage.pod("other").send_udp_as(own, to, b"pod")?;
-            stage
+            deployment.pod("other").send_udp_as(own, to, b"pod")?;
+            deployment
                 .world
                 .client_outside()
                 .udp_socket_at(own)?
                 .send_to(b"outside", to)?;
-            stage
+            deployment
                 .world
                 .client_on_node()
                 .udp_socket_at(own)?
@@ -315,13 +315,13 @@ pub(super) fn the_own_node_is_where_packets_start_and_not_what_they_bear(world: 
 
 /// CASE-41: a hostNetwork pod on a node with several addresses answers from another one than was asked. From the own node that
 /// is no news; from another node it is a connection of its own, which nobody allowed.
-pub(super) fn an_answer_from_another_address_is_the_own_nodes_or_nobodys(world: &mut World) -> Told {
+pub(super) fn an_answer_from_another_address_is_the_own_nodes_or_nobodys(world: &mut World) -> TestResult {
     const ASKED: u16 = 5300;
     let elsewhere = world.lay_other_node()?;
     world.add(PodSpec::new("client"))?;
-    let stage = Setting::of(ISOLATED).instead([]).play(world)?;
-    let pod = stage.pod("client");
-    let here = stage.world.client_on_node();
+    let deployment = Setup::of(ISOLATED).instead([]).deploy(world)?;
+    let pod = deployment.pod("client");
+    let here = deployment.world.client_on_node();
     let there = elsewhere.client();
     let ways = [
         (&here, node::ADDRESS.into(), node::DNS.into(), true),

@@ -7,36 +7,36 @@ use std::{
 
 use egret_integration::{Outcome, PodSpec, Records, World};
 
-use super::stage::{Setting, Stage, Told, only_names};
+use super::deployment::{Deployment, Setup, TestResult, only_names};
 
-pub(super) fn names_hold_by_cgroup_in_the_ebpf_backend(world: &mut World) -> Told {
+pub(super) fn names_hold_by_cgroup_in_the_ebpf_backend(world: &mut World) -> TestResult {
     let pins = Pins::of(world);
     let pods = ["client", "other"].map(|name| PodSpec::new(name).in_a_cgroup());
-    let setting = Setting::of(only_names(&["api.example.test"]))
+    let setting = Setup::of(only_names(&["api.example.test"]))
         .instead(pods)
         .backend("ebpf")
         .enforcer(&["--bpf-pins", pins.text()]);
-    let stage = setting.play(world)?;
-    stage
+    let deployment = setting.deploy(world)?;
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
-    stage
+    deployment
         .upstream()
         .set("other.example.test", Records::addresses(["203.0.113.8"]));
-    assert_not_permitted(&stage, "client", "203.0.113.7");
-    stage.ask("client", "api.example.test");
-    stage.ask("client", "other.example.test");
-    let mut open = stage.assert_reaches("client", "203.0.113.7");
-    assert_not_permitted(&stage, "client", "203.0.113.8");
-    assert_not_permitted(&stage, "other", "203.0.113.7");
+    assert_not_permitted(&deployment, "client", "203.0.113.7");
+    deployment.ask("client", "api.example.test");
+    deployment.ask("client", "other.example.test");
+    let mut open = deployment.assert_reaches("client", "203.0.113.7");
+    assert_not_permitted(&deployment, "client", "203.0.113.8");
+    assert_not_permitted(&deployment, "other", "203.0.113.7");
     assert!(open.is_alive());
 
-    let binary = stage.enforcer.spec().binary.display().to_string();
-    let Stage {
+    let binary = deployment.enforcer.spec().binary.display().to_string();
+    let Deployment {
         world,
         dnsd,
         enforcer,
-    } = stage;
+    } = deployment;
     drop((dnsd, enforcer));
     assert!(pins.0.exists(), "exit removes nothing");
     let state = world.state().display().to_string();
@@ -56,8 +56,8 @@ pub(super) fn names_hold_by_cgroup_in_the_ebpf_backend(world: &mut World) -> Tol
 }
 
 #[track_caller]
-fn assert_not_permitted(stage: &Stage<'_>, pod: &str, address: &str) {
-    let outcome = stage.reach(pod, address);
+fn assert_not_permitted(deployment: &Deployment<'_>, pod: &str, address: &str) {
+    let outcome = deployment.reach(pod, address);
     assert!(
         matches!(outcome, Outcome::NotPermitted),
         "{pod} to {address}: {outcome:?}"

@@ -8,90 +8,92 @@ use std::{
 
 use egret_integration::{Connection, Forwarding, Front, Records, Service, World};
 
-use super::stage::{MOMENT, PATIENCE, QUICK, Setting, Stage, Told, eventually, metrics, only_names};
+use super::deployment::{
+    Deployment, MOMENT, PATIENCE, QUICK, Setup, TestResult, eventually, metrics, only_names,
+};
 
 /// No policy asked for the name when the pod was told its address.
-pub(super) fn a_policy_that_comes_later_works_from_history(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["api.example.test"])).play(world)?;
-    stage
+pub(super) fn a_policy_that_comes_later_works_from_history(world: &mut World) -> TestResult {
+    let deployment = Setup::of(only_names(&["api.example.test"])).deploy(world)?;
+    deployment
         .upstream()
         .set("later.example.test", Records::addresses(["203.0.113.8"]));
-    stage.ask("client", "later.example.test");
-    stage.assert_refused("client", "203.0.113.8");
+    deployment.ask("client", "later.example.test");
+    deployment.assert_refused("client", "203.0.113.8");
     let both = only_names(&["api.example.test", "later.example.test"]);
-    stage.world.manifests().write("policy.yaml", &both)?;
+    deployment.world.manifests().write("policy.yaml", &both)?;
     eventually("the kernel has it", || {
-        stage.kernel_holds("client", "203.0.113.8")
+        deployment.kernel_holds("client", "203.0.113.8")
     });
-    stage.assert_reaches("client", "203.0.113.8");
-    assert_eq!(stage.upstream().asked("later.example.test"), 1);
+    deployment.assert_reaches("client", "203.0.113.8");
+    assert_eq!(deployment.upstream().asked("later.example.test"), 1);
     Ok(())
 }
 
-pub(super) fn a_change_of_policy_ends_what_it_forbids_and_nothing_else(world: &mut World) -> Told {
+pub(super) fn a_change_of_policy_ends_what_it_forbids_and_nothing_else(world: &mut World) -> TestResult {
     let both = only_names(&["keep.example.test", "drop.example.test"]);
-    let stage = Setting::of(both).and_pod("other").play(world)?;
-    stage.upstream().set(
+    let deployment = Setup::of(both).and_pod("other").deploy(world)?;
+    deployment.upstream().set(
         "keep.example.test",
         Records::addresses(["203.0.113.7", "2001:db8::7"]),
     );
-    stage
+    deployment
         .upstream()
         .set("drop.example.test", Records::addresses(["203.0.113.8"]));
     for pod in ["client", "other"] {
-        stage.ask(pod, "keep.example.test");
-        stage.ask(pod, "drop.example.test");
+        deployment.ask(pod, "keep.example.test");
+        deployment.ask(pod, "drop.example.test");
     }
     let mut kept = [
-        stage.assert_reaches("client", "203.0.113.7"),
-        stage.assert_reaches("other", "203.0.113.7"),
+        deployment.assert_reaches("client", "203.0.113.7"),
+        deployment.assert_reaches("other", "203.0.113.7"),
     ];
-    let mut dropped = stage.assert_reaches("client", "203.0.113.8");
+    let mut dropped = deployment.assert_reaches("client", "203.0.113.8");
     assert!(dropped.is_alive() && kept.iter_mut().all(Connection::is_alive));
-    stage
+    deployment
         .world
         .manifests()
         .write("policy.yaml", &only_names(&["keep.example.test"]))?;
     eventually("the kernel has forgotten it", || {
-        !stage.kernel_holds("client", "203.0.113.8")
+        !deployment.kernel_holds("client", "203.0.113.8")
     });
-    stage.assert_refused("client", "203.0.113.8");
+    deployment.assert_refused("client", "203.0.113.8");
     let carried = dropped.echo_within(QUICK);
     assert!(carried.is_err(), "the open connection goes on: {carried:?}");
     assert!(
         kept.iter_mut().all(Connection::is_alive),
         "nothing changed for these"
     );
-    stage.assert_reaches("client", "203.0.113.7");
+    deployment.assert_reaches("client", "203.0.113.7");
     Ok(())
 }
 
 /// The pod has asked once and only listens, on a socket that nobody can end from outside. What was forbidden and is allowed
 /// again works on the same ports.
-pub(super) fn a_change_of_policy_ends_what_only_the_other_side_sends(world: &mut World) -> Told {
+pub(super) fn a_change_of_policy_ends_what_only_the_other_side_sends(world: &mut World) -> TestResult {
     let (both, one) = (
         only_names(&["keep.example.test", "drop.example.test"]),
         only_names(&["keep.example.test"]),
     );
-    let stage = Setting::of(both.clone()).and_pod("other").play(world)?;
-    stage.world.serve(PUSHED, Service::UdpPush)?;
-    told_of_both(&stage);
+    let deployment = Setup::of(both.clone()).and_pod("other").deploy(world)?;
+    deployment.world.serve(PUSHED, Service::UdpPush)?;
+    told_of_both(&deployment);
     let mut kept = [
-        Stream::open(&stage, "client", "203.0.113.7")?,
-        Stream::open(&stage, "other", "203.0.113.7")?,
+        Stream::open(&deployment, "client", "203.0.113.7")?,
+        Stream::open(&deployment, "other", "203.0.113.7")?,
     ];
-    let mut dropped = Stream::open(&stage, "client", "203.0.113.8")?;
+    let mut dropped = Stream::open(&deployment, "client", "203.0.113.8")?;
     assert!(dropped.flows() && kept.iter_mut().all(Stream::flows));
-    stage.world.manifests().write("policy.yaml", &one)?;
-    await_forgotten(&stage);
+    deployment.world.manifests().write("policy.yaml", &one)?;
+    await_forgotten(&deployment);
     eventually("the stream ends", || !dropped.flows());
     assert!(kept.iter_mut().all(Stream::flows), "nothing changed for these");
     dropped.ask()?;
     assert!(!dropped.flows(), "it is asked for in vain");
 
-    stage.world.manifests().write("policy.yaml", &both)?;
+    deployment.world.manifests().write("policy.yaml", &both)?;
     eventually("the kernel has it again", || {
-        stage.kernel_holds("client", "203.0.113.8")
+        deployment.kernel_holds("client", "203.0.113.8")
     });
     eventually("the stream flows again", || {
         dropped.ask().is_ok() && dropped.flows()
@@ -101,22 +103,22 @@ pub(super) fn a_change_of_policy_ends_what_only_the_other_side_sends(world: &mut
 }
 
 /// One to the address itself, one to a Service that leads there; the program waits for the server.
-pub(super) fn a_program_learns_at_once_that_its_connection_is_forbidden(world: &mut World) -> Told {
+pub(super) fn a_program_learns_at_once_that_its_connection_is_forbidden(world: &mut World) -> TestResult {
     const SERVICE: &str = "10.96.0.8";
     let both = only_names(&["keep.example.test", "drop.example.test"]);
-    let stage = Setting::of(both).and_pod("other").play(world)?;
-    stage.world.forward(&[Forwarding {
+    let deployment = Setup::of(both).and_pod("other").deploy(world)?;
+    deployment.world.forward(&[Forwarding {
         front: Front::Cluster(format!("{SERVICE}:7").parse()?),
         endpoint: "203.0.113.8:7".parse()?,
     }])?;
-    told_of_both(&stage);
+    told_of_both(&deployment);
     let mut kept = [
-        stage.assert_reaches("client", "203.0.113.7"),
-        stage.assert_reaches("other", "203.0.113.7"),
+        deployment.assert_reaches("client", "203.0.113.7"),
+        deployment.assert_reaches("other", "203.0.113.7"),
     ];
-    let dropped = ["203.0.113.8", SERVICE].map(|to| stage.assert_reaches("client", to));
+    let dropped = ["203.0.113.8", SERVICE].map(|to| deployment.assert_reaches("client", to));
     let waiting = dropped.map(await_abort);
-    stage
+    deployment
         .world
         .manifests()
         .write("policy.yaml", &only_names(&["keep.example.test"]))?;
@@ -127,13 +129,15 @@ pub(super) fn a_program_learns_at_once_that_its_connection_is_forbidden(world: &
         kept.iter_mut().all(Connection::is_alive),
         "nothing changed for these"
     );
-    let counted = metrics(&stage.enforcer).sum("egret_enforcer_sockets_ended_total", &[]);
+    let counted = metrics(&deployment.enforcer).sum("egret_enforcer_sockets_ended_total", &[]);
     assert!(counted >= 2.0, "{counted} sockets were ended");
     Ok(())
 }
 
 /// What forbids it is the other pod's ingress; over IPv6, and the client's own rules stay as they are.
-pub(super) fn a_client_on_the_node_learns_that_a_server_does_not_want_it_any_more(world: &mut World) -> Told {
+pub(super) fn a_client_on_the_node_learns_that_a_server_does_not_want_it_any_more(
+    world: &mut World,
+) -> TestResult {
     let from = |app: &str| {
         format!(
             "apiVersion: networking.k8s.io/v1
@@ -147,24 +151,27 @@ spec:
 "
         )
     };
-    let stage = Setting::of(from("client, other"))
+    let deployment = Setup::of(from("client, other"))
         .and_pod("other")
         .and_pod("server")
-        .play(world)?;
-    stage.pod("server").serve(8000, Service::TcpEcho)?;
-    let to = SocketAddr::new(stage.pod("server").address_v6(), 8000);
-    let connect = |pod: &str| stage.pod(pod).connect_tcp(to, QUICK).connection();
+        .deploy(world)?;
+    deployment.pod("server").serve(8000, Service::TcpEcho)?;
+    let to = SocketAddr::new(deployment.pod("server").address_v6(), 8000);
+    let connect = |pod: &str| deployment.pod(pod).connect_tcp(to, QUICK).connection();
     let (mut kept, dropped) = (connect("other"), connect("client"));
     let waiting = await_abort(dropped);
-    stage.world.manifests().write("policy.yaml", &from("other"))?;
+    deployment
+        .world
+        .manifests()
+        .write("policy.yaml", &from("other"))?;
     assert_learned(waiting);
     assert!(kept.is_alive(), "nothing changed for this one");
-    assert!(!stage.pod("client").connect_tcp(to, QUICK).is_connected());
+    assert!(!deployment.pod("client").connect_tcp(to, QUICK).is_connected());
     Ok(())
 }
 
 /// Pods of another node lose the label by which they are reached.
-pub(super) fn only_what_is_open_to_members_that_go_is_asked_again(world: &mut World) -> Told {
+pub(super) fn only_what_is_open_to_members_that_go_is_asked_again(world: &mut World) -> TestResult {
     const POLICY: &str = "apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: peers, namespace: default}
@@ -190,22 +197,22 @@ spec:
     world
         .manifests()
         .write("elsewhere.yaml", &elsewhere(["peer", "peer"]))?;
-    let stage = Setting::of(POLICY).and_pod("other").play(world)?;
+    let deployment = Setup::of(POLICY).and_pod("other").deploy(world)?;
     let mut kept = [
-        stage.assert_reaches("client", "203.0.113.7"),
-        stage.assert_reaches("other", "203.0.113.7"),
+        deployment.assert_reaches("client", "203.0.113.7"),
+        deployment.assert_reaches("other", "203.0.113.7"),
     ];
-    let waiting = ["client", "other"].map(|pod| await_abort(stage.assert_reaches(pod, "203.0.113.8")));
-    let written = || metrics(&stage.enforcer).sum("egret_enforcer_restored_bytes_total", &[]);
+    let waiting = ["client", "other"].map(|pod| await_abort(deployment.assert_reaches(pod, "203.0.113.8")));
+    let written = || metrics(&deployment.enforcer).sum("egret_enforcer_restored_bytes_total", &[]);
     let before = written();
-    stage
+    deployment
         .world
         .manifests()
         .write("elsewhere.yaml", &elsewhere(["peer", "other"]))?;
     for waiting in waiting {
         assert_learned(waiting);
     }
-    stage.assert_refused("client", "203.0.113.8");
+    deployment.assert_refused("client", "203.0.113.8");
     assert!(
         kept.iter_mut().all(Connection::is_alive),
         "nothing changed for these"
@@ -245,9 +252,9 @@ struct Stream {
 }
 
 impl Stream {
-    fn open(stage: &Stage<'_>, pod: &str, address: &str) -> std::io::Result<Self> {
+    fn open(deployment: &Deployment<'_>, pod: &str, address: &str) -> std::io::Result<Self> {
         let from = SocketAddr::new(address.parse().unwrap(), PUSHED);
-        let socket = stage.pod(pod).open_udp_socket(from)?;
+        let socket = deployment.pod(pod).open_udp_socket(from)?;
         socket.set_nonblocking(false)?;
         let stream = Self { socket, from };
         stream.ask()?;
@@ -268,34 +275,34 @@ impl Stream {
     }
 }
 
-fn told_of_both(stage: &Stage<'_>) {
+fn told_of_both(deployment: &Deployment<'_>) {
     for (name, address) in [
         ("keep.example.test", "203.0.113.7"),
         ("drop.example.test", "203.0.113.8"),
     ] {
-        stage.upstream().set(name, Records::addresses([address]));
+        deployment.upstream().set(name, Records::addresses([address]));
         for pod in ["client", "other"] {
-            stage.ask(pod, name);
+            deployment.ask(pod, name);
         }
     }
 }
 
 #[track_caller]
-fn await_forgotten(stage: &Stage<'_>) {
+fn await_forgotten(deployment: &Deployment<'_>) {
     eventually("the kernel has forgotten it", || {
-        !stage.kernel_holds("client", "203.0.113.8")
+        !deployment.kernel_holds("client", "203.0.113.8")
     });
 }
 
 /// A text that is no YAML at all, and an object with a field that says nothing sensible.
-pub(super) fn a_bad_policy_file_is_named_and_what_worked_stays_in_force(world: &mut World) -> Told {
+pub(super) fn a_bad_policy_file_is_named_and_what_worked_stays_in_force(world: &mut World) -> TestResult {
     let good = only_names(&["api.example.test"]);
-    let stage = Setting::of(good.clone()).play(world)?;
-    stage
+    let deployment = Setup::of(good.clone()).deploy(world)?;
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
-    stage.ask("client", "api.example.test");
-    stage.assert_reaches("client", "203.0.113.7");
+    deployment.ask("client", "api.example.test");
+    deployment.assert_reaches("client", "203.0.113.7");
     let bad = [
         (
             good.replace("  egress:", "  egress: ]"),
@@ -307,30 +314,30 @@ pub(super) fn a_bad_policy_file_is_named_and_what_worked_stays_in_force(world: &
         ),
     ];
     for (text, said) in bad {
-        stage.world.manifests().write("policy.yaml", &text)?;
-        await_log(&stage, &said);
-        await_bad_files(&stage, 1.0);
-        stage.assert_reaches("client", "203.0.113.7");
-        stage.assert_refused("client", "203.0.113.8");
-        stage.world.manifests().write("policy.yaml", &good)?;
-        await_bad_files(&stage, 0.0);
-        stage.assert_reaches("client", "203.0.113.7");
+        deployment.world.manifests().write("policy.yaml", &text)?;
+        await_log(&deployment, &said);
+        await_bad_files(&deployment, 1.0);
+        deployment.assert_reaches("client", "203.0.113.7");
+        deployment.assert_refused("client", "203.0.113.8");
+        deployment.world.manifests().write("policy.yaml", &good)?;
+        await_bad_files(&deployment, 0.0);
+        deployment.assert_reaches("client", "203.0.113.7");
     }
     Ok(())
 }
 
 #[track_caller]
-fn await_log(stage: &Stage<'_>, words: &[&str]) {
+fn await_log(deployment: &Deployment<'_>, words: &[&str]) {
     eventually("the log names the file and the place", || {
-        let log = stage.enforcer.log();
+        let log = deployment.enforcer.log();
         log.lines()
             .any(|line| words.iter().all(|word| line.contains(word)))
     });
 }
 
 #[track_caller]
-fn await_bad_files(stage: &Stage<'_>, number: f64) {
+fn await_bad_files(deployment: &Deployment<'_>, number: f64) {
     eventually("bad files are counted", || {
-        metrics(&stage.enforcer).sum("egret_enforcer_source_bad_files", &[]) == number
+        metrics(&deployment.enforcer).sum("egret_enforcer_source_bad_files", &[]) == number
     });
 }

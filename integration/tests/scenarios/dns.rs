@@ -2,7 +2,7 @@
 
 use egret_integration::{Lookup, Outcome, PodSpec, RecordType, Records, World, node};
 
-use super::stage::{QUICK, Setting, Stage, Told};
+use super::deployment::{Deployment, QUICK, Setup, TestResult};
 
 /// The Service and the policies as users have them, written when there was no dnsd: pods of `default` may ask
 /// kube-dns and nothing else, those of `apart` other pods of `kube-system`, and `app: mute` nobody.
@@ -76,16 +76,16 @@ fn ways(name: &str) -> [Lookup; 4] {
     ]
 }
 
-fn answers(stage: &Stage<'_>, pod: &str) -> Vec<bool> {
+fn answers(deployment: &Deployment<'_>, pod: &str) -> Vec<bool> {
     let ways = ways("api.example.test");
-    let asked = ways.iter().map(|way| stage.pod(pod).look_up(way).is_ok());
+    let asked = ways.iter().map(|way| deployment.pod(pod).look_up(way).is_ok());
     asked.collect()
 }
 
 /// The own node is no way around the policies here, so that it is the rule for kube-dns that lets the pod ask.
-pub(super) fn dns_rules_that_were_written_for_kube_dns_go_on_working(world: &mut World) -> Told {
+pub(super) fn dns_rules_that_were_written_for_kube_dns_go_on_working(world: &mut World) -> TestResult {
     let (v4, v6) = (node::DNS.to_string(), node::DNS_V6.to_string());
-    let setting = Setting::of(KUBE_DNS)
+    let setting = Setup::of(KUBE_DNS)
         .and_pod("mute")
         .and(PodSpec::new("elsewhere").in_namespace("apart"))
         .and(
@@ -94,23 +94,27 @@ pub(super) fn dns_rules_that_were_written_for_kube_dns_go_on_working(world: &mut
                 .labelled("k8s-app", "kube-dns"),
         )
         .enforcer(&["--pod-to-own-node", "enforce", "--dns-address", &v4, &v6]);
-    let stage = setting.play(world)?;
+    let deployment = setting.deploy(world)?;
     let address = Records::addresses(["203.0.113.7"]);
-    stage.upstream().set("api.example.test", address);
+    deployment.upstream().set("api.example.test", address);
     assert_eq!(
-        answers(&stage, "client"),
+        answers(&deployment, "client"),
         [true; 4],
         "allowed by the rule for kube-dns"
     );
     assert_eq!(
-        answers(&stage, "mute"),
+        answers(&deployment, "mute"),
         [false; 4],
         "denied by the rule for kube-dns"
     );
-    assert_eq!(answers(&stage, "elsewhere"), [false; 4], "a rule for other pods");
+    assert_eq!(
+        answers(&deployment, "elsewhere"),
+        [false; 4],
+        "a rule for other pods"
+    );
     // Nobody listens there: what is let through is refused by the node at once.
-    let beside = stage.reach_port("client", &v4, 54);
+    let beside = deployment.reach_port("client", &v4, 54);
     assert!(matches!(beside, Outcome::TimedOut), "another port: {beside:?}");
-    stage.assert_refused("client", "203.0.113.7");
+    deployment.assert_refused("client", "203.0.113.7");
     Ok(())
 }

@@ -8,16 +8,18 @@ use std::{
 use egret_integration::{Forwarding, Front, Outcome, PodSpec, Records, Service, UdpOutcome, World, node};
 use serde_json::Value;
 
-use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, ip, metrics, only_names, within};
+use super::deployment::{
+    Deployment, PATIENCE, QUICK, Setup, TestResult, eventually, ip, metrics, only_names, within,
+};
 
 /// Starts with events in a file of the world.
 pub(super) fn telling(
     world: &mut World,
-    setting: Setting,
-) -> Result<(Stage<'_>, Events), Box<dyn std::error::Error>> {
+    setting: Setup,
+) -> Result<(Deployment<'_>, Events), Box<dyn std::error::Error>> {
     let events = Events(world.files().join("events.jsonl"));
     let path = events.0.display().to_string();
-    Ok((setting.enforcer(&["--events", &path]).play(world)?, events))
+    Ok((setting.enforcer(&["--events", &path]).deploy(world)?, events))
 }
 
 /// The lines that were written.
@@ -47,23 +49,23 @@ impl Events {
 /// The first attempt is one packet: the kernel repeats it after a second.
 pub(super) fn a_denied_connection_is_told_with_its_rule_and_the_name_that_the_pod_was_told(
     world: &mut World,
-) -> Told {
-    let setting = Setting::of(only_names(&["api.example.test"])).and_pod("other");
-    let (stage, events) = telling(world, setting)?;
+) -> TestResult {
+    let setting = Setup::of(only_names(&["api.example.test"])).and_pod("other");
+    let (deployment, events) = telling(world, setting)?;
     for (name, address) in [
         ("other.example.test", "203.0.113.8"),
         ("api.example.test", "203.0.113.7"),
     ] {
-        stage.upstream().set(name, Records::addresses([address]));
-        stage.ask("client", name);
+        deployment.upstream().set(name, Records::addresses([address]));
+        deployment.ask("client", name);
     }
-    assert!(stage.reach_port("client", "203.0.113.7", 7).is_connected());
+    assert!(deployment.reach_port("client", "203.0.113.7", 7).is_connected());
     for (port, address, name) in [
         (7001, "203.0.113.8", Some("other.example.test")),
         (7002, "203.0.113.9", None),
         (7003, "2001:db8::7", None),
     ] {
-        assert!(!stage.reach_port("client", address, port).is_connected());
+        assert!(!deployment.reach_port("client", address, port).is_connected());
         let line = events.one_of_port(port);
         let said = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
         assert_eq!(
@@ -95,9 +97,9 @@ pub(super) fn a_denied_connection_is_told_with_its_rule_and_the_name_that_the_po
             (&2.into(), &address.into())
         );
         assert_eq!(line["peer"]["name"].as_str(), name, "{line}");
-        assert_eq!(line["interface"], stage.pod("client").interface());
+        assert_eq!(line["interface"], deployment.pod("client").interface());
     }
-    stage.assert_refused("other", "203.0.113.8");
+    deployment.assert_refused("other", "203.0.113.8");
     let line = events.one_of_port(7);
     assert_eq!(
         (&line["pod"], &line["peer"]["name"]),
@@ -116,13 +118,15 @@ spec:
   policyTypes: [Ingress]
 "#;
 
-pub(super) fn a_denied_ingress_is_told_of_the_pod_that_was_to_be_reached(world: &mut World) -> Told {
-    let (stage, events) = telling(world, Setting::of(CLOSED).and_pod("server"))?;
+pub(super) fn a_denied_ingress_is_told_of_the_pod_that_was_to_be_reached(world: &mut World) -> TestResult {
+    let (deployment, events) = telling(world, Setup::of(CLOSED).and_pod("server"))?;
     for (port, to) in [
-        (7001, stage.pod("server").address()),
-        (7002, stage.pod("server").address_v6()),
+        (7001, deployment.pod("server").address()),
+        (7002, deployment.pod("server").address_v6()),
     ] {
-        let outcome = stage.pod("client").connect_tcp(SocketAddr::new(to, port), QUICK);
+        let outcome = deployment
+            .pod("client")
+            .connect_tcp(SocketAddr::new(to, port), QUICK);
         assert!(!outcome.is_connected(), "{outcome:?}");
         let line = events.one_of_port(port);
         assert_eq!(
@@ -150,27 +154,30 @@ spec:
 "#;
 
 /// A pod without an object, a client outside whom a Service leads on, and a connection that was open before.
-pub(super) fn what_no_rule_of_a_pod_denies_is_told_with_its_reason(world: &mut World) -> Told {
+pub(super) fn what_no_rule_of_a_pod_denies_is_told_with_its_reason(world: &mut World) -> TestResult {
     let open = CLOSED.replace(
         "policyTypes: [Ingress]",
         "policyTypes: [Ingress]\n  ingress: [{}]",
     );
-    let setting = Setting::of(EXPOSED.to_owned() + &open)
+    let setting = Setup::of(EXPOSED.to_owned() + &open)
         .and(PodSpec::new("late").unannounced())
         .and_pod("server");
-    let (stage, events) = telling(world, setting)?;
-    assert!(!stage.reach_port("late", "203.0.113.7", 7001).is_connected());
+    let (deployment, events) = telling(world, setting)?;
+    assert!(!deployment.reach_port("late", "203.0.113.7", 7001).is_connected());
     let line = events.one_of_port(7001);
     assert_eq!(
         (&line["reason"], &line["pod"]),
         (&"unknown-pod".into(), &Value::Null),
         "{line}"
     );
-    assert_eq!(line["source"]["address"], stage.pod("late").address().to_string());
+    assert_eq!(
+        line["source"]["address"],
+        deployment.pod("late").address().to_string()
+    );
 
     let (front, endpoint) = (Front::NodePort(30066), "203.0.113.66:7002".parse()?);
-    stage.world.forward(&[Forwarding { front, endpoint }])?;
-    let outside = stage.world.client_outside();
+    deployment.world.forward(&[Forwarding { front, endpoint }])?;
+    let outside = deployment.world.client_outside();
     let outcome = outside.connect_tcp(SocketAddr::new(node::ADDRESS.into(), 30066), QUICK);
     assert!(!outcome.is_connected(), "{outcome:?}");
     let line = events.one_of_port(7002);
@@ -181,16 +188,16 @@ pub(super) fn what_no_rule_of_a_pod_denies_is_told_with_its_reason(world: &mut W
     );
     assert_eq!(line["peer"]["address"], line["source"]["address"]);
 
-    stage.pod("server").serve(7003, Service::TcpEcho)?;
-    let to = SocketAddr::new(stage.pod("server").address(), 7003);
+    deployment.pod("server").serve(7003, Service::TcpEcho)?;
+    let to = SocketAddr::new(deployment.pod("server").address(), 7003);
     let mut connection = outside.connect_tcp(to, PATIENCE).connection();
     assert!(connection.is_alive());
-    stage
+    deployment
         .world
         .manifests()
         .write("policy.yaml", &(EXPOSED.to_owned() + CLOSED))?;
     eventually("it is revoked", || {
-        metrics(&stage.enforcer).sum("egret_enforcer_flows_revoked_total", &[]) >= 1.0
+        metrics(&deployment.enforcer).sum("egret_enforcer_flows_revoked_total", &[]) >= 1.0
     });
     assert!(connection.echo_within(QUICK).is_err());
     eventually("it is told", || {
@@ -201,14 +208,14 @@ pub(super) fn what_no_rule_of_a_pod_denies_is_told_with_its_reason(world: &mut W
 }
 
 /// Each datagram is one that was never seen before: from a port of its own, with the pod's rules asked.
-pub(super) fn a_flood_is_told_in_few_lines_and_in_sums_that_are_right(world: &mut World) -> Told {
+pub(super) fn a_flood_is_told_in_few_lines_and_in_sums_that_are_right(world: &mut World) -> TestResult {
     const SENT: u64 = 4000;
-    let setting = Setting::of(only_names(&["api.example.test"])).and_pod("other");
-    let (stage, events) = telling(world, setting)?;
+    let setting = Setup::of(only_names(&["api.example.test"])).and_pod("other");
+    let (deployment, events) = telling(world, setting)?;
     let to = SocketAddr::new(ip("203.0.113.9"), 7009);
     let begun = Instant::now();
     for _ in 0..SENT {
-        let socket = stage.pod("client").open_udp_socket(to)?;
+        let socket = deployment.pod("client").open_udp_socket(to)?;
         socket.send_to(b"flood", to)?;
     }
     let seconds = begun.elapsed().as_secs() + 3;
@@ -239,11 +246,11 @@ pub(super) fn a_flood_is_told_in_few_lines_and_in_sums_that_are_right(world: &mu
         "{summary}"
     );
     // The engine is unharmed.
-    stage
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
-    stage.ask("other", "api.example.test");
-    stage.assert_reaches("other", "203.0.113.7");
+    deployment.ask("other", "api.example.test");
+    deployment.assert_reaches("other", "203.0.113.7");
     Ok(())
 }
 
@@ -264,16 +271,18 @@ spec:
 "#;
 
 /// TCP hears a reset, the rest an error of ICMP; who sent it hears it, whichever policy it was.
-pub(super) fn a_refused_sender_hears_it_at_once_in_both_directions_and_families(world: &mut World) -> Told {
-    let setting = Setting::of(REJECTED).and_pod("other").and_pod("server");
-    let stage = setting.enforcer(&["--deny-action", "reject"]).play(world)?;
-    stage.pod("server").serve(7, Service::TcpEcho)?;
+pub(super) fn a_refused_sender_hears_it_at_once_in_both_directions_and_families(
+    world: &mut World,
+) -> TestResult {
+    let setting = Setup::of(REJECTED).and_pod("other").and_pod("server");
+    let deployment = setting.enforcer(&["--deny-action", "reject"]).deploy(world)?;
+    deployment.pod("server").serve(7, Service::TcpEcho)?;
     for to in ["203.0.113.7", "2001:db8::7"].map(ip) {
-        assert_rejected(&stage, "client", to);
+        assert_rejected(&deployment, "client", to);
     }
-    for to in stage.pod("server").addresses() {
-        assert_rejected(&stage, "other", to);
-        let outcome = stage
+    for to in deployment.pod("server").addresses() {
+        assert_rejected(&deployment, "other", to);
+        let outcome = deployment
             .world
             .client_outside()
             .connect_tcp(SocketAddr::new(to, 7), PATIENCE);
@@ -286,10 +295,10 @@ pub(super) fn a_refused_sender_hears_it_at_once_in_both_directions_and_families(
 }
 
 #[track_caller]
-fn assert_rejected(stage: &Stage<'_>, pod: &str, to: IpAddr) {
-    let outcome = stage.pod(pod).connect_tcp(SocketAddr::new(to, 7), PATIENCE);
+fn assert_rejected(deployment: &Deployment<'_>, pod: &str, to: IpAddr) {
+    let outcome = deployment.pod(pod).connect_tcp(SocketAddr::new(to, 7), PATIENCE);
     assert!(matches!(outcome, Outcome::Refused), "{pod} to {to}: {outcome:?}");
-    let outcome = stage
+    let outcome = deployment
         .pod(pod)
         .exchange_udp(SocketAddr::new(to, 7), b"hello", PATIENCE);
     assert!(
@@ -299,23 +308,25 @@ fn assert_rejected(stage: &Stage<'_>, pod: &str, to: IpAddr) {
 }
 
 /// A client outside has a connection to a pod, of which it hears at once when it sends the next time.
-pub(super) fn a_client_outside_is_reset_when_its_open_connection_is_forbidden(world: &mut World) -> Told {
+pub(super) fn a_client_outside_is_reset_when_its_open_connection_is_forbidden(
+    world: &mut World,
+) -> TestResult {
     let open = CLOSED.replace(
         "policyTypes: [Ingress]",
         "policyTypes: [Ingress]\n  ingress: [{}]",
     );
-    let setting = Setting::of(open).and_pod("server");
-    let stage = setting.enforcer(&["--deny-action", "reject"]).play(world)?;
-    stage.pod("server").serve(7, Service::TcpEcho)?;
-    let outside = stage.world.client_outside();
-    let mut connections = stage
+    let setting = Setup::of(open).and_pod("server");
+    let deployment = setting.enforcer(&["--deny-action", "reject"]).deploy(world)?;
+    deployment.pod("server").serve(7, Service::TcpEcho)?;
+    let outside = deployment.world.client_outside();
+    let mut connections = deployment
         .pod("server")
         .addresses()
         .map(|to| outside.connect_tcp(SocketAddr::new(to, 7), PATIENCE).connection());
     assert!(connections.iter_mut().all(|connection| connection.is_alive()));
-    stage.world.manifests().write("policy.yaml", CLOSED)?;
+    deployment.world.manifests().write("policy.yaml", CLOSED)?;
     eventually("they are revoked", || {
-        metrics(&stage.enforcer).sum("egret_enforcer_flows_revoked_total", &[]) >= 2.0
+        metrics(&deployment.enforcer).sum("egret_enforcer_flows_revoked_total", &[]) >= 2.0
     });
     for connection in &mut connections {
         let error = connection.echo_within(QUICK).expect_err("it is forbidden");

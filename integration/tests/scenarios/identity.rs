@@ -4,39 +4,39 @@ use std::net::{IpAddr, SocketAddr};
 
 use egret_integration::{Lookup, RecordType, Records, World, node, uninterrupted, upstream};
 
-use super::stage::{
-    CLIENT_ALONE, PATIENCE, QUICK, Setting, Told, eventually, only_names, without_source_check,
+use super::deployment::{
+    CLIENT_ALONE, PATIENCE, QUICK, Setup, TestResult, eventually, only_names, without_source_check,
 };
 
 /// The answer would go to that other one, past its `ingress`.
-pub(super) fn a_question_in_anothers_name_is_neither_answered_nor_recorded(world: &mut World) -> Told {
-    let setting = Setting::of(only_names(&["*.example.test"])).and_pod("victim");
-    let stage = setting.play(world)?;
-    stage
+pub(super) fn a_question_in_anothers_name_is_neither_answered_nor_recorded(world: &mut World) -> TestResult {
+    let setting = Setup::of(only_names(&["*.example.test"])).and_pod("victim");
+    let deployment = setting.deploy(world)?;
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
     let servers = [IpAddr::from(node::DNS), node::DNS_V6.into()];
-    without_source_check(&stage)?;
-    let victim = stage.pod("victim");
+    without_source_check(&deployment)?;
+    let victim = deployment.pod("victim");
     let mut sockets = Vec::new();
     for (source, server) in victim.addresses().into_iter().zip(servers) {
         let (source, server) = (SocketAddr::new(source, 5353), SocketAddr::new(server, 53));
         let socket = victim.udp_socket_at(source)?;
         let question = Lookup::of("api.example.test", RecordType::A).to_vec();
-        stage.pod("client").send_udp_as(source, server, &question)?;
+        deployment.pod("client").send_udp_as(source, server, &question)?;
         sockets.push((socket, server));
     }
     // The kernel takes the node's own address as a source from outside in IPv6.
     let own = SocketAddr::new(node::DNS_V6.into(), 5353);
     let question = Lookup::of("api.example.test", RecordType::A).to_vec();
-    stage
+    deployment
         .pod("client")
         .send_udp_as(own, SocketAddr::new(node::DNS_V6.into(), 53), &question)?;
     eventually("dnsd has counted all of them", || {
-        stage.dnsd_counted("egret_dnsd_unattributed_total", &[("reason", "interface")]) == 3.0
+        deployment.dnsd_counted("egret_dnsd_unattributed_total", &[("reason", "interface")]) == 3.0
     });
     // What it told comes before what it tells now.
-    stage
+    deployment
         .upstream()
         .set("mark.example.test", Records::addresses(["203.0.113.8"]));
     for (socket, server) in sockets {
@@ -52,18 +52,23 @@ pub(super) fn a_question_in_anothers_name_is_neither_answered_nor_recorded(world
         );
         assert!(length > question.len(), "and it is an answer");
     }
-    assert_eq!(stage.upstream().asked("api.example.test"), 0);
-    stage.assert_reaches("victim", "203.0.113.8");
-    stage.assert_refused("victim", "203.0.113.7");
-    stage.assert_refused("client", "203.0.113.7");
-    assert!(!stage.kernel_holds("victim", "203.0.113.7") && !stage.kernel_holds("client", "203.0.113.7"));
+    assert_eq!(deployment.upstream().asked("api.example.test"), 0);
+    deployment.assert_reaches("victim", "203.0.113.8");
+    deployment.assert_refused("victim", "203.0.113.7");
+    deployment.assert_refused("client", "203.0.113.7");
+    assert!(
+        !deployment.kernel_holds("victim", "203.0.113.7")
+            && !deployment.kernel_holds("client", "203.0.113.7")
+    );
     Ok(())
 }
 
 /// The node itself asks, as a hostNetwork pod or the kubelet does.
-pub(super) fn a_question_that_belongs_to_no_pod_is_answered_and_not_recorded(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["*.example.test"])).play(world)?;
-    stage
+pub(super) fn a_question_that_belongs_to_no_pod_is_answered_and_not_recorded(
+    world: &mut World,
+) -> TestResult {
+    let deployment = Setup::of(only_names(&["*.example.test"])).deploy(world)?;
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
     let server = format!("@{}", node::DNS);
@@ -76,25 +81,25 @@ pub(super) fn a_question_that_belongs_to_no_pod_is_answered_and_not_recorded(wor
         "api.example.test",
         "A",
     ];
-    let answer = stage.world.node().run(&dig)?;
+    let answer = deployment.world.node().run(&dig)?;
     assert_eq!(answer.stdout, "203.0.113.7\n", "{answer:?}");
-    stage.assert_refused("client", "203.0.113.7");
+    deployment.assert_refused("client", "203.0.113.7");
     assert_eq!(
-        stage.dnsd_counted("egret_dnsd_observations_total", &[]),
+        deployment.dnsd_counted("egret_dnsd_observations_total", &[]),
         0.0,
         "observations"
     );
     assert_eq!(
-        stage.dnsd_counted("egret_dnsd_unattributed_total", &[("reason", "local")]),
+        deployment.dnsd_counted("egret_dnsd_unattributed_total", &[("reason", "local")]),
         1.0
     );
     Ok(())
 }
 
 /// The victim may reach the upstream, the client may not. The upstream's log shows whose packets got there.
-pub(super) fn a_packet_in_anothers_name_gains_nothing(world: &mut World) -> Told {
-    let stage = Setting::of(CLIENT_ALONE).and_pod("victim").play(world)?;
-    let (client, victim) = (stage.pod("client"), stage.pod("victim"));
+pub(super) fn a_packet_in_anothers_name_gains_nothing(world: &mut World) -> TestResult {
+    let deployment = Setup::of(CLIENT_ALONE).and_pod("victim").deploy(world)?;
+    let (client, victim) = (deployment.pod("client"), deployment.pod("victim"));
     let servers = [upstream::ADDRESS.into(), upstream::ADDRESS_V6.into()];
     for (source, server) in victim.addresses().into_iter().zip(servers) {
         let to = SocketAddr::new(server, 53);
@@ -103,14 +108,18 @@ pub(super) fn a_packet_in_anothers_name_gains_nothing(world: &mut World) -> Told
         let attempt = client.connect_tcp_as(SocketAddr::new(source, 5354), to, QUICK);
         assert!(!attempt.is_connected(), "{attempt:?}");
         // Packets keep their order on this path: where the victim's is, the client's would be.
-        stage.ask_as(
+        deployment.ask_as(
             "victim",
             &Lookup::of("own.example.test", RecordType::A).at(server),
         );
         let own = client.look_up(&question.at(server).patience(QUICK));
         assert!(own.is_err(), "in its own name it gets nothing either: {own:?}");
     }
-    assert!(stage.upstream().wait_until_asked("own.example.test", 2, PATIENCE));
-    assert_eq!(stage.upstream().asked("stolen.example.test"), 0);
+    assert!(
+        deployment
+            .upstream()
+            .wait_until_asked("own.example.test", 2, PATIENCE)
+    );
+    assert_eq!(deployment.upstream().asked("stolen.example.test"), 0);
     Ok(())
 }

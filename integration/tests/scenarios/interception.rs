@@ -9,10 +9,10 @@ use egret_integration::{
     Transport, World, upstream,
 };
 
+use super::deployment::{Deployment, PATIENCE, QUICK, Setup, TestResult, eventually, ip, only_names, within};
 use super::replacement::{GAP, roll};
-use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, ip, only_names, within};
 
-/// A resolver on the internet, as 8.8.8.8 is one.
+/// A resolver on the upstream network, as 8.8.8.8 is one.
 const OTHER: &str = "198.51.100.53";
 const OTHER_V6: &str = "2001:db8:8::53";
 const NAME: &str = "api.example.test";
@@ -69,13 +69,13 @@ fn wait_until_caught(world: &World, pod: &str) {
 
 /// Asks, and says who asked the upstream for it. A dnsd that gets no processor for a second counts as dead, and the
 /// pod's question goes on: then it is asked again.
-fn asked_by_dnsd(stage: &Stage<'_>, way: &Lookup, name: &str) -> (Reply, IpAddr) {
+fn asked_by_dnsd(deployment: &Deployment<'_>, way: &Lookup, name: &str) -> (Reply, IpAddr) {
     let way = way.clone().named(name).patience(PATIENCE);
     let mut heard = None;
     eventually("dnsd asks for the pod", || {
-        let reply = stage.ask_as("client", &way);
-        let (from, server) = last_asked(stage.world, name).expect("somebody was asked");
-        let is_dnsd = !stage.pod("client").addresses().contains(&from.ip());
+        let reply = deployment.ask_as("client", &way);
+        let (from, server) = last_asked(deployment.world, name).expect("somebody was asked");
+        let is_dnsd = !deployment.pod("client").addresses().contains(&from.ip());
         heard = Some((reply, server));
         is_dnsd
     });
@@ -96,32 +96,32 @@ fn last_asked(world: &World, name: &str) -> Option<(SocketAddr, IpAddr)> {
     Some((last.from, last.server))
 }
 
-fn ask(stage: &Stage<'_>, lookup: &Lookup) -> bool {
-    stage.pod("client").look_up(lookup).is_ok()
+fn ask(deployment: &Deployment<'_>, lookup: &Lookup) -> bool {
+    deployment.pod("client").look_up(lookup).is_ok()
 }
 
 pub(super) fn a_question_to_another_resolver_is_answered_in_its_name_and_opens_its_own(
     world: &mut World,
-) -> Told {
-    let setting = Setting::of(others_and(&["*.example.test"])).dnsd(CATCHES);
-    let stage = setting.play(world)?;
-    wait_until_caught(stage.world, "client");
+) -> TestResult {
+    let setting = Setup::of(others_and(&["*.example.test"])).dnsd(CATCHES);
+    let deployment = setting.deploy(world)?;
+    wait_until_caught(deployment.world, "client");
     for (number, way) in ways("").iter().enumerate() {
         let (name, address) = (
             format!("n{number}.example.test"),
             format!("203.0.113.{}", number + 1),
         );
-        stage
+        deployment
             .upstream()
             .set(&name, Records::addresses([address.as_str()]));
-        stage.assert_refused("client", &address);
+        deployment.assert_refused("client", &address);
         // The socket is connected: it takes nothing from anybody else.
-        let (reply, server) = asked_by_dnsd(&stage, way, &name);
+        let (reply, server) = asked_by_dnsd(&deployment, way, &name);
         assert_eq!(reply.addresses(), [ip(&address)], "{way:?}");
-        stage.assert_reaches("client", &address);
+        deployment.assert_reaches("client", &address);
         assert_eq!(server, IpAddr::from(upstream::ADDRESS), "{way:?}");
     }
-    let flows = stage.world.node().conntrack_list()?;
+    let flows = deployment.world.node().conntrack_list()?;
     let of_other: Vec<&str> = flows.lines().filter(|flow| flow.contains(OTHER)).collect();
     assert!(!of_other.is_empty(), "{flows}");
     for flow in of_other {
@@ -132,7 +132,7 @@ pub(super) fn a_question_to_another_resolver_is_answered_in_its_name_and_opens_i
             "nothing is translated: {flow}"
         );
     }
-    let echo = stage.reach_port("client", OTHER, 443);
+    let echo = deployment.reach_port("client", OTHER, 443);
     assert!(echo.is_connected(), "no other port is touched: {echo:?}");
     Ok(())
 }
@@ -146,10 +146,10 @@ spec:
   policyTypes: [Egress]
 ";
 
-pub(super) fn what_is_caught_is_judged_by_the_address_that_was_asked(world: &mut World) -> Told {
-    let stage = Setting::of(ISOLATED).dnsd(CATCHES).play(world)?;
-    wait_until_caught(stage.world, "client");
-    stage
+pub(super) fn what_is_caught_is_judged_by_the_address_that_was_asked(world: &mut World) -> TestResult {
+    let deployment = Setup::of(ISOLATED).dnsd(CATCHES).deploy(world)?;
+    wait_until_caught(deployment.world, "client");
+    deployment
         .upstream()
         .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
     let local = Lookup::of(NAME, RecordType::A).patience(QUICK);
@@ -158,45 +158,49 @@ pub(super) fn what_is_caught_is_judged_by_the_address_that_was_asked(world: &mut
         (others_and(&[]), true),
         (only_names(&[]), false),
     ] {
-        stage.world.manifests().write(
+        deployment.world.manifests().write(
             "policy.yaml",
             &policy.replace("- domainNames: []", "- domainNames: [none.example.test]"),
         )?;
-        eventually("dnsd itself may be asked", || ask(&stage, &local));
+        eventually("dnsd itself may be asked", || ask(&deployment, &local));
         for way in ways(NAME) {
             if may_ask {
-                eventually("an allowed question is answered", || ask(&stage, &way));
+                eventually("an allowed question is answered", || ask(&deployment, &way));
             } else {
-                eventually("the change is in force", || !ask(&stage, &way));
+                eventually("the change is in force", || !ask(&deployment, &way));
                 let (name, way) = ("denied.example.test", way.named("denied.example.test"));
-                assert!(!ask(&stage, &way), "{way:?}");
-                assert_eq!(last_asked(stage.world, name), None, "nobody is asked: {way:?}");
+                assert!(!ask(&deployment, &way), "{way:?}");
+                assert_eq!(
+                    last_asked(deployment.world, name),
+                    None,
+                    "nobody is asked: {way:?}"
+                );
             }
         }
     }
     Ok(())
 }
 
-pub(super) fn pods_of_a_spared_namespace_ask_other_resolvers_themselves(world: &mut World) -> Told {
-    let setting = Setting::of(others_and(&["*.example.test"]))
+pub(super) fn pods_of_a_spared_namespace_ask_other_resolvers_themselves(world: &mut World) -> TestResult {
+    let setting = Setup::of(others_and(&["*.example.test"]))
         .and(PodSpec::new("coredns").in_namespace("kube-system"))
         .dnsd(CATCHES);
-    let stage = setting.play(world)?;
-    wait_until_caught(stage.world, "client");
-    stage
+    let deployment = setting.deploy(world)?;
+    wait_until_caught(deployment.world, "client");
+    deployment
         .upstream()
         .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
     for way in ways(NAME) {
-        stage.ask_as("coredns", &way.clone().patience(PATIENCE));
-        let (from, _) = last_asked(stage.world, NAME).unwrap();
+        deployment.ask_as("coredns", &way.clone().patience(PATIENCE));
+        let (from, _) = last_asked(deployment.world, NAME).unwrap();
         assert!(
-            stage.pod("coredns").addresses().contains(&from.ip()),
+            deployment.pod("coredns").addresses().contains(&from.ip()),
             "{way:?}: {from}"
         );
-        asked_by_dnsd(&stage, &way, NAME);
+        asked_by_dnsd(&deployment, &way, NAME);
     }
     assert_eq!(
-        stage.kernel_records("coredns"),
+        deployment.kernel_records("coredns"),
         [] as [IpAddr; 0],
         "what was not told by dnsd opens nothing"
     );
@@ -207,7 +211,7 @@ pub(super) fn pods_of_a_spared_namespace_ask_other_resolvers_themselves(world: &
 const RESOLVERS: [&str; 2] = ["10.96.0.53", "fd00:96::53"];
 
 /// kube-proxy translates behind the rule that catches: a connection to the Service would be reset if it were caught.
-pub(super) fn a_service_at_the_port_of_dns_is_asked_itself(world: &mut World) -> Told {
+pub(super) fn a_service_at_the_port_of_dns_is_asked_itself(world: &mut World) -> TestResult {
     let service = "apiVersion: v1
 kind: Service
 metadata: {name: resolvers, namespace: default}
@@ -226,19 +230,19 @@ spec:
         })
         .collect();
     world.proxy(ProxyMode::Iptables, &ports)?;
-    let stage = Setting::of(others_and(&["*.example.test"]))
+    let deployment = Setup::of(others_and(&["*.example.test"]))
         .dnsd(CATCHES)
-        .play(world)?;
-    wait_until_caught(stage.world, "client");
-    stage
+        .deploy(world)?;
+    wait_until_caught(deployment.world, "client");
+    deployment
         .upstream()
         .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
     for (number, way) in ways(NAME).iter().enumerate() {
-        asked_by_dnsd(&stage, way, NAME);
+        asked_by_dnsd(&deployment, way, NAME);
         let to_service = way.clone().at(ip(RESOLVERS[number / 2])).patience(PATIENCE);
-        stage.ask_as("client", &to_service);
-        let (from, server) = last_asked(stage.world, NAME).unwrap();
-        let is_pods = stage.pod("client").addresses().contains(&from.ip());
+        deployment.ask_as("client", &to_service);
+        let (from, server) = last_asked(deployment.world, NAME).unwrap();
+        let is_pods = deployment.pod("client").addresses().contains(&from.ip());
         assert!(
             is_pods && [ip(OTHER), ip(OTHER_V6)].contains(&server),
             "{to_service:?}: {from} asked {server}"
@@ -247,7 +251,7 @@ spec:
     Ok(())
 }
 
-pub(super) fn what_pods_ask_of_others_goes_there_when_dnsd_is_dead_or_hangs(world: &mut World) -> Told {
+pub(super) fn what_pods_ask_of_others_goes_there_when_dnsd_is_dead_or_hangs(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client"))?;
     world
         .upstream()
@@ -300,9 +304,9 @@ pub(super) fn what_pods_ask_of_others_goes_there_when_dnsd_is_dead_or_hangs(worl
 }
 
 /// dnsd asks whom the pod asked: who is trusted teaches names, who is not answers and teaches nothing.
-pub(super) fn a_resolver_that_nobody_trusts_answers_and_opens_nothing(world: &mut World) -> Told {
+pub(super) fn a_resolver_that_nobody_trusts_answers_and_opens_nothing(world: &mut World) -> TestResult {
     for trusted in [false, true] {
-        let setting = Setting::of(others_and(&["*.example.test"]))
+        let setting = Setup::of(others_and(&["*.example.test"]))
             .dnsd(CATCHES)
             .dnsd(&["--intercept-upstream", "original"]);
         let trusting = setting
@@ -311,26 +315,28 @@ pub(super) fn a_resolver_that_nobody_trusts_answers_and_opens_nothing(world: &mu
         if trusted {
             world.remove("client")?;
         }
-        let stage = if trusted { trusting } else { setting }.play(world)?;
-        wait_until_caught(stage.world, "client");
+        let deployment = if trusted { trusting } else { setting }.deploy(world)?;
+        wait_until_caught(deployment.world, "client");
         for (number, way) in ways("").iter().enumerate() {
             let (name, address) = (
                 format!("o{number}.example.test"),
                 format!("203.0.113.{}", number + 1),
             );
-            stage
+            deployment
                 .upstream()
                 .set(&name, Records::addresses([address.as_str()]));
-            let (reply, server) = asked_by_dnsd(&stage, way, &name);
+            let (reply, server) = asked_by_dnsd(&deployment, way, &name);
             assert_eq!(reply.addresses(), [ip(&address)], "{way:?}");
             assert!([ip(OTHER), ip(OTHER_V6)].contains(&server), "{way:?}: {server}");
-            assert_eq!(stage.kernel_holds("client", &address), trusted, "{way:?}");
+            assert_eq!(deployment.kernel_holds("client", &address), trusted, "{way:?}");
             // It was kept for nobody: who asks dnsd itself is told what dnsd's upstream says.
-            stage.upstream().set(&name, Records::addresses(["203.0.113.77"]));
-            assert_eq!(stage.ask("client", &name).addresses(), [ip("203.0.113.77")]);
+            deployment
+                .upstream()
+                .set(&name, Records::addresses(["203.0.113.77"]));
+            assert_eq!(deployment.ask("client", &name).addresses(), [ip("203.0.113.77")]);
         }
         if !trusted {
-            assert_eq!(stage.kernel_records("client"), [ip("203.0.113.77")]);
+            assert_eq!(deployment.kernel_records("client"), [ip("203.0.113.77")]);
         }
     }
     Ok(())
@@ -365,7 +371,7 @@ fn hear_over(world: &World, connection: &mut Connection, name: &str) -> io::Resu
     Ok(last_asked(world, name).expect("somebody was asked").1)
 }
 
-pub(super) fn a_connection_to_another_resolver_stays_with_whom_it_began(world: &mut World) -> Told {
+pub(super) fn a_connection_to_another_resolver_stays_with_whom_it_began(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client"))?;
     for name in ["before.example.test", "then.example.test", NAME] {
         world
@@ -419,7 +425,7 @@ pub(super) fn a_connection_to_another_resolver_stays_with_whom_it_began(world: &
     Ok(())
 }
 
-pub(super) fn questions_to_others_are_not_lost_when_dnsds_take_over(world: &mut World) -> Told {
+pub(super) fn questions_to_others_are_not_lost_when_dnsds_take_over(world: &mut World) -> TestResult {
     let asked = [OTHER, OTHER_V6].map(ip);
     let asked = [
         (asked[0], Transport::Udp),

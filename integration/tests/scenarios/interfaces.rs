@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use egret_integration::{Daemon, DaemonSpec, Pod, PodSpec, SecondInterface, World};
 
-use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics};
+use super::deployment::{Deployment, QUICK, Setup, TestResult, eventually, metrics};
 
 /// In the network that a second interface leads to.
 const SECOND: [&str; 2] = ["198.18.0.9:7", "[2001:db8:2::9]:7"];
@@ -53,7 +53,7 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-impl Stage<'_> {
+impl Deployment<'_> {
     fn can_reach(&self, to: &str) -> bool {
         self.pod("client").connect_tcp(at(to), QUICK).is_connected()
     }
@@ -92,18 +92,18 @@ fn rules_inside(pod: &Pod) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// all cables into a pod's namespace are its, whatever its status says of addresses.
-pub(super) fn a_second_cable_of_a_pod_is_judged_as_the_first(world: &mut World) -> Told {
+/// all interfaces that lead into a pod's namespace are its, whatever its status says of addresses.
+pub(super) fn a_second_cable_of_a_pod_is_judged_as_the_first(world: &mut World) -> TestResult {
     let client = PodSpec::new("client").with_second(SecondInterface::Veth);
-    let stage = Setting::of(ONE_OF_EACH_ALONE).instead([client]).play(world)?;
-    stage.assert_reached(SECOND);
-    stage.assert_closed(SECOND_DENIED);
-    let inwards = stage.pod("client").second_addresses().unwrap();
-    stage
+    let deployment = Setup::of(ONE_OF_EACH_ALONE).instead([client]).deploy(world)?;
+    deployment.assert_reached(SECOND);
+    deployment.assert_closed(SECOND_DENIED);
+    let inwards = deployment.pod("client").second_addresses().unwrap();
+    deployment
         .pod("client")
         .serve(8081, egret_integration::Service::TcpEcho)?;
     for address in inwards {
-        let outcome = stage
+        let outcome = deployment
             .world
             .client_outside()
             .connect_tcp(SocketAddr::new(address, 8081), QUICK);
@@ -113,61 +113,63 @@ pub(super) fn a_second_cable_of_a_pod_is_judged_as_the_first(world: &mut World) 
 }
 
 /// rules inside the pod, for ClusterEgressFirewall alone; that nothing else holds there is told.
-pub(super) fn a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node(world: &mut World) -> Told {
+pub(super) fn a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node(
+    world: &mut World,
+) -> TestResult {
     let client = PodSpec::new("client").with_second(SecondInterface::Macvlan);
-    let stage = Setting::of(firewall(ONE_OF_EACH))
+    let deployment = Setup::of(firewall(ONE_OF_EACH))
         .instead([client])
         .enforcer(&["--resync", "1s"])
-        .play(world)?;
-    stage.told_of(
-        &stage.enforcer,
+        .deploy(world)?;
+    deployment.told_of(
+        &deployment.enforcer,
         "the interface net1 (macvlan) of pod default/client leads past the node, and ClusterEgressFirewall alone is enforced there",
     );
     assert_eq!(
-        metrics(&stage.enforcer).sum("egret_enforcer_unjudged", &[("kind", "interface")]),
+        metrics(&deployment.enforcer).sum("egret_enforcer_unjudged", &[("kind", "interface")]),
         1.0
     );
-    stage.assert_reached(SECOND);
-    stage.assert_closed(SECOND_DENIED);
+    deployment.assert_reached(SECOND);
+    deployment.assert_closed(SECOND_DENIED);
 
     // What somebody in the pod removes is put back when the kernel is read again.
-    let client = stage.pod("client");
+    let client = deployment.pod("client");
     for program in ["iptables", "ip6tables"] {
         client.run(&[program, "-F", "OUTPUT"])?;
     }
     eventually("the rules are there again", || {
-        SECOND_DENIED.iter().all(|to| !stage.can_reach(to))
+        SECOND_DENIED.iter().all(|to| !deployment.can_reach(to))
     });
 
     // A change counts for what is open as well.
     let mut open = client.connect_tcp(at(SECOND[0]), QUICK).connection();
     open.echo_within(QUICK)?;
-    stage
+    deployment
         .world
         .manifests()
         .write("policy.yaml", &firewall("198.18.0.0/15, '2001:db8:2::/48'"))?;
     eventually("the firewall is in force", || {
-        SECOND.iter().all(|to| !stage.can_reach(to))
+        SECOND.iter().all(|to| !deployment.can_reach(to))
     });
     assert!(open.echo_within(QUICK).is_err());
 
-    stage.world.manifests().remove("policy.yaml")?;
+    deployment.world.manifests().remove("policy.yaml")?;
     eventually("it is gone", || {
-        SECOND_DENIED.iter().all(|to| stage.can_reach(to))
+        SECOND_DENIED.iter().all(|to| deployment.can_reach(to))
     });
     assert_eq!(rules_inside(client), "");
 
     // Cleanup finds what a life left that was killed.
-    stage
+    deployment
         .world
         .manifests()
         .write("policy.yaml", &firewall(ONE_OF_EACH))?;
     eventually("the firewall is back", || {
-        SECOND_DENIED.iter().all(|to| !stage.can_reach(to))
+        SECOND_DENIED.iter().all(|to| !deployment.can_reach(to))
     });
     assert_ne!(rules_inside(client), "");
-    let binary = stage.enforcer.spec().binary.display().to_string();
-    drop(stage);
+    let binary = deployment.enforcer.spec().binary.display().to_string();
+    drop(deployment);
     let clean = [binary.as_str(), "cleanup", "--state", "", "--state-objects", ""];
     world.node().run_well(&clean)?;
     assert_eq!(rules_inside(world.pod("client")), "");
@@ -175,7 +177,7 @@ pub(super) fn a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node(
 }
 
 /// What cannot be done inside the pod makes it pending; what the node does for it is done.
-pub(super) fn who_may_not_enter_a_pod_says_so_and_does_the_rest(world: &mut World) -> Told {
+pub(super) fn who_may_not_enter_a_pod_says_so_and_does_the_rest(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client").with_second(SecondInterface::Macvlan))?;
     let denied = format!("203.0.113.66/32, {ONE_OF_EACH}");
     world.manifests().write("policy.yaml", &firewall(&denied))?;
@@ -199,12 +201,12 @@ pub(super) fn who_may_not_enter_a_pod_says_so_and_does_the_rest(world: &mut Worl
     Ok(())
 }
 
-pub(super) fn a_filter_on_a_pods_link_is_told_and_counted(world: &mut World) -> Told {
-    let stage = Setting::of(NOTHING).play(world)?;
-    let count = |kind| metrics(&stage.enforcer).sum("egret_enforcer_fast_paths", &[("kind", kind)]);
+pub(super) fn a_filter_on_a_pods_link_is_told_and_counted(world: &mut World) -> TestResult {
+    let deployment = Setup::of(NOTHING).deploy(world)?;
+    let count = |kind| metrics(&deployment.enforcer).sum("egret_enforcer_fast_paths", &[("kind", kind)]);
     assert_eq!(count("tc"), 0.0);
-    let interface = stage.pod("client").interface().to_owned();
-    let node = stage.world.node();
+    let interface = deployment.pod("client").interface().to_owned();
+    let node = deployment.world.node();
     node.run_well(&["tc", "qdisc", "add", "dev", &interface, "clsact"])?;
     let filter = [
         "tc", "filter", "add", "dev", &interface, "ingress", "u32", "match", "u32", "0", "0",
@@ -213,11 +215,14 @@ pub(super) fn a_filter_on_a_pods_link_is_told_and_counted(world: &mut World) -> 
     // News of links come, those of filters do not.
     node.run_well(&["ip", "link", "set", &interface, "txqueuelen", "500"])?;
     eventually("the filter is counted", || count("tc") == 1.0);
-    stage.told_of(
-        &stage.enforcer,
+    deployment.told_of(
+        &deployment.enforcer,
         &format!("the tc filter u32 on {interface} may lead packets of pods past the rules"),
     );
-    assert!(stage.enforcer.log().contains("the tc filter u32"), "it is logged");
+    assert!(
+        deployment.enforcer.log().contains("the tc filter u32"),
+        "it is logged"
+    );
     node.run_well(&["tc", "qdisc", "delete", "dev", &interface, "clsact"])?;
     node.run_well(&["ip", "link", "set", &interface, "txqueuelen", "1000"])?;
     eventually("it is gone", || count("tc") == 0.0);

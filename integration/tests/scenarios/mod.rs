@@ -1,8 +1,8 @@
-//! Every story of a working node, with the mechanism that it is about.
+//! Every scenario of a working node, with the mechanism that it is about.
 //!
-//! A story gets a world, sets up what it needs, and panics where something is not as it should be; an error means
-//! that it could not be told at all. The list below ties name, switch and story together: `tests/scenarios.rs` tells
-//! each as it is, `tests/switches.rs` tells each without its mechanism.
+//! A scenario gets a world, sets up what it needs, and panics at a failed expectation; an error means that it could
+//! not run. The list below has name, switch and function of each: `tests/scenarios.rs` runs each as it is,
+//! `tests/switches.rs` without its mechanism.
 
 #![allow(
     clippy::disallowed_methods,
@@ -12,11 +12,11 @@
 
 use egret_integration::World;
 
-mod stage;
+mod deployment;
 mod names;
 mod answers;
 mod holding;
-mod overtaking;
+mod concurrent_updates;
 mod programs;
 mod refusals;
 mod identity;
@@ -52,20 +52,20 @@ mod shares;
 )]
 pub(crate) mod switch;
 
-use stage::Told;
+use deployment::TestResult;
 use switch::Switch;
 
-/// A story and the mechanism without which it must fail.
+/// A scenario and the mechanism without which it must fail.
 #[derive(Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) switch: Switch,
-    story: fn(&mut World) -> Told,
+    story: fn(&mut World) -> TestResult,
 }
 
 impl Scenario {
-    /// Tells the story in a world of its own, and looks whether anything is left of it.
-    pub(crate) fn tell(&self) -> Told {
+    /// Runs the scenario in a world of its own, and checks that nothing is left of it.
+    pub(crate) fn tell(&self) -> TestResult {
         let Some(mut world) = World::or_skip() else {
             return Ok(());
         };
@@ -131,7 +131,7 @@ macro_rules! with_every_scenario {
             holding: a_stalled_answer_becomes_a_failure_or_silence_where_told_so without StallDeadline;
             holding: what_was_told_while_the_enforcer_was_away_is_realized_soon_after without Resync;
             holding: two_dnsds_hold_each_what_it_told_itself without Hold;
-            overtaking: a_name_is_usable_before_a_long_change_of_other_rules_ends without RecordsMeanwhile;
+            concurrent_updates: a_name_is_usable_before_a_long_change_of_other_rules_ends without RecordsMeanwhile;
             refusals: who_holds_the_lock_of_iptables_is_named_and_waited_for without TryAgain;
             refusals: a_pod_whose_rules_are_refused_is_named_and_the_others_get_theirs without TryAgain;
             refusals: a_set_that_others_made_and_hold_closes_its_pod_alone_until_they_let_go without TryAgain;

@@ -6,7 +6,7 @@ use egret_integration::{
     Daemon, DaemonSpec, PodSpec, ProxyMode, Records, ServicePort, World, node, upstream,
 };
 
-use super::stage::{PATIENCE, QUICK, Told, eventually, ip, metrics, only_names, within};
+use super::deployment::{PATIENCE, QUICK, TestResult, eventually, ip, metrics, only_names, within};
 
 /// The Service kube-dns.
 const CLUSTER_DNS: &str = "10.96.0.10";
@@ -72,7 +72,7 @@ const WAYS: [Way; 5] = [
     },
 ];
 
-pub(super) fn each_way_to_name_dnsd_ends_in_the_pods_own_records(world: &mut World) -> Told {
+pub(super) fn each_way_to_name_dnsd_ends_in_the_pods_own_records(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client"))?;
     world.add(PodSpec::new("other"))?;
     let policy = only_names(&[NAME]).replace(
@@ -119,7 +119,7 @@ fn start(world: &World, way: &Way, mode: ProxyMode) -> Result<Daemon, Box<dyn st
     Ok(dnsd)
 }
 
-fn goes(world: &World, way: &Way, dnsd: &Daemon) -> Told {
+fn goes(world: &World, way: &Way, dnsd: &Daemon) -> TestResult {
     let pod = world.pod("client");
     pod.use_resolv_conf(way.resolv_conf)?;
     let by_dnsd = way.endpoint.is_none() || !way.what.starts_with("without");

@@ -7,71 +7,77 @@ use std::{
 
 use egret_integration::{Lookup, RecordType, Records, World, node};
 
-use super::stage::{QUICK, Setting, Told, eventually, ip, only_names};
+use super::deployment::{QUICK, Setup, TestResult, eventually, ip, only_names};
 
 /// Each name is fresh, so each first packet would meet a kernel that does not know its address yet.
-pub(super) fn an_allowed_name_resolves_and_connects_at_once(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["*.fresh.example.test"])).play(world)?;
+pub(super) fn an_allowed_name_resolves_and_connects_at_once(world: &mut World) -> TestResult {
+    let deployment = Setup::of(only_names(&["*.fresh.example.test"])).deploy(world)?;
     let late = |number: &u8| {
         let (name, address) = (
             format!("n{number}.fresh.example.test"),
             format!("198.51.100.{number}"),
         );
-        stage
+        deployment
             .upstream()
             .set(&name, Records::addresses([address.as_str()]));
-        assert_eq!(stage.ask("client", &name).addresses().len(), 1);
-        !stage.reach("client", &address).is_connected()
+        assert_eq!(deployment.ask("client", &name).addresses().len(), 1);
+        !deployment.reach("client", &address).is_connected()
     };
     let late: Vec<u8> = (1..=100).filter(late).take(3).collect();
     assert!(
         late.is_empty(),
         "not open when it was told: {late:?} (the first three)"
     );
-    assert_eq!(stage.kernel_records("client").len(), 100);
+    assert_eq!(deployment.kernel_records("client").len(), 100);
     Ok(())
 }
 
-pub(super) fn the_pod_that_asked_is_refused_another_names_address(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["api.example.test"])).play(world)?;
-    stage
+pub(super) fn the_pod_that_asked_is_refused_another_names_address(world: &mut World) -> TestResult {
+    let deployment = Setup::of(only_names(&["api.example.test"])).deploy(world)?;
+    deployment
         .upstream()
         .set("other.example.test", Records::addresses(["203.0.113.8"]));
-    stage
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
     // No policy filters DNS: the pod is told both.
-    assert_eq!(stage.ask("client", "other.example.test").addresses().len(), 1);
-    assert_eq!(stage.ask("client", "api.example.test").addresses().len(), 1);
-    stage.assert_reaches("client", "203.0.113.7");
-    stage.assert_refused("client", "203.0.113.8");
-    assert_eq!(stage.kernel_records("client"), [IpAddr::from([203, 0, 113, 7])]);
+    assert_eq!(
+        deployment.ask("client", "other.example.test").addresses().len(),
+        1
+    );
+    assert_eq!(deployment.ask("client", "api.example.test").addresses().len(), 1);
+    deployment.assert_reaches("client", "203.0.113.7");
+    deployment.assert_refused("client", "203.0.113.8");
+    assert_eq!(
+        deployment.kernel_records("client"),
+        [IpAddr::from([203, 0, 113, 7])]
+    );
     Ok(())
 }
 
-pub(super) fn a_pod_that_did_not_ask_is_refused_the_same_address(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["api.example.test"]))
+pub(super) fn a_pod_that_did_not_ask_is_refused_the_same_address(world: &mut World) -> TestResult {
+    let deployment = Setup::of(only_names(&["api.example.test"]))
         .and_pod("other")
-        .play(world)?;
-    stage
+        .deploy(world)?;
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
-    stage.ask("client", "api.example.test");
-    stage.assert_reaches("client", "203.0.113.7");
-    stage.assert_refused("other", "203.0.113.7");
-    assert!(!stage.kernel_holds("other", "203.0.113.7"));
-    stage.ask("other", "api.example.test");
-    stage.assert_reaches("other", "203.0.113.7");
+    deployment.ask("client", "api.example.test");
+    deployment.assert_reaches("client", "203.0.113.7");
+    deployment.assert_refused("other", "203.0.113.7");
+    assert!(!deployment.kernel_holds("other", "203.0.113.7"));
+    deployment.ask("other", "api.example.test");
+    deployment.assert_reaches("other", "203.0.113.7");
     assert_eq!(
-        stage.upstream().asked("api.example.test"),
+        deployment.upstream().asked("api.example.test"),
         1,
         "the second answer is from the cache"
     );
     Ok(())
 }
 
-pub(super) fn a_wildcard_covers_one_or_more_labels_and_not_its_apex(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["*.wild.example.test"])).play(world)?;
+pub(super) fn a_wildcard_covers_one_or_more_labels_and_not_its_apex(world: &mut World) -> TestResult {
+    let deployment = Setup::of(only_names(&["*.wild.example.test"])).deploy(world)?;
     let names = [
         ("wild.example.test", "203.0.113.1", false),
         ("notwild.example.test", "203.0.113.2", false),
@@ -81,11 +87,11 @@ pub(super) fn a_wildcard_covers_one_or_more_labels_and_not_its_apex(world: &mut 
         ("two.one.wild.example.test", "203.0.113.6", true),
     ];
     for (name, address, _) in names {
-        stage.upstream().set(name, Records::addresses([address]));
-        assert_eq!(stage.ask("client", name).addresses().len(), 1, "{name}");
+        deployment.upstream().set(name, Records::addresses([address]));
+        assert_eq!(deployment.ask("client", name).addresses().len(), 1, "{name}");
     }
     for (name, address, is_allowed) in names {
-        let outcome = stage.reach("client", address);
+        let outcome = deployment.reach("client", address);
         assert_eq!(outcome.is_connected(), is_allowed, "{name}: {outcome:?}");
     }
     Ok(())
@@ -93,47 +99,47 @@ pub(super) fn a_wildcard_covers_one_or_more_labels_and_not_its_apex(world: &mut 
 
 /// In the policy, in the question, and in the owner of the upstream's records (which need not be the question's case:
 /// RFC 4343 section 4.1).
-pub(super) fn letter_case_makes_no_difference_anywhere(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["API.Example.TEST."])).play(world)?;
+pub(super) fn letter_case_makes_no_difference_anywhere(world: &mut World) -> TestResult {
+    let deployment = Setup::of(only_names(&["API.Example.TEST."])).deploy(world)?;
     let records = Records::addresses(["203.0.113.7"]).spelled("Api.eXAMPLE.test");
-    stage.upstream().set("api.example.test", records);
-    let reply = stage.ask("client", "aPI.exaMPLe.tesT");
+    deployment.upstream().set("api.example.test", records);
+    let reply = deployment.ask("client", "aPI.exaMPLe.tesT");
     assert_eq!(
         reply.question().as_deref(),
         Some("aPI.exaMPLe.tesT."),
         "as it was asked"
     );
-    stage.assert_reaches("client", "203.0.113.7");
-    assert_eq!(stage.ask("client", "api.example.test").addresses().len(), 1);
+    deployment.assert_reaches("client", "203.0.113.7");
+    assert_eq!(deployment.ask("client", "api.example.test").addresses().len(), 1);
     assert_eq!(
-        stage.upstream().asked("api.example.test"),
+        deployment.upstream().asked("api.example.test"),
         1,
         "one name in the cache"
     );
     Ok(())
 }
 
-pub(super) fn a_name_with_120_addresses_is_reached_at_each_of_them(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["many.example.test"])).play(world)?;
+pub(super) fn a_name_with_120_addresses_is_reached_at_each_of_them(world: &mut World) -> TestResult {
+    let deployment = Setup::of(only_names(&["many.example.test"])).deploy(world)?;
     let addresses: Vec<String> = (1..=120).map(|last| format!("198.51.100.{last}")).collect();
-    stage
+    deployment
         .upstream()
         .set("many.example.test", Records::addresses(addresses.clone()));
-    let reply = stage.ask_as(
+    let reply = deployment.ask_as(
         "client",
         &Lookup::of("many.example.test", RecordType::A).over_tcp(),
     );
     assert_eq!(reply.addresses().len(), 120);
     for address in &addresses {
-        stage.assert_reaches("client", address);
+        deployment.assert_reaches("client", address);
     }
-    assert_eq!(stage.kernel_records("client").len(), 120);
+    assert_eq!(deployment.kernel_records("client").len(), 120);
     Ok(())
 }
 
 /// Each answer has 20 of a name's 120 addresses; its TTL is 0, so that dnsd asks each time.
-pub(super) fn rotating_answers_add_up_for_each_name_under_a_wildcard(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["*.cdn.example.test"])).play(world)?;
+pub(super) fn rotating_answers_add_up_for_each_name_under_a_wildcard(world: &mut World) -> TestResult {
+    let deployment = Setup::of(only_names(&["*.cdn.example.test"])).deploy(world)?;
     let names = [
         ("docs.cdn.example.test", "198.51.100"),
         ("blog.cdn.example.test", "203.0.113"),
@@ -142,45 +148,49 @@ pub(super) fn rotating_answers_add_up_for_each_name_under_a_wildcard(world: &mut
     for round in 0..6 {
         for (name, network) in names {
             let addresses = (1..=20).map(|last| format!("{network}.{}", round * 20 + last));
-            stage.upstream().set(name, Records::addresses(addresses).ttl(0));
-            let reply = stage.ask("client", name).addresses();
+            deployment
+                .upstream()
+                .set(name, Records::addresses(addresses).ttl(0));
+            let reply = deployment.ask("client", name).addresses();
             assert_eq!(reply.len(), 20);
             told.extend(reply);
         }
     }
     assert_eq!(told.len(), 240);
     for address in &told {
-        stage.assert_reaches("client", &address.to_string());
+        deployment.assert_reaches("client", &address.to_string());
     }
-    let held: BTreeSet<IpAddr> = stage.kernel_records("client").into_iter().collect();
+    let held: BTreeSet<IpAddr> = deployment.kernel_records("client").into_iter().collect();
     assert_eq!(held, told);
     Ok(())
 }
 
 /// Clients ask for A and AAAA at once, over either family, and connect to either.
-pub(super) fn both_families_are_learned_side_by_side(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["*.dual.example.test"])).play(world)?;
+pub(super) fn both_families_are_learned_side_by_side(world: &mut World) -> TestResult {
+    let deployment = Setup::of(only_names(&["*.dual.example.test"])).deploy(world)?;
     for number in 1..=10 {
         let name = format!("n{number}.dual.example.test");
         let addresses = [format!("203.0.113.{number}"), format!("2001:db8::{number}")];
-        stage.upstream().set(&name, Records::addresses(addresses.clone()));
+        deployment
+            .upstream()
+            .set(&name, Records::addresses(addresses.clone()));
         let server = [IpAddr::from(node::DNS), IpAddr::from(node::DNS_V6)][number % 2];
         let questions =
             [RecordType::A, RecordType::AAAA].map(|record_type| Lookup::of(&name, record_type).at(server));
         std::thread::scope(|scope| {
             let asked = questions
                 .each_ref()
-                .map(|question| scope.spawn(|| stage.ask_as("client", question)));
+                .map(|question| scope.spawn(|| deployment.ask_as("client", question)));
             for answer in asked {
                 assert_eq!(answer.join().expect("it was answered").addresses().len(), 1);
             }
         });
         for address in &addresses {
-            stage.assert_reaches("client", address);
+            deployment.assert_reaches("client", address);
         }
     }
     eventually("the kernel has all of them", || {
-        stage.kernel_records("client").len() == 20
+        deployment.kernel_records("client").len() == 20
     });
     Ok(())
 }
@@ -217,19 +227,19 @@ spec:
   - {name: rest, action: Deny, to: [{networks: [0.0.0.0/0, "::/0"]}]}
 "#;
 
-pub(super) fn a_rule_of_names_and_ports_opens_those_ports_alone(world: &mut World) -> Told {
-    let stage = Setting::of(NAMES_AND_PORTS).play(world)?;
-    stage
+pub(super) fn a_rule_of_names_and_ports_opens_those_ports_alone(world: &mut World) -> TestResult {
+    let deployment = Setup::of(NAMES_AND_PORTS).deploy(world)?;
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
-    stage.ask("client", "api.example.test");
+    deployment.ask("client", "api.example.test");
     for (port, is_open) in [(443, true), (7, false), (80, false)] {
-        let outcome = stage.reach_port("client", "203.0.113.7", port);
+        let outcome = deployment.reach_port("client", "203.0.113.7", port);
         assert_eq!(outcome.is_connected(), is_open, "TCP {port}: {outcome:?}");
     }
     for (port, is_open) in [(5000, true), (443, false)] {
         let to = SocketAddr::new(ip("203.0.113.7"), port);
-        let outcome = stage.pod("client").exchange_udp(to, b"?", QUICK);
+        let outcome = deployment.pod("client").exchange_udp(to, b"?", QUICK);
         assert_eq!(outcome.is_answered(), is_open, "UDP {port}: {outcome:?}");
     }
     Ok(())

@@ -4,31 +4,31 @@ use std::time::{Duration, Instant};
 
 use egret_integration::{PodSpec, Records, World, WorldError};
 
-use super::stage::{QUICK, Setting, Stage, Told, eventually, metrics, only_names, within};
+use super::deployment::{Deployment, QUICK, Setup, TestResult, eventually, metrics, only_names, within};
 
 /// What others changed is to be right again within this.
 const RIGHT_AGAIN: Duration = Duration::from_secs(20);
 const ALLOWED: &str = "203.0.113.7";
 const FORBIDDEN: &str = "203.0.113.8";
 
-fn play<'w>(world: &'w mut World, arguments: &[&str]) -> Result<Stage<'w>, Box<dyn std::error::Error>> {
-    let setting = Setting::of(only_names(&["api.example.test"])).enforcer(arguments);
-    let stage = setting.play(world)?;
-    stage
+fn play<'w>(world: &'w mut World, arguments: &[&str]) -> Result<Deployment<'w>, Box<dyn std::error::Error>> {
+    let setting = Setup::of(only_names(&["api.example.test"])).enforcer(arguments);
+    let deployment = setting.deploy(world)?;
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses([ALLOWED]));
-    stage.ask("client", "api.example.test");
-    stage.assert_reaches("client", ALLOWED);
-    stage.assert_refused("client", FORBIDDEN);
-    Ok(stage)
+    deployment.ask("client", "api.example.test");
+    deployment.assert_reaches("client", ALLOWED);
+    deployment.assert_refused("client", FORBIDDEN);
+    Ok(deployment)
 }
 
 /// A flush of a chain, of the jumps, of everything; of a set. Whoever did it in `nf_tables` is in the log, by name.
 pub(super) fn what_others_flush_is_put_right_within_five_seconds_and_it_is_said_whose_doing_it_was(
     world: &mut World,
-) -> Told {
-    let stage = play(world, &["--iptables", "nft"])?;
-    let mut open = stage.assert_reaches("client", ALLOWED);
+) -> TestResult {
+    let deployment = play(world, &["--iptables", "nft"])?;
+    let mut open = deployment.assert_reaches("client", ALLOWED);
     for (command, chain, kind) in [
         (
             &["iptables-nft", "-F", "EGRET-FORWARD"][..],
@@ -39,25 +39,25 @@ pub(super) fn what_others_flush_is_put_right_within_five_seconds_and_it_is_said_
         (&["iptables-nft", "-F"], "EGRET-INPUT", "chain_changed"),
         (&["nft", "flush", "ruleset"], "EGRET-DENY", "chain_missing"),
     ] {
-        assert_put_right(&stage, command, kind)?;
+        assert_put_right(&deployment, command, kind)?;
         let program = format!("{} (pid ", command[0]);
         let is_said = |line: &str| {
             line.contains("others changed what is ours") && line.contains(&program) && line.contains(chain)
         };
-        let log = stage.enforcer.log();
+        let log = deployment.enforcer.log();
         assert!(log.lines().any(is_said), "{command:?} {chain}");
     }
     assert!(open.is_alive());
-    stage.assert_reaches("client", ALLOWED);
+    deployment.assert_reaches("client", ALLOWED);
     Ok(())
 }
 
 /// Legacy tables tell nobody that they changed, and neither do sets.
 pub(super) fn what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_as_soon(
     world: &mut World,
-) -> Told {
-    let stage = play(world, &["--iptables", "legacy"])?;
-    let mut open = stage.assert_reaches("client", ALLOWED);
+) -> TestResult {
+    let deployment = play(world, &["--iptables", "legacy"])?;
+    let mut open = deployment.assert_reaches("client", ALLOWED);
     for (command, kind) in [
         (&["iptables-legacy", "-F", "EGRET-FORWARD"][..], "chain_changed"),
         (&["iptables-legacy", "-D", "FORWARD", "1"], "jump"),
@@ -67,15 +67,17 @@ pub(super) fn what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_a
         ),
         (&["ipset", "flush"], "member_missing"),
     ] {
-        assert_put_right(&stage, command, kind)?;
+        assert_put_right(&deployment, command, kind)?;
     }
     assert!(open.is_alive());
     Ok(())
 }
 
 /// News that nobody fetches fill a socket, and those behind them are lost (ENOBUFS): that they are is news enough.
-pub(super) fn what_others_flush_while_news_are_lost_is_put_right_all_the_same(world: &mut World) -> Told {
-    let stage = play(world, &["--iptables", "nft"])?;
+pub(super) fn what_others_flush_while_news_are_lost_is_put_right_all_the_same(
+    world: &mut World,
+) -> TestResult {
+    let deployment = play(world, &["--iptables", "nft"])?;
     let rules =
         "for i in $(seq 4000); do echo -A THEIRS -s 192.0.2.1 -m comment --comment $i -j RETURN; done";
     let once =
@@ -84,43 +86,46 @@ pub(super) fn what_others_flush_while_news_are_lost_is_put_right_all_the_same(wo
     let repaired = || {
         let kind = [("kind", "chain_changed")];
         // Who asks waits while everything is compared.
-        let metrics = stage.enforcer.metrics();
+        let metrics = deployment.enforcer.metrics();
         metrics.map_or(0.0, |metrics| {
             metrics.sum("egret_enforcer_kernel_repairs_total", &kind)
         })
     };
     assert_eq!(repaired(), 0.0);
-    stage.enforcer.stop()?;
-    stage.world.node().run_well(&["sh", "-c", &flood])?;
-    stage
+    deployment.enforcer.stop()?;
+    deployment.world.node().run_well(&["sh", "-c", &flood])?;
+    deployment
         .world
         .node()
         .run_well(&["iptables-nft", "-F", "EGRET-FORWARD"])?;
-    stage.enforcer.cont()?;
+    deployment.enforcer.cont()?;
     within(RIGHT_AGAIN, "it is put right", || repaired() > 0.0);
-    let log = stage.enforcer.log();
+    let log = deployment.enforcer.log();
     assert!(
         log.contains("the notification that names the process was lost"),
         "{log}"
     );
-    stage.assert_refused("client", FORBIDDEN);
+    deployment.assert_refused("client", FORBIDDEN);
     Ok(())
 }
 
-fn assert_put_right(stage: &Stage<'_>, command: &[&str], kind: &str) -> Result<(), WorldError> {
-    let repaired = || metrics(&stage.enforcer).sum("egret_enforcer_kernel_repairs_total", &[("kind", kind)]);
+fn assert_put_right(deployment: &Deployment<'_>, command: &[&str], kind: &str) -> Result<(), WorldError> {
+    let repaired =
+        || metrics(&deployment.enforcer).sum("egret_enforcer_kernel_repairs_total", &[("kind", kind)]);
     let before = repaired();
-    stage.world.node().run_well(command)?;
+    deployment.world.node().run_well(command)?;
     within(RIGHT_AGAIN, &format!("{command:?} is put right"), || {
         repaired() > before
     });
-    stage.assert_refused("client", FORBIDDEN);
-    stage.assert_reaches("client", ALLOWED);
+    deployment.assert_refused("client", FORBIDDEN);
+    deployment.assert_reaches("client", ALLOWED);
     Ok(())
 }
 
 /// As Docker and flannel leave it behind: what comes from there or goes there is accepted.
-pub(super) fn what_others_accept_is_judged_first_and_where_it_is_not_that_is_said(world: &mut World) -> Told {
+pub(super) fn what_others_accept_is_judged_first_and_where_it_is_not_that_is_said(
+    world: &mut World,
+) -> TestResult {
     world.node().run_well(&[
         "iptables",
         "-w",
@@ -131,28 +136,31 @@ pub(super) fn what_others_accept_is_judged_first_and_where_it_is_not_that_is_sai
         "-j",
         "ACCEPT",
     ])?;
-    let mut stage = play(world, &[])?;
-    let in_front = |stage: &Stage<'_>| metrics(&stage.enforcer).sum("egret_enforcer_rules_in_front", &[]);
-    assert_eq!(in_front(&stage), 0.0);
-    stage.enforcer.terminate()?;
-    let behind = stage.world.enforcer("netfilter").with(["--jump", "append"]);
-    stage
+    let mut deployment = play(world, &[])?;
+    let in_front =
+        |deployment: &Deployment<'_>| metrics(&deployment.enforcer).sum("egret_enforcer_rules_in_front", &[]);
+    assert_eq!(in_front(&deployment), 0.0);
+    deployment.enforcer.terminate()?;
+    let behind = deployment.world.enforcer("netfilter").with(["--jump", "append"]);
+    deployment
         .world
         .node()
         .run_well(&["iptables", "-w", "-D", "FORWARD", "1"])?;
-    stage.enforcer = stage.world.start(behind)?;
-    eventually("it is counted", || in_front(&stage) == 1.0);
-    let log = stage.enforcer.log();
+    deployment.enforcer = deployment.world.start(behind)?;
+    eventually("it is counted", || in_front(&deployment) == 1.0);
+    let log = deployment.enforcer.log();
     assert!(log.contains("-A FORWARD -d 203.0.113.0/24 -j ACCEPT"), "{log}");
-    stage.assert_reaches("client", FORBIDDEN);
+    deployment.assert_reaches("client", FORBIDDEN);
     Ok(())
 }
 
 /// While both sides try all the time: what is forbidden is never open, what is open goes on.
-pub(super) fn the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap(world: &mut World) -> Told {
-    let stage = play(world, &[])?;
-    let mut open = stage.assert_reaches("client", ALLOWED);
-    let node = stage.world.node();
+pub(super) fn the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap(
+    world: &mut World,
+) -> TestResult {
+    let deployment = play(world, &[])?;
+    let mut open = deployment.assert_reaches("client", ALLOWED);
+    let node = deployment.world.node();
     let has_ours = |flavour: &str| -> Result<bool, WorldError> {
         let listed = node.run(&[&format!("iptables-{flavour}-save"), "-t", "filter"])?;
         Ok(listed.stdout.contains("EGRET-FORWARD"))
@@ -166,7 +174,7 @@ pub(super) fn the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap(wo
         node.run_well(&hint.split(' ').collect::<Vec<_>>())?;
         while has_ours(from)? || !has_ours(to)? {
             assert!(begun.elapsed() < RIGHT_AGAIN, "the rules are still in {from}");
-            let attempt = stage
+            let attempt = deployment
                 .pod("client")
                 .connect_tcp(format!("{FORBIDDEN}:7").parse()?, QUICK / 4);
             assert!(
@@ -175,14 +183,14 @@ pub(super) fn the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap(wo
             );
             assert!(open.is_alive(), "allowed is allowed, from {from} to {to}");
         }
-        stage.assert_refused("client", FORBIDDEN);
-        stage.assert_reaches("client", ALLOWED);
+        deployment.assert_refused("client", FORBIDDEN);
+        deployment.assert_reaches("client", ALLOWED);
         assert!(open.is_alive());
     }
     Ok(())
 }
 
-pub(super) fn an_enforcer_refuses_to_start_where_others_write_its_marks(world: &mut World) -> Told {
+pub(super) fn an_enforcer_refuses_to_start_where_others_write_its_marks(world: &mut World) -> TestResult {
     let theirs = "-A PREROUTING -j CONNMARK --set-xmark 0x10000/0xff0000";
     let rule: Vec<&str> = ["iptables", "-w", "-t", "mangle"]
         .into_iter()
@@ -201,16 +209,16 @@ pub(super) fn an_enforcer_refuses_to_start_where_others_write_its_marks(world: &
     let advised = ["--egress-mark-mask", "--ingress-mark-mask"].map(|option| (option, word(option)));
     let [(one, egress), (other, ingress)] = &advised;
     drop(refused);
-    let stage = play(world, &[one, egress, other, ingress])?;
-    stage.assert_reaches("client", ALLOWED);
-    drop(stage);
+    let deployment = play(world, &[one, egress, other, ingress])?;
+    deployment.assert_reaches("client", ALLOWED);
+    drop(deployment);
     Ok(())
 }
 
 /// IPv4 is enforced; nobody is told that all is well.
 pub(super) fn where_the_programs_for_ipv6_are_missing_ipv4_is_enforced_and_the_node_is_not_ready(
     world: &mut World,
-) -> Told {
+) -> TestResult {
     world.add(PodSpec::new("client"))?;
     world
         .manifests()

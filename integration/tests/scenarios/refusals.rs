@@ -5,9 +5,9 @@ use std::fs::File;
 use egret_integration::{Daemon, PodSpec, Records, World};
 use nix::fcntl::{Flock, FlockArg};
 
-use super::overtaking::OTHER_ALONE;
+use super::concurrent_updates::OTHER_ALONE;
+use super::deployment::{Deployment, Setup, TestResult, eventually, metrics, only_names};
 use super::programs::Programs;
-use super::stage::{Setting, Stage, Told, eventually, metrics, only_names};
 
 const TOLD: &str = "203.0.113.7";
 
@@ -24,18 +24,23 @@ pub(super) const BY_PROGRAMS: [&str; 2] = ["--iptables", "legacy"];
 
 /// Waits until it is not ready for this reason, and has tried again.
 #[track_caller]
-fn assert_tries(stage: &Stage<'_>, concerned: &str, reason: &str) {
+fn assert_tries(deployment: &Deployment<'_>, concerned: &str, reason: &str) {
     eventually("it says why", || {
-        let answer = stage.enforcer.get("/readyz");
+        let answer = deployment.enforcer.get("/readyz");
         answer.is_ok_and(|(code, text)| code == 503 && text.contains(reason))
     });
-    eventually("it tries again", || refusals(&stage.enforcer, concerned) >= 3.0);
+    eventually("it tries again", || {
+        refusals(&deployment.enforcer, concerned) >= 3.0
+    });
 }
 
 #[track_caller]
-fn assert_ready(stage: &Stage<'_>) {
+fn assert_ready(deployment: &Deployment<'_>) {
     eventually("it is ready", || {
-        stage.enforcer.get("/readyz").is_ok_and(|(code, _)| code == 200)
+        deployment
+            .enforcer
+            .get("/readyz")
+            .is_ok_and(|(code, _)| code == 200)
     });
 }
 
@@ -44,7 +49,7 @@ fn two_pods<'w>(
     world: &'w mut World,
     arguments: &[&str],
     variables: &[(&str, String)],
-) -> Result<Stage<'w>, Box<dyn std::error::Error>> {
+) -> Result<Deployment<'w>, Box<dyn std::error::Error>> {
     for pod in ["client", "other"] {
         world.add(PodSpec::new(pod))?;
     }
@@ -55,80 +60,87 @@ fn two_pods<'w>(
     for (name, value) in variables {
         enforcer = enforcer.with_variable(name, value);
     }
-    let stage = Stage {
+    let deployment = Deployment {
         enforcer: world.start(enforcer)?,
         dnsd: world.start(world.dnsd())?,
         world,
     };
-    stage.wait_until_joined();
-    stage
+    deployment.wait_until_joined();
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses([TOLD]));
     for pod in ["client", "other"] {
-        stage.ask(pod, "api.example.test");
-        stage.assert_reaches(pod, TOLD);
+        deployment.ask(pod, "api.example.test");
+        deployment.assert_reaches(pod, TOLD);
     }
-    Ok(stage)
+    Ok(deployment)
 }
 
 /// Whoever holds the lock of iptables may hold it for long. What was in force stays so until it is let go.
-pub(super) fn who_holds_the_lock_of_iptables_is_named_and_waited_for(world: &mut World) -> Told {
+pub(super) fn who_holds_the_lock_of_iptables_is_named_and_waited_for(world: &mut World) -> TestResult {
     let lock = world.files().join("xtables.lock");
     let held = File::create(&lock)?;
     let variables = [("XTABLES_LOCKFILE", lock.display().to_string())];
-    let stage = two_pods(world, &["--iptables", "legacy"], &variables)?;
+    let deployment = two_pods(world, &["--iptables", "legacy"], &variables)?;
     let held = Flock::lock(held, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
-    stage.world.manifests().write("closed.yaml", OTHER_ALONE)?;
-    assert_tries(&stage, "node", "another program holds the lock of iptables");
-    stage.assert_reaches("client", TOLD);
-    stage.assert_reaches("other", TOLD);
+    deployment.world.manifests().write("closed.yaml", OTHER_ALONE)?;
+    assert_tries(&deployment, "node", "another program holds the lock of iptables");
+    deployment.assert_reaches("client", TOLD);
+    deployment.assert_reaches("other", TOLD);
     drop(held);
-    assert_ready(&stage);
-    stage.assert_refused("other", TOLD);
-    stage.assert_reaches("client", TOLD);
+    assert_ready(&deployment);
+    deployment.assert_refused("other", TOLD);
+    deployment.assert_reaches("client", TOLD);
     Ok(())
 }
 
 /// The programs take everything but what one pod's policy says.
-pub(super) fn a_pod_whose_rules_are_refused_is_named_and_the_others_get_theirs(world: &mut World) -> Told {
+pub(super) fn a_pod_whose_rules_are_refused_is_named_and_the_others_get_theirs(
+    world: &mut World,
+) -> TestResult {
     let programs = Programs::beside(world.files())?;
-    let stage = two_pods(world, &BY_PROGRAMS, &[("PATH", programs.path())])?;
+    let deployment = two_pods(world, &BY_PROGRAMS, &[("PATH", programs.path())])?;
     programs.refuse("other-alone")?;
-    stage.world.manifests().write("closed.yaml", OTHER_ALONE)?;
-    assert_tries(&stage, "pod", "pod default/other is pending");
-    assert_eq!(refusals(&stage.enforcer, "node"), 0.0);
+    deployment.world.manifests().write("closed.yaml", OTHER_ALONE)?;
+    assert_tries(&deployment, "pod", "pod default/other is pending");
+    assert_eq!(refusals(&deployment.enforcer, "node"), 0.0);
     let nobody = only_names(&["nobody.example.test"]);
-    stage.world.manifests().write("policy.yaml", &nobody)?;
+    deployment.world.manifests().write("policy.yaml", &nobody)?;
     eventually("the neighbour's rules change all the same", || {
-        !stage.reach("client", TOLD).is_connected()
+        !deployment.reach("client", TOLD).is_connected()
     });
     programs.accept()?;
-    assert_ready(&stage);
-    stage.assert_refused("other", TOLD);
+    assert_ready(&deployment);
+    deployment.assert_refused("other", TOLD);
     Ok(())
 }
 
 /// Its namespace is taken down while the programs run that write its rules.
-pub(super) fn a_pod_that_vanishes_in_the_middle_of_a_change_concerns_nobody_else(world: &mut World) -> Told {
+pub(super) fn a_pod_that_vanishes_in_the_middle_of_a_change_concerns_nobody_else(
+    world: &mut World,
+) -> TestResult {
     let programs = Programs::beside(world.files())?;
-    let stage = two_pods(world, &BY_PROGRAMS, &[("PATH", programs.path())])?;
-    let mut open = stage.assert_reaches("client", TOLD);
+    let deployment = two_pods(world, &BY_PROGRAMS, &[("PATH", programs.path())])?;
+    let mut open = deployment.assert_reaches("client", TOLD);
     programs.hold()?;
     let nobody = only_names(&["nobody.example.test"]);
-    stage.world.manifests().write("policy.yaml", &nobody)?;
+    deployment.world.manifests().write("policy.yaml", &nobody)?;
     eventually("the rules are being written", || programs.is_running());
-    let cable = stage.pod("other").interface();
-    stage.world.node().run_well(&["ip", "link", "delete", cable])?;
+    let cable = deployment.pod("other").interface();
+    deployment
+        .world
+        .node()
+        .run_well(&["ip", "link", "delete", cable])?;
     programs.release()?;
     eventually("the neighbour's change is in force", || !open.is_alive());
-    stage.assert_refused("client", TOLD);
+    deployment.assert_refused("client", TOLD);
     eventually("it says whose interface is gone", || {
-        let answer = stage.enforcer.get("/readyz");
+        let answer = deployment.enforcer.get("/readyz");
         answer.is_ok_and(|(code, text)| code == 503 && text.contains("pod default/other is pending"))
     });
-    let (_, text) = stage.enforcer.get("/readyz")?;
+    let (_, text) = deployment.enforcer.get("/readyz")?;
     assert!(!text.contains("default/client"), "{text}");
-    assert_eq!(refusals(&stage.enforcer, "node"), 0.0);
+    assert_eq!(refusals(&deployment.enforcer, "node"), 0.0);
     Ok(())
 }
 
@@ -144,21 +156,21 @@ fn one_network(pod: &str, network: &str) -> String {
 /// EBUSY: a set of that name is of another type, and cannot go as long as a rule of somebody else names it.
 pub(super) fn a_set_that_others_made_and_hold_closes_its_pod_alone_until_they_let_go(
     world: &mut World,
-) -> Told {
-    let stage = Setting::of(one_network("client", "203.0.113.0/24"))
+) -> TestResult {
+    let deployment = Setup::of(one_network("client", "203.0.113.0/24"))
         .and_pod("other")
-        .play(world)?;
-    stage.assert_reaches("client", TOLD);
+        .deploy(world)?;
+    deployment.assert_reaches("client", TOLD);
     let sets = || -> Result<Vec<String>, Box<dyn std::error::Error>> {
-        let named = stage.world.node().run(&["ipset", "list", "-n"])?.stdout;
+        let named = deployment.world.node().run(&["ipset", "list", "-n"])?.stdout;
         let ours = named.lines().filter(|name| name.ends_with("-egret-4"));
         Ok(ours.map(str::to_owned).collect())
     };
-    let node = stage.world.node();
+    let node = deployment.world.node();
     let types = node.ipset_save()?;
     let of_networks = |name: &String| types.contains(&format!("create {name} hash:net "));
     let set = sets()?.into_iter().find(of_networks).ok_or("a set of networks")?;
-    stage.world.manifests().remove("policy.yaml")?;
+    deployment.world.manifests().remove("policy.yaml")?;
     eventually("the set is gone", || {
         sets().is_ok_and(|sets| !sets.contains(&set))
     });
@@ -180,13 +192,13 @@ pub(super) fn a_set_that_others_made_and_hold_closes_its_pod_alone_until_they_le
     };
     rule("-A")?;
     let policy = one_network("client", "203.0.113.0/24");
-    stage.world.manifests().write("policy.yaml", &policy)?;
-    assert_tries(&stage, "pod", &set);
-    stage.assert_refused("client", TOLD);
-    stage.assert_reaches("other", TOLD);
+    deployment.world.manifests().write("policy.yaml", &policy)?;
+    assert_tries(&deployment, "pod", &set);
+    deployment.assert_refused("client", TOLD);
+    deployment.assert_reaches("other", TOLD);
     rule("-D")?;
-    assert_ready(&stage);
-    stage.assert_reaches("client", TOLD);
-    stage.assert_refused("client", "198.51.100.7");
+    assert_ready(&deployment);
+    deployment.assert_reaches("client", TOLD);
+    deployment.assert_refused("client", "198.51.100.7");
     Ok(())
 }

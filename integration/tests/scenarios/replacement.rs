@@ -11,7 +11,7 @@ use egret_integration::{
 };
 use serde_json::Value;
 
-use super::stage::{CLIENT_ALONE, QUICK, Told, eventually, ip, metrics, only_names, within};
+use super::deployment::{CLIENT_ALONE, QUICK, TestResult, eventually, ip, metrics, only_names, within};
 
 /// How long pods may be without DNS.
 pub(super) const GAP: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ fn last_asked_by_pod(world: &World, pod: &str) -> bool {
 /// What an operator applies; the installer's variables are replaced as its header says.
 const MANIFEST: &str = include_str!("../../../deploy/node-local-dns/node-local-dns.yaml");
 
-pub(super) fn the_manifest_of_node_local_dns_serves_pods(world: &mut World) -> Told {
+pub(super) fn the_manifest_of_node_local_dns_serves_pods(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client"))?;
     world
         .manifests()
@@ -170,7 +170,7 @@ fn node_cache(world: &World) -> Result<DaemonSpec, Box<dyn std::error::Error>> {
         .with_variable("KUBE_DNS_UPSTREAM_SERVICE_HOST", &server.to_string()))
 }
 
-pub(super) fn pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs(world: &mut World) -> Told {
+pub(super) fn pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client"))?;
     world
         .upstream()
@@ -301,7 +301,7 @@ spec:
 /// Endpoints of the cluster's DNS that no configuration names.
 const ENDPOINTS: [&str; 3] = ["198.51.100.61", "198.51.100.62", "2001:db8:8::61"];
 
-pub(super) fn the_fallback_asks_whom_only_the_enforcer_knew(world: &mut World) -> Told {
+pub(super) fn the_fallback_asks_whom_only_the_enforcer_knew(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client"))?;
     world
         .upstream()
@@ -370,7 +370,7 @@ fn rules(world: &World) -> Result<String, Box<dyn std::error::Error>> {
     Ok(saved?.concat())
 }
 
-pub(super) fn dns_is_judged_although_dnsd_lets_it_in(world: &mut World) -> Told {
+pub(super) fn dns_is_judged_although_dnsd_lets_it_in(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client").labelled("app", "client"))?;
     world.add(PodSpec::new("other"))?;
     world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
@@ -411,7 +411,7 @@ fn lets_in(world: &World) -> bool {
     rules(world).is_ok_and(|rules| rules.matches("allow DNS traffic").count() == 8)
 }
 
-pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut World) -> Told {
+pub(super) fn dnsds_that_take_over_from_each_other_lose_no_question(world: &mut World) -> TestResult {
     let (v4, v6) = (node::DNS.into(), node::DNS_V6.into());
     let ways = [
         (v4, Transport::Udp),
@@ -429,7 +429,7 @@ pub(super) fn roll(
     arguments: &[&str],
     ways: [(IpAddr, Transport); 4],
     settle: impl Fn(&World),
-) -> Told {
+) -> TestResult {
     world.add(PodSpec::new("client"))?;
     for number in 0..50 {
         let name = format!("n{number}.example.test");
@@ -442,7 +442,7 @@ pub(super) fn roll(
     let mut serving = world.start(spec.clone())?;
     settle(world);
     let (stop, asked, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
-    let rolled: Told = std::thread::scope(|scope| {
+    let rolled: TestResult = std::thread::scope(|scope| {
         for (asker, (server, transport)) in ways.into_iter().enumerate() {
             let (world, stop, asked, lost) = (&*world, &stop, &asked, &lost);
             scope.spawn(move || {
@@ -497,7 +497,7 @@ pub(super) fn roll(
     Ok(())
 }
 
-pub(super) fn what_one_dnsd_told_and_kept_the_next_one_knows(world: &mut World) -> Told {
+pub(super) fn what_one_dnsd_told_and_kept_the_next_one_knows(world: &mut World) -> TestResult {
     for pod in ["first", "second"] {
         world.add(PodSpec::new(pod))?;
     }
@@ -567,7 +567,7 @@ impl Drop for EndOfQuestions<'_> {
     }
 }
 
-pub(super) fn replace(world: &World, serving: &mut Daemon, spec: &DaemonSpec, roll: usize) -> Told {
+pub(super) fn replace(world: &World, serving: &mut Daemon, spec: &DaemonSpec, roll: usize) -> TestResult {
     let mut spec = spec.clone();
     spec.name = format!("dnsd-{roll}");
     let mut successor = world.launch(spec)?;
@@ -590,7 +590,7 @@ pub(super) fn by_hand(world: &World) -> DaemonSpec {
     spec.with_variable("INVOCATION_ID", "")
 }
 
-pub(super) fn what_is_set_up_goes_with_the_last_dnsd_alone(world: &mut World) -> Told {
+pub(super) fn what_is_set_up_goes_with_the_last_dnsd_alone(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client"))?;
     world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
     let mut looked_after = by_hand(world).with_variable("INVOCATION_ID", "4c6e");

@@ -6,122 +6,127 @@ use std::time::Duration;
 use egret_integration::{Daemon, Family, Lookup, RecordType, Records, World, node, uninterrupted};
 use nix::sys::signal::Signal;
 
-use super::stage::{PATIENCE, Setting, Stage, Told, eventually, ip, is_soon, metrics, only_names};
+use super::deployment::{
+    Deployment, PATIENCE, Setup, TestResult, eventually, ip, is_soon, metrics, only_names,
+};
 
 /// However it goes: by SIGTERM, and by SIGKILL.
-pub(super) fn rules_and_sets_stay_while_the_enforcer_is_away(world: &mut World) -> Told {
-    let mut stage = learn_one(world)?;
-    let mut open = stage.assert_reaches("client", "203.0.113.7");
-    let before = stage.world.node().holdings()?;
+pub(super) fn rules_and_sets_stay_while_the_enforcer_is_away(world: &mut World) -> TestResult {
+    let mut deployment = learn_one(world)?;
+    let mut open = deployment.assert_reaches("client", "203.0.113.7");
+    let before = deployment.world.node().holdings()?;
     for end in [Daemon::terminate, Daemon::kill] {
-        end(&mut stage.enforcer)?;
-        let after = stage.world.node().holdings()?;
+        end(&mut deployment.enforcer)?;
+        let after = deployment.world.node().holdings()?;
         assert_eq!(after.standing(), before.standing());
-        assert!(after.holds(stage.pod("client"), ip("203.0.113.7")));
+        assert!(after.holds(deployment.pod("client"), ip("203.0.113.7")));
         assert!(open.is_alive());
-        stage.assert_reaches("client", "203.0.113.7");
-        stage.assert_refused("client", "203.0.113.8");
-        stage.enforcer.restart()?;
-        stage.enforcer.wait_until_ready()?;
+        deployment.assert_reaches("client", "203.0.113.7");
+        deployment.assert_refused("client", "203.0.113.8");
+        deployment.enforcer.restart()?;
+        deployment.enforcer.wait_until_ready()?;
     }
     Ok(())
 }
 
 /// dnsd is gone, so nothing but the kernel knows the record.
-pub(super) fn a_restarted_enforcer_changes_nothing_that_is_right(world: &mut World) -> Told {
-    let mut stage = learn_one(world)?;
-    let mut open = stage.assert_reaches("client", "203.0.113.7");
-    stage.assert_refused("client", "203.0.113.8");
-    let before = stage.world.node().holdings()?;
-    let allowed = verdicts(&stage.enforcer, "allow");
-    let denied = verdicts(&stage.enforcer, "deny");
+pub(super) fn a_restarted_enforcer_changes_nothing_that_is_right(world: &mut World) -> TestResult {
+    let mut deployment = learn_one(world)?;
+    let mut open = deployment.assert_reaches("client", "203.0.113.7");
+    deployment.assert_refused("client", "203.0.113.8");
+    let before = deployment.world.node().holdings()?;
+    let allowed = verdicts(&deployment.enforcer, "allow");
+    let denied = verdicts(&deployment.enforcer, "deny");
     assert!(allowed > 0.0 && denied > 0.0);
-    stage.dnsd.kill()?;
+    deployment.dnsd.kill()?;
     for end in [Daemon::terminate, Daemon::kill] {
-        end(&mut stage.enforcer)?;
-        stage.enforcer.restart()?;
-        stage.enforcer.wait_until_ready()?;
-        let after = stage.world.node().holdings()?;
+        end(&mut deployment.enforcer)?;
+        deployment.enforcer.restart()?;
+        deployment.enforcer.wait_until_ready()?;
+        let after = deployment.world.node().holdings()?;
         assert_eq!(after.standing(), before.standing());
         assert!(
-            after.holds(stage.pod("client"), ip("203.0.113.7")),
+            after.holds(deployment.pod("client"), ip("203.0.113.7")),
             "nothing but the kernel knew it"
         );
         assert!(open.is_alive());
-        stage.assert_reaches("client", "203.0.113.7");
-        stage.assert_refused("client", "203.0.113.8");
+        deployment.assert_reaches("client", "203.0.113.7");
+        deployment.assert_refused("client", "203.0.113.8");
         assert_eq!(
-            metrics(&stage.enforcer).sum("egret_enforcer_kernel_repairs_total", &[]),
+            metrics(&deployment.enforcer).sum("egret_enforcer_kernel_repairs_total", &[]),
             0.0
         );
-        assert!(verdicts(&stage.enforcer, "allow") >= allowed, "counters go on");
-        assert!(verdicts(&stage.enforcer, "deny") >= denied, "counters go on");
+        assert!(
+            verdicts(&deployment.enforcer, "allow") >= allowed,
+            "counters go on"
+        );
+        assert!(verdicts(&deployment.enforcer, "deny") >= denied, "counters go on");
     }
     Ok(())
 }
 
 /// As when a container of the enforcer begins on a node whose rules somebody flushed, and the API server is away.
-pub(super) fn a_source_that_is_gone_at_start_counts_as_it_was_known_last(world: &mut World) -> Told {
-    let mut stage = learn_one(world)?;
-    stage.assert_reaches("client", "203.0.113.7");
-    stage.assert_refused("client", "203.0.113.8");
+pub(super) fn a_source_that_is_gone_at_start_counts_as_it_was_known_last(world: &mut World) -> TestResult {
+    let mut deployment = learn_one(world)?;
+    deployment.assert_reaches("client", "203.0.113.7");
+    deployment.assert_refused("client", "203.0.113.8");
     eventually("what the source said is kept", || {
-        stage.world.state_objects().exists()
+        deployment.world.state_objects().exists()
     });
-    stage.enforcer.kill()?;
-    let folder = stage.world.manifests().folder().to_owned();
+    deployment.enforcer.kill()?;
+    let folder = deployment.world.manifests().folder().to_owned();
     let away = folder.with_extension("away");
     std::fs::rename(&folder, &away)?;
-    let binary = stage.enforcer.spec().binary.display().to_string();
+    let binary = deployment.enforcer.spec().binary.display().to_string();
     let clean = [binary.as_str(), "cleanup", "--state", "", "--state-objects", ""];
-    stage.world.node().run_well(&clean)?;
-    stage.assert_reaches("client", "203.0.113.8");
+    deployment.world.node().run_well(&clean)?;
+    deployment.assert_reaches("client", "203.0.113.8");
 
-    stage.enforcer.restart()?;
+    deployment.enforcer.restart()?;
     eventually("what was known is in force", || {
-        let answer = stage.enforcer.get("/readyz");
+        let answer = deployment.enforcer.get("/readyz");
         answer.is_ok_and(|(code, text)| code == 503 && text.contains("running on what was known at"))
     });
-    stage.assert_refused("client", "203.0.113.8");
-    stage.assert_reaches("client", "203.0.113.7");
+    deployment.assert_refused("client", "203.0.113.8");
+    deployment.assert_reaches("client", "203.0.113.7");
 
     std::fs::remove_file(away.join("policy.yaml"))?;
     std::fs::rename(&away, &folder)?;
-    stage.enforcer.wait_until_ready()?;
-    stage.assert_reaches("client", "203.0.113.8");
+    deployment.enforcer.wait_until_ready()?;
+    deployment.assert_reaches("client", "203.0.113.8");
     Ok(())
 }
 
-pub(super) fn records_stay_when_dnsd_restarts(world: &mut World) -> Told {
-    let mut stage = learn_one(world)?;
-    let mut open = stage.assert_reaches("client", "203.0.113.7");
-    stage.dnsd.kill()?;
-    stage.assert_reaches("client", "203.0.113.7");
-    stage.dnsd.restart()?;
-    stage.dnsd.wait_until_ready()?;
-    stage.wait_until_joined();
+pub(super) fn records_stay_when_dnsd_restarts(world: &mut World) -> TestResult {
+    let mut deployment = learn_one(world)?;
+    let mut open = deployment.assert_reaches("client", "203.0.113.7");
+    deployment.dnsd.kill()?;
+    deployment.assert_reaches("client", "203.0.113.7");
+    deployment.dnsd.restart()?;
+    deployment.dnsd.wait_until_ready()?;
+    deployment.wait_until_joined();
     assert!(open.is_alive());
-    stage.assert_reaches("client", "203.0.113.7");
+    deployment.assert_reaches("client", "203.0.113.7");
     // The new one knows another address of the name; what the old one told stays beside it.
-    stage
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.9"]));
-    stage.ask("client", "api.example.test");
-    stage.assert_reaches("client", "203.0.113.9");
-    stage.assert_reaches("client", "203.0.113.7");
-    assert_eq!(stage.kernel_records("client").len(), 2);
+    deployment.ask("client", "api.example.test");
+    deployment.assert_reaches("client", "203.0.113.9");
+    deployment.assert_reaches("client", "203.0.113.7");
+    assert_eq!(deployment.kernel_records("client").len(), 2);
     Ok(())
 }
 
 /// What nobody waits for is told together, up to 10 ms later: dnsd is asked to end just after some answers, and gives others
 /// while it ends.
-pub(super) fn what_was_told_last_is_known_although_dnsd_has_ended(world: &mut World) -> Told {
+pub(super) fn what_was_told_last_is_known_although_dnsd_has_ended(world: &mut World) -> TestResult {
     const ENDS: usize = 3;
     const NAMES: usize = 60;
     const SLOWLY: Duration = Duration::from_millis(300);
     // So there are always some of the last 10 ms: what comes at the same moment goes together.
     const APART: Duration = Duration::from_millis(3);
-    let mut stage = Setting::of(only_names(&["api.example.test"])).play(world)?;
+    let mut deployment = Setup::of(only_names(&["api.example.test"])).deploy(world)?;
     let mut addresses = BTreeSet::new();
     let name = |number: usize| format!("n{number}.late.test");
     for number in 0..ENDS * NAMES {
@@ -132,11 +137,11 @@ pub(super) fn what_was_told_last_is_known_although_dnsd_has_ended(world: &mut Wo
             0 => records,
             place => records.after(SLOWLY + APART * place),
         };
-        stage.upstream().set(&name(number), records);
+        deployment.upstream().set(&name(number), records);
     }
     let mut buffer = [0; 1500];
     for end in 0..ENDS {
-        let socket = stage.pod("client").udp_socket_at("0.0.0.0:0".parse()?)?;
+        let socket = deployment.pod("client").udp_socket_at("0.0.0.0:0".parse()?)?;
         socket.connect((node::DNS, 53))?;
         socket.set_read_timeout(Some(PATIENCE))?;
         for number in 0..NAMES {
@@ -145,20 +150,20 @@ pub(super) fn what_was_told_last_is_known_although_dnsd_has_ended(world: &mut Wo
         let mut answers =
             |count: usize| (0..count).try_for_each(|_| uninterrupted(|| socket.recv(&mut buffer)).map(drop));
         answers(NAMES / 2)?;
-        stage.dnsd.signal(Signal::SIGTERM)?;
+        deployment.dnsd.signal(Signal::SIGTERM)?;
         answers(NAMES / 2)?;
-        eventually("dnsd ends", || !stage.dnsd.is_running());
-        stage.dnsd.restart()?;
-        stage.dnsd.wait_until_ready()?;
+        eventually("dnsd ends", || !deployment.dnsd.is_running());
+        deployment.dnsd.restart()?;
+        deployment.dnsd.wait_until_ready()?;
     }
 
-    stage
+    deployment
         .world
         .manifests()
         .write("policy.yaml", &only_names(&["*.late.test"]))?;
     let missing = || {
         addresses
-            .difference(&stage.kernel_records("client").into_iter().collect())
+            .difference(&deployment.kernel_records("client").into_iter().collect())
             .count()
     };
     let are_known = is_soon(PATIENCE, || missing() == 0);
@@ -171,7 +176,7 @@ pub(super) fn what_was_told_last_is_known_although_dnsd_has_ended(world: &mut Wo
     Ok(())
 }
 
-pub(super) fn cleanup_removes_every_trace_of_ours_and_nothing_of_others(world: &mut World) -> Told {
+pub(super) fn cleanup_removes_every_trace_of_ours_and_nothing_of_others(world: &mut World) -> TestResult {
     let untracked = |program| {
         [
             program,
@@ -225,14 +230,14 @@ pub(super) fn cleanup_removes_every_trace_of_ours_and_nothing_of_others(world: &
         assert!(done.success(), "{done:?}");
     }
     let before = kernel_texts(world)?;
-    let stage = learn_one(world)?;
-    stage.assert_reaches("client", "203.0.113.7");
-    let binary = stage.enforcer.spec().binary.display().to_string();
-    let Stage {
+    let deployment = learn_one(world)?;
+    deployment.assert_reaches("client", "203.0.113.7");
+    let binary = deployment.enforcer.spec().binary.display().to_string();
+    let Deployment {
         world,
         dnsd,
         enforcer,
-    } = stage;
+    } = deployment;
     drop((dnsd, enforcer));
     let state = world.state().display().to_string();
     let objects = world.state_objects().display().to_string();
@@ -261,20 +266,20 @@ pub(super) fn cleanup_removes_every_trace_of_ours_and_nothing_of_others(world: &
 }
 
 /// The client was told one name that it may reach, and one that it may not.
-fn learn_one(world: &mut World) -> Result<Stage<'_>, Box<dyn std::error::Error>> {
-    let stage = Setting::of(only_names(&["api.example.test"])).play(world)?;
-    stage
+fn learn_one(world: &mut World) -> Result<Deployment<'_>, Box<dyn std::error::Error>> {
+    let deployment = Setup::of(only_names(&["api.example.test"])).deploy(world)?;
+    deployment
         .upstream()
         .set("other.example.test", Records::addresses(["203.0.113.8"]));
-    stage
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]).ttl(60));
-    stage.ask("client", "other.example.test");
-    stage.ask("client", "api.example.test");
+    deployment.ask("client", "other.example.test");
+    deployment.ask("client", "api.example.test");
     eventually("the kernel has it", || {
-        stage.kernel_holds("client", "203.0.113.7")
+        deployment.kernel_holds("client", "203.0.113.7")
     });
-    Ok(stage)
+    Ok(deployment)
 }
 
 fn verdicts(enforcer: &Daemon, action: &str) -> f64 {

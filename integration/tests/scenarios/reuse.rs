@@ -8,7 +8,9 @@ use std::{
 
 use egret_integration::{Daemon, Family, Pod, PodSpec, ProxyMode, Records, Service, World};
 
-use super::stage::{MOMENT, QUICK, Setting, Stage, Told, eventually, ip, only_names, patient_question};
+use super::deployment::{
+    Deployment, MOMENT, QUICK, Setup, TestResult, eventually, ip, only_names, patient_question,
+};
 
 /// Pods may open what they like. To some of them the neighbour may, and to the others nobody.
 const CLOSED: &str = "apiVersion: networking.k8s.io/v1
@@ -47,13 +49,13 @@ enum Between {
 
 /// OPEN-4: servers push to the pod, and a neighbour sends to it; the next pod at its address hears neither, though it
 /// listens at the same ports and might open the same itself. When it does, that is its own.
-pub(super) fn a_pod_at_a_used_address_inherits_no_connection(world: &mut World) -> Told {
-    let setting = Setting::of(CLOSED).instead([PodSpec::new("neighbour")]);
-    let Stage {
+pub(super) fn a_pod_at_a_used_address_inherits_no_connection(world: &mut World) -> TestResult {
+    let setting = Setup::of(CLOSED).instead([PodSpec::new("neighbour")]);
+    let Deployment {
         dnsd: _dnsd,
         mut enforcer,
         ..
-    } = setting.play(world)?;
+    } = setting.deploy(world)?;
     world.serve(PUSHER, Service::UdpPush)?;
     succeed(world, &mut enforcer, Between::Nothing, ["old-1", "new-1"])?;
     succeed(world, &mut enforcer, Between::APause, ["old-2", "new-2"])?;
@@ -63,7 +65,7 @@ pub(super) fn a_pod_at_a_used_address_inherits_no_connection(world: &mut World) 
     succeed(world, &mut enforcer, Between::Nothing, ["web-0", "web-0"])
 }
 
-fn succeed(world: &mut World, enforcer: &mut Daemon, between: Between, [old, new]: [&str; 2]) -> Told {
+fn succeed(world: &mut World, enforcer: &mut Daemon, between: Between, [old, new]: [&str; 2]) -> TestResult {
     world.add(PodSpec::new(old).labelled("open", "to-neighbour"))?;
     eventually("its rules are there", || is_known(world, world.pod(old)));
     let listeners = listen(world.pod(old))?;
@@ -120,15 +122,15 @@ fn succeed(world: &mut World, enforcer: &mut Daemon, between: Between, [old, new
 
 /// OPEN-4: while the enforcer is away a pod takes the address of another. What dnsd tells again then is told of who is still
 /// there, and the next one is told for itself when it asks, though the answer is in the cache.
-pub(super) fn what_dnsd_told_is_told_again_to_the_same_pod_alone(world: &mut World) -> Told {
-    let setting = Setting::of(only_names(&[NAME]))
+pub(super) fn what_dnsd_told_is_told_again_to_the_same_pod_alone(world: &mut World) -> TestResult {
+    let setting = Setup::of(only_names(&[NAME]))
         .and_pod("stays")
         .dnsd(&["--stall-deadline", "20ms"]);
-    let Stage {
+    let Deployment {
         dnsd: _dnsd,
         mut enforcer,
         ..
-    } = setting.play(world)?;
+    } = setting.deploy(world)?;
     world.upstream().set(NAME, Records::addresses([SERVER]));
     ask(world, "client");
     // An answer that is held no longer than this may come before it is in force.
@@ -152,12 +154,12 @@ pub(super) fn what_dnsd_told_is_told_again_to_the_same_pod_alone(world: &mut Wor
 
 /// OPEN-4: what dnsd told to one pod it did not tell to the next one at its address, also under the same name: that one is told
 /// when it asks, and its answer is held, though it comes from the cache.
-pub(super) fn the_next_pod_at_an_address_is_told_for_itself(world: &mut World) -> Told {
-    let Stage {
+pub(super) fn the_next_pod_at_an_address_is_told_for_itself(world: &mut World) -> TestResult {
+    let Deployment {
         dnsd: _dnsd,
         enforcer: _enforcer,
         ..
-    } = Setting::of(only_names(&[NAME])).patient().play(world)?;
+    } = Setup::of(only_names(&[NAME])).patient().deploy(world)?;
     world.upstream().set(NAME, Records::addresses([SERVER]));
     ask(world, "client");
     assert!(reaches(world, "client"));
@@ -177,12 +179,12 @@ pub(super) fn the_next_pod_at_an_address_is_told_for_itself(world: &mut World) -
 
 /// OPEN-4: an address leads to another cable, and the source does not say yet that its pod is gone. What is behind the cable has
 /// nothing of the one before, and is closed.
-pub(super) fn another_cable_is_another_pods_before_the_source_says_so(world: &mut World) -> Told {
-    let Stage {
+pub(super) fn another_cable_is_another_pods_before_the_source_says_so(world: &mut World) -> TestResult {
+    let Deployment {
         dnsd: _dnsd,
         enforcer: _enforcer,
         ..
-    } = Setting::of(only_names(&[NAME])).patient().play(world)?;
+    } = Setup::of(only_names(&[NAME])).patient().deploy(world)?;
     world.upstream().set(NAME, Records::addresses([SERVER]));
     ask(world, "client");
     assert!(reaches(world, "client"));
@@ -202,7 +204,7 @@ pub(super) fn another_cable_is_another_pods_before_the_source_says_so(world: &mu
 
 /// Flows that were there before any rule was: what the first rules allow goes on, what they forbid ends, though only the other
 /// side sends. (A node without a rule that asks conntrack tracks nothing; kube-proxy's do.)
-pub(super) fn what_was_open_before_the_first_start_is_judged(world: &mut World) -> Told {
+pub(super) fn what_was_open_before_the_first_start_is_judged(world: &mut World) -> TestResult {
     world.proxy(ProxyMode::Iptables, &[])?;
     world.serve(PUSHER, Service::UdpPush)?;
     world.add(PodSpec::new("client"))?;
@@ -224,12 +226,12 @@ spec:
   policyTypes: [Egress]
   egress: [{to: [{ipBlock: {cidr: 203.0.113.7/32}}]}]
 ";
-    let stage = Setting::of(policy).instead([]).play(world)?;
+    let deployment = Setup::of(policy).instead([]).deploy(world)?;
     eventually("what is forbidden ends", || !dropped.hears());
     assert!(kept.hears(), "what is allowed goes on");
     dropped.ask()?;
     assert!(!dropped.hears(), "it is asked for in vain");
-    drop(stage);
+    drop(deployment);
     Ok(())
 }
 

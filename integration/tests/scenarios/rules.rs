@@ -4,17 +4,17 @@ use std::net::{IpAddr, SocketAddr};
 
 use egret_integration::{PodSpec, Service, UdpOutcome, World};
 
-use super::stage::{QUICK, Setting, Stage, Told, eventually};
+use super::deployment::{Deployment, QUICK, Setup, TestResult, eventually};
 
 /// Each line: who, where to, port, whether it must connect.
 type Probe<'a> = (&'a str, IpAddr, u16, bool);
 
 #[track_caller]
-fn assert_verdicts(stage: &Stage<'_>, probes: &[Probe<'_>]) {
+fn assert_verdicts(deployment: &Deployment<'_>, probes: &[Probe<'_>]) {
     // Silence takes its time: all are tried at once.
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let tries = probes.iter().map(|(pod, to, port, _)| {
-            let (pod, to) = (stage.pod(pod), SocketAddr::new(*to, *port));
+            let (pod, to) = (deployment.pod(pod), SocketAddr::new(*to, *port));
             scope.spawn(move || pod.connect_tcp(to, QUICK).is_connected())
         });
         let tries: Vec<_> = tries.collect();
@@ -59,28 +59,30 @@ spec:
     - {protocol: TCP, port: 70, endPort: 79}
 "#;
 
-pub(super) fn a_port_range_holds_at_its_edges_in_both_directions_and_families(world: &mut World) -> Told {
-    let stage = Setting::of(PORTS).and_pod("server").and_pod("free").play(world)?;
+pub(super) fn a_port_range_holds_at_its_edges_in_both_directions_and_families(
+    world: &mut World,
+) -> TestResult {
+    let deployment = Setup::of(PORTS).and_pod("server").and_pod("free").deploy(world)?;
     let ports = [(69, false), (70, true), (79, true), (80, false)];
     for (port, _) in ports {
-        stage.pod("server").serve(port, Service::TcpEcho)?;
+        deployment.pod("server").serve(port, Service::TcpEcho)?;
         if port != 80 {
-            stage.world.serve(port, Service::TcpEcho)?;
+            deployment.world.serve(port, Service::TcpEcho)?;
         }
     }
     let outside = ["203.0.113.1", "2001:db8::1"].map(|address| address.parse().unwrap());
     let probes = ports.into_iter().flat_map(|(port, is_open)| {
-        let server = stage.pod("server").addresses();
+        let server = deployment.pod("server").addresses();
         let inward = server.map(|address| ("free", address, port, is_open));
         let outward = outside.map(|address| ("client", address, port, is_open));
         let unselected = outside.map(|address| ("free", address, port, true));
         [inward, outward, unselected].concat()
     });
-    assert_verdicts(&stage, &probes.collect::<Vec<_>>());
+    assert_verdicts(&deployment, &probes.collect::<Vec<_>>());
     // The range is TCP's.
-    stage.pod("server").serve(75, Service::UdpEcho)?;
-    let to = SocketAddr::new(stage.pod("server").address(), 75);
-    let datagram = stage.pod("free").exchange_udp(to, b"?", QUICK);
+    deployment.pod("server").serve(75, Service::UdpEcho)?;
+    let to = SocketAddr::new(deployment.pod("server").address(), 75);
+    let datagram = deployment.pod("free").exchange_udp(to, b"?", QUICK);
     assert!(matches!(datagram, UdpOutcome::Silent), "{datagram:?}");
     Ok(())
 }
@@ -102,8 +104,8 @@ spec:
 "#;
 
 /// Another block allows a part of what the first one excepts.
-pub(super) fn an_exception_of_an_ip_block_is_refused(world: &mut World) -> Told {
-    let stage = Setting::of(EXCEPT).play(world)?;
+pub(super) fn an_exception_of_an_ip_block_is_refused(world: &mut World) -> TestResult {
+    let deployment = Setup::of(EXCEPT).deploy(world)?;
     let probes = [
         ("203.0.113.6", true),
         ("203.0.113.7", false),
@@ -123,7 +125,7 @@ pub(super) fn an_exception_of_an_ip_block_is_refused(world: &mut World) -> Told 
         ("2001:db8:2::1", true),
     ];
     let probes = probes.map(|(address, is_open)| ("client", address.parse().unwrap(), 7, is_open));
-    assert_verdicts(&stage, &probes);
+    assert_verdicts(&deployment, &probes);
     Ok(())
 }
 
@@ -154,8 +156,8 @@ spec:
     - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: sales}}
 "#;
 
-pub(super) fn selectors_choose_who_may_reach_whom(world: &mut World) -> Told {
-    let setting = Setting::of(SELECTORS)
+pub(super) fn selectors_choose_who_may_reach_whom(world: &mut World) -> TestResult {
+    let setting = Setup::of(SELECTORS)
         .and_pod("stranger")
         .and(PodSpec::new("shop").in_namespace("sales"))
         .and(
@@ -164,9 +166,9 @@ pub(super) fn selectors_choose_who_may_reach_whom(world: &mut World) -> Told {
                 .labelled("tier", "front"),
         )
         .and(PodSpec::new("back").in_namespace("sales"));
-    let stage = setting.play(world)?;
+    let deployment = setting.deploy(world)?;
     for pod in ["shop", "web", "back", "stranger"] {
-        stage.pod(pod).serve(7, Service::TcpEcho)?;
+        deployment.pod(pod).serve(7, Service::TcpEcho)?;
     }
     let probes = [
         ("client", "shop", true),
@@ -179,12 +181,12 @@ pub(super) fn selectors_choose_who_may_reach_whom(world: &mut World) -> Told {
         ("shop", "stranger", true),
     ];
     let probes = probes.into_iter().flat_map(|(from, to, is_open)| {
-        stage
+        deployment
             .pod(to)
             .addresses()
             .map(|address| (from, address, 7, is_open))
     });
-    assert_verdicts(&stage, &probes.collect::<Vec<_>>());
+    assert_verdicts(&deployment, &probes.collect::<Vec<_>>());
     Ok(())
 }
 
@@ -213,34 +215,34 @@ spec:
 }
 
 /// A pod comes into what one policy allows, into what the other does, and leaves them one after the other.
-pub(super) fn what_two_policies_allow_at_a_port_follows_each_of_them(world: &mut World) -> Told {
+pub(super) fn what_two_policies_allow_at_a_port_follows_each_of_them(world: &mut World) -> TestResult {
     let rings = |inner, outer| format!("inner: \"{inner}\"\n    outer: \"{outer}\"");
     let shop = PodSpec::new("shop").in_namespace("sales");
     let shop = shop.labelled("inner", "out").labelled("outer", "out");
-    let stage = Setting::of(of_two_rings()).and(shop).play(world)?;
-    stage.pod("client").serve(7, Service::TcpEcho)?;
-    let [address, _] = stage.pod("client").addresses();
+    let deployment = Setup::of(of_two_rings()).and(shop).deploy(world)?;
+    deployment.pod("client").serve(7, Service::TcpEcho)?;
+    let [address, _] = deployment.pod("client").addresses();
     let address = address.to_string();
-    let pods = std::fs::read_to_string(stage.world.manifests().folder().join("world.yaml"))?;
+    let pods = std::fs::read_to_string(deployment.world.manifests().folder().join("world.yaml"))?;
     assert!(pods.contains(&rings("out", "out")), "{pods}");
     let label = |inner, outer| {
         let pods = pods.replace(&rings("out", "out"), &rings(inner, outer));
-        stage.world.manifests().write("world.yaml", &pods)
+        deployment.world.manifests().write("world.yaml", &pods)
     };
-    stage.assert_refused("shop", &address);
+    deployment.assert_refused("shop", &address);
     label("in", "out")?;
     eventually("one policy allows it", || {
-        stage.reach("shop", &address).is_connected()
+        deployment.reach("shop", &address).is_connected()
     });
-    let mut open = stage.assert_reaches("shop", &address);
+    let mut open = deployment.assert_reaches("shop", &address);
     label("in", "in")?;
     label("out", "in")?;
     eventually("the other still does, and what is open goes on", || {
-        open.is_alive() && stage.reach("shop", &address).is_connected()
+        open.is_alive() && deployment.reach("shop", &address).is_connected()
     });
     label("out", "out")?;
     eventually("none does any more", || {
-        !stage.reach("shop", &address).is_connected()
+        !deployment.reach("shop", &address).is_connected()
     });
     assert!(open.echo_within(QUICK).is_err(), "the open connection goes on");
     Ok(())
@@ -267,15 +269,15 @@ spec:
   egress: []
 "#;
 
-pub(super) fn a_selected_pod_is_isolated_in_the_named_direction_alone(world: &mut World) -> Told {
-    let stage = Setting::of(ISOLATION)
+pub(super) fn a_selected_pod_is_isolated_in_the_named_direction_alone(world: &mut World) -> TestResult {
+    let deployment = Setup::of(ISOLATION)
         .and_pod("other")
         .and_pod("free")
-        .play(world)?;
+        .deploy(world)?;
     for pod in ["client", "other"] {
-        stage.pod(pod).serve(7, Service::TcpEcho)?;
+        deployment.pod(pod).serve(7, Service::TcpEcho)?;
     }
-    let of = |pod: &str| stage.pod(pod).addresses();
+    let of = |pod: &str| deployment.pod(pod).addresses();
     let outside: [IpAddr; 2] = ["203.0.113.1", "2001:db8::1"].map(|address| address.parse().unwrap());
     let own_node: [IpAddr; 2] = [
         egret_integration::node::DNS.into(),
@@ -288,7 +290,7 @@ pub(super) fn a_selected_pod_is_isolated_in_the_named_direction_alone(world: &mu
         outside.map(|address| ("other", address, 7, false)),
         own_node.map(|address| ("other", address, 53, true)),
     ];
-    assert_verdicts(&stage, &probes.concat());
+    assert_verdicts(&deployment, &probes.concat());
     Ok(())
 }
 
@@ -344,8 +346,8 @@ spec:
 
 /// Of two pods, a NetworkPolicy isolates the client; for the other, what the Admin tier does not decide is the
 /// Baseline's.
-pub(super) fn tiers_decide_in_their_order(world: &mut World) -> Told {
-    let stage = Setting::of(TIERS).and_pod("other").play(world)?;
+pub(super) fn tiers_decide_in_their_order(world: &mut World) -> TestResult {
+    let deployment = Setup::of(TIERS).and_pod("other").deploy(world)?;
     let table = [
         (1, true, true),
         (2, false, false),
@@ -364,6 +366,6 @@ pub(super) fn tiers_decide_in_their_order(world: &mut World) -> Told {
         ("client", "203.0.113.1".parse()?, 7, false),
         ("other", "203.0.113.1".parse()?, 7, true),
     ]);
-    assert_verdicts(&stage, &probes);
+    assert_verdicts(&deployment, &probes);
     Ok(())
 }

@@ -7,7 +7,7 @@ use egret_integration::{
     OtherNode, Outcome, PodSpec, ProxyMode, Service, ServicePort, World, node, other_node,
 };
 
-use super::stage::{QUICK, Setting, Stage, Told, eventually};
+use super::deployment::{Deployment, QUICK, Setup, TestResult, eventually};
 
 /// Where the pods behind the Services listen; their Services are reached elsewhere.
 const TARGET: u16 = 8000;
@@ -17,7 +17,7 @@ const BOTH: u8 = 22;
 
 /// CROSS-11, NP-30, CASE-15, CASE-27: an egress rule about pods and their port opens the Service that leads there, and one
 /// about the Service's own address or port opens nothing; the ingress of the pod behind it sees the pod that connects.
-pub(super) fn a_service_is_judged_by_the_pod_behind_it_and_its_port(world: &mut World) -> Told {
+pub(super) fn a_service_is_judged_by_the_pod_behind_it_and_its_port(world: &mut World) -> TestResult {
     let far = a_pod_elsewhere(world, "far")?;
     for name in ["client", "other", "web"] {
         world.add(PodSpec::new(name))?;
@@ -45,18 +45,18 @@ pub(super) fn a_service_is_judged_by_the_pod_behind_it_and_its_port(world: &mut 
     ports: [{{port: {port}}}]"
         ))
     };
-    let stage = Setting::of(pods(TARGET)).instead([]).play(world)?;
-    stage.world.manifests().write("web.yaml", FROM_CLIENT)?;
+    let deployment = Setup::of(pods(TARGET)).instead([]).deploy(world)?;
+    deployment.world.manifests().write("web.yaml", FROM_CLIENT)?;
     let is_open = |pod: &str, service: u8, family: usize| {
         let to = virtual_address(service)[family];
-        stage.pod(pod).connect_tcp(to, QUICK).is_connected()
+        deployment.pod(pod).connect_tcp(to, QUICK).is_connected()
     };
     eventually("the ingress of the pod behind it is closed to others", || {
         !is_open("other", WEB, 0)
     });
     for mode in ProxyMode::ALL {
-        stage.world.proxy(mode, &services)?;
-        first_again(&stage);
+        deployment.world.proxy(mode, &services)?;
+        first_again(&deployment);
         for family in [0, 1] {
             assert!(
                 is_open("client", WEB, family),
@@ -78,13 +78,13 @@ pub(super) fn a_service_is_judged_by_the_pod_behind_it_and_its_port(world: &mut 
         .map(|at| format!("{{ipBlock: {{cidr: '{}'}}}}", net(at.ip())))
         .collect();
     for rule in [pods(80), egress(&format!("[{}]", blocks.join(", ")))] {
-        stage.world.manifests().write("policy.yaml", &rule)?;
+        deployment.world.manifests().write("policy.yaml", &rule)?;
         eventually("the Service's own address and port are nobody's", || {
             !is_open("client", WEB, 0)
         });
         for mode in ProxyMode::ALL {
-            stage.world.proxy(mode, &services)?;
-            first_again(&stage);
+            deployment.world.proxy(mode, &services)?;
+            first_again(&deployment);
             let open =
                 [(WEB, 1), (FAR, 0), (FAR, 1)].map(|(service, family)| is_open("client", service, family));
             assert_eq!(open, [false; 3], "{mode:?}: {rule}");
@@ -96,7 +96,9 @@ pub(super) fn a_service_is_judged_by_the_pod_behind_it_and_its_port(world: &mut 
 /// CROSS-12, CASE-36: the node on which the pod is judges before it masquerades, so it sees the client, whatever the
 /// traffic policy; another node has masqueraded by then, and the client is that node. What is masqueraded to the own node is not
 /// from it.
-pub(super) fn a_client_of_a_node_port_is_itself_until_another_node_masquerades(world: &mut World) -> Told {
+pub(super) fn a_client_of_a_node_port_is_itself_until_another_node_masquerades(
+    world: &mut World,
+) -> TestResult {
     const CLUSTER: u16 = 30080;
     const LOCAL: u16 = 30081;
     let elsewhere = world.lay_other_node()?;
@@ -122,20 +124,20 @@ pub(super) fn a_client_of_a_node_port_is_itself_until_another_node_masquerades(w
     elsewhere.proxy(ProxyMode::Iptables, &services)?;
     let clients: [IpAddr; 2] = ["10.76.0.1".parse()?, "fd76::1".parse()?];
     let strangers: [IpAddr; 2] = ["203.0.113.7".parse()?, "2001:db8::7".parse()?];
-    let stage = Setting::of(ingress(&clients)).instead([]).play(world)?;
+    let deployment = Setup::of(ingress(&clients)).instead([]).deploy(world)?;
     let here = |port| {
-        stage
+        deployment
             .world
             .node()
             .addresses()
             .map(|own| SocketAddr::new(own, port))
     };
-    let outside = stage.world.client_outside();
+    let outside = deployment.world.client_outside();
     let is_open = |from: IpAddr, to: SocketAddr| outside.connect_tcp_from(from, to, QUICK).is_connected();
     for mode in ProxyMode::ALL {
-        stage.world.proxy(mode, &services)?;
+        deployment.world.proxy(mode, &services)?;
         elsewhere.proxy(mode, &services)?;
-        first_again(&stage);
+        first_again(&deployment);
         for family in [0, 1] {
             let (client, stranger) = (clients[family], strangers[family]);
             for port in [CLUSTER, LOCAL] {
@@ -147,7 +149,7 @@ pub(super) fn a_client_of_a_node_port_is_itself_until_another_node_masquerades(w
                     !is_open(stranger, here(port)[family]),
                     "{mode:?}: not from the node"
                 );
-                let on_node = stage.world.client_on_node();
+                let on_node = deployment.world.client_on_node();
                 let itself = on_node.connect_tcp(here(port)[family], QUICK);
                 assert!(
                     itself.is_connected(),
@@ -165,7 +167,10 @@ pub(super) fn a_client_of_a_node_port_is_itself_until_another_node_masquerades(w
         );
     }
     let nodes = [other_node::ADDRESS.into(), other_node::ADDRESS_V6.into()];
-    stage.world.manifests().write("policy.yaml", &ingress(&nodes))?;
+    deployment
+        .world
+        .manifests()
+        .write("policy.yaml", &ingress(&nodes))?;
     eventually("who comes by another node is that node", || {
         is_open(clients[0], OtherNode::at(CLUSTER)[0]) && is_open(clients[1], OtherNode::at(CLUSTER)[1])
     });
@@ -176,7 +181,7 @@ pub(super) fn a_client_of_a_node_port_is_itself_until_another_node_masquerades(w
 
 /// R-13, CROSS-11: a pod's own node leads it on before it is judged, also by an address of a load balancer whose Service
 /// keeps its clients; of another node's port only the node is seen.
-pub(super) fn a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere(world: &mut World) -> Told {
+pub(super) fn a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere(world: &mut World) -> TestResult {
     const PORT: u16 = 30080;
     let balanced: [SocketAddr; 2] = ["198.18.0.50:80".parse()?, "[2001:db8:50::50]:80".parse()?];
     let far = a_pod_elsewhere(world, "far")?;
@@ -213,17 +218,17 @@ pub(super) fn a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere(world: 
         "[{{podSelector: {{matchLabels: {{app: far}}}}}}, {{ipBlock: {{cidr: '{}'}}}}, {{ipBlock: {{cidr: '{}'}}}}]",
         nodes[0], nodes[1]
     ));
-    let stage = Setting::of(to_web).instead([]).play(world)?;
+    let deployment = Setup::of(to_web).instead([]).deploy(world)?;
     let own = node_addresses(PORT);
-    let reach = |to: SocketAddr| stage.pod("client").connect_tcp(to, QUICK).is_connected();
+    let reach = |to: SocketAddr| deployment.pod("client").connect_tcp(to, QUICK).is_connected();
     for (policy, is_web_open) in [(None, true), (Some(to_others), false)] {
         if let Some(policy) = policy {
-            stage.world.manifests().write("policy.yaml", &policy)?;
+            deployment.world.manifests().write("policy.yaml", &policy)?;
             eventually("the policy has changed", || !reach(own[0]));
         }
         for mode in ProxyMode::ALL {
-            stage.world.proxy(mode, &here)?;
-            first_again(&stage);
+            deployment.world.proxy(mode, &here)?;
+            first_again(&deployment);
             for family in [0, 1] {
                 let open = [own[family], balanced[family], OtherNode::at(PORT)[family]].map(reach);
                 let expected = [is_web_open, !is_web_open, !is_web_open];
@@ -265,7 +270,7 @@ spec:
 /// X-12, CASE-37. What comes back to where it came from bears the node's address behind us.
 pub(super) fn no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_does(
     world: &mut World,
-) -> Told {
+) -> TestResult {
     for name in ["client", "other"] {
         world.add(PodSpec::new(name))?;
     }
@@ -276,33 +281,33 @@ pub(super) fn no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_d
         .map(|(at, own)| ServicePort::tcp("itself").at(at).to(SocketAddr::new(own, 7)))
         .collect();
     world.proxy(ProxyMode::Iptables, &services)?;
-    let stage = Setting::of(ISOLATED).instead([]).play(world)?;
+    let deployment = Setup::of(ISOLATED).instead([]).deploy(world)?;
     let by_service = |pod: &str, family: usize| {
         let to = virtual_address(WEB)[family];
-        stage.pod(pod).connect_tcp(to, QUICK).is_connected()
+        deployment.pod(pod).connect_tcp(to, QUICK).is_connected()
     };
     for mode in ProxyMode::ALL {
-        stage.world.manifests().write("denied.yaml", "")?;
-        stage.world.proxy(mode, &services)?;
-        first_again(&stage);
+        deployment.world.manifests().write("denied.yaml", "")?;
+        deployment.world.proxy(mode, &services)?;
+        first_again(&deployment);
         eventually("a Service leads the client to itself", || {
             by_service("client", 0) && by_service("client", 1)
         });
         assert!(!by_service("other", 0), "{mode:?}: and nobody else to it");
-        stage.assert_refused("client", "203.0.113.7");
-        stage.world.manifests().write("denied.yaml", DENIED)?;
+        deployment.assert_refused("client", "203.0.113.7");
+        deployment.world.manifests().write("denied.yaml", DENIED)?;
         eventually("a cluster-wide policy denies it", || {
             !by_service("client", 0) && !by_service("client", 1)
         });
-        let own = stage.pod("client").address().to_string();
-        stage.assert_reaches("client", &own);
+        let own = deployment.pod("client").address().to_string();
+        deployment.assert_reaches("client", &own);
     }
     Ok(())
 }
 
 /// kube-proxy puts its jumps in front of everybody's when it starts, and accepts what it masquerades and what is
 /// established: what it comes before would not be judged.
-pub(super) fn what_kube_proxy_accepts_is_judged_though_it_comes_later(world: &mut World) -> Told {
+pub(super) fn what_kube_proxy_accepts_is_judged_though_it_comes_later(world: &mut World) -> TestResult {
     const PORT: u16 = 30080;
     world.add(PodSpec::new("web"))?;
     world.pod("web").serve(TARGET, Service::TcpEcho)?;
@@ -310,13 +315,13 @@ pub(super) fn what_kube_proxy_accepts_is_judged_though_it_comes_later(world: &mu
         .pod("web")
         .addresses()
         .map(|pod| SocketAddr::new(pod, TARGET));
-    let setting = Setting::of(ingress(&[])).instead([]);
-    let stage = setting.enforcer(&["--resync", "1s"]).play(world)?;
+    let setting = Setup::of(ingress(&[])).instead([]);
+    let deployment = setting.enforcer(&["--resync", "1s"]).deploy(world)?;
     let services = web.map(|web| ServicePort::tcp("web").at_node_port(PORT).to(web));
-    stage.world.proxy(ProxyMode::Iptables, &services)?;
-    first_again(&stage);
+    deployment.world.proxy(ProxyMode::Iptables, &services)?;
+    first_again(&deployment);
     for to in node_addresses(PORT) {
-        let outcome = stage.world.client_outside().connect_tcp(to, QUICK);
+        let outcome = deployment.world.client_outside().connect_tcp(to, QUICK);
         assert!(matches!(outcome, Outcome::TimedOut), "{to}: {outcome:?}");
     }
     Ok(())
@@ -324,14 +329,14 @@ pub(super) fn what_kube_proxy_accepts_is_judged_though_it_comes_later(world: &mu
 
 /// Waits until nobody's rule in `FORWARD` is in front of ours.
 #[track_caller]
-fn first_again(stage: &Stage<'_>) {
+fn first_again(deployment: &Deployment<'_>) {
     use egret_integration::Family;
     let is_first = |family: Family| {
-        let rules = stage.world.node().iptables_save(family).unwrap();
+        let rules = deployment.world.node().iptables_save(family).unwrap();
         let first = rules.lines().find(|line| line.starts_with("-A FORWARD "));
         first.is_some_and(|line| line.ends_with("-j EGRET-FORWARD"))
     };
-    super::stage::within(
+    super::deployment::within(
         std::time::Duration::from_secs(6),
         "our rules are the first again",
         || is_first(Family::V4) && is_first(Family::V6),

@@ -10,7 +10,9 @@ use std::{
 
 use egret_integration::{Lookup, PodSpec, RecordType, Records, ResponseCode, World, node};
 
-use super::stage::{PATIENCE, Setting, Stage, Told, eventually, only_names, without_source_check};
+use super::deployment::{
+    Deployment, PATIENCE, Setup, TestResult, eventually, only_names, without_source_check,
+};
 
 const SUFFIXES: [&str; 4] = [
     ".default.svc.cluster.test",
@@ -23,35 +25,37 @@ const SUFFIXES: [&str; 4] = [
 /// upstream once, whoever asks and for whatever.
 pub(super) fn what_search_lists_make_of_a_name_is_asked_once_for_all_pods_and_types(
     world: &mut World,
-) -> Told {
+) -> TestResult {
     const PODS: usize = 6;
     const NAMES: usize = 4;
     let pods: Vec<String> = (0..PODS).map(|number| format!("pod-{number}")).collect();
-    let stage = Setting::of(only_names(&["*.example.test"]))
+    let deployment = Setup::of(only_names(&["*.example.test"]))
         .instead(pods.iter().map(|pod| PodSpec::new(pod)))
         .dnsd(&["--cluster-domain", "cluster.test", "--try-timeout", "4s"])
         .dnsd(&["--nxdomain-cut=false"])
-        .play(world)?;
+        .deploy(world)?;
     for number in 0..NAMES {
         let records = Records::addresses([format!("203.0.113.{number}"), format!("2001:db8::{number}")]);
-        stage.upstream().set(&format!("n{number}.example.test"), records);
+        deployment
+            .upstream()
+            .set(&format!("n{number}.example.test"), records);
     }
     let names =
         (0..NAMES).flat_map(|number| SUFFIXES.map(|suffix| format!("n{number}.example.test{suffix}")));
     let (mut asked, mut needed) = (0_usize, 0_usize);
     for name in names {
-        ask_from_all(&stage, &pods, &name);
-        asked += stage.upstream().asked(&name);
+        ask_from_all(&deployment, &pods, &name);
+        asked += deployment.upstream().asked(&name);
         needed += if name.ends_with("example.test") { 2 } else { 1 };
     }
     // An upstream that has no turn for long is asked once more.
-    let again = stage.dnsd_counted("egret_dnsd_upstream_retries_total", &[]);
+    let again = deployment.dnsd_counted("egret_dnsd_upstream_retries_total", &[]);
     assert!(
         asked as f64 <= needed as f64 + again,
         "{asked} for {needed}, {again} again"
     );
     for pod in &pods {
-        let records = stage.kernel_records(pod);
+        let records = deployment.kernel_records(pod);
         assert_eq!(records.len(), 2 * NAMES, "{pod} has its own: {records:?}");
     }
     Ok(())
@@ -59,13 +63,13 @@ pub(super) fn what_search_lists_make_of_a_name_is_asked_once_for_all_pods_and_ty
 
 /// As soon as the upstream denied what all names of a search list end in, no other name is asked of it, whoever asks and for
 /// whatever; what exists beside and below goes on being found, and opens.
-pub(super) fn what_is_below_a_denied_name_is_asked_of_nobody(world: &mut World) -> Told {
+pub(super) fn what_is_below_a_denied_name_is_asked_of_nobody(world: &mut World) -> TestResult {
     const SERVICE: &str = "web.default.svc.cluster.test";
-    let stage = Setting::of(only_names(&["*.example.test", "*.svc.cluster.test"]))
+    let deployment = Setup::of(only_names(&["*.example.test", "*.svc.cluster.test"]))
         .and_pod("other")
         .dnsd(&["--cluster-domain", "cluster.test"])
-        .play(world)?;
-    let upstream = stage.upstream();
+        .deploy(world)?;
+    let upstream = deployment.upstream();
     for base in ["cluster.test", "svc.cluster.test", "default.svc.cluster.test"] {
         upstream.set(base, Records::no_data());
     }
@@ -83,11 +87,13 @@ pub(super) fn what_is_below_a_denied_name_is_asked_of_nobody(world: &mut World) 
             .iter()
             .flat_map(|name| [(name, RecordType::A), (name, RecordType::AAAA)])
         {
-            let reply = stage.pod(pod).look_up(&Lookup::of(name, kind).patience(PATIENCE));
+            let reply = deployment
+                .pod(pod)
+                .look_up(&Lookup::of(name, kind).patience(PATIENCE));
             assert!(reply.is_ok(), "{pod}: {name}: {reply:?}");
         }
     };
-    let denied = |labels: &[_]| stage.dnsd_counted("egret_dnsd_nxdomain_cut_inquiries_total", labels);
+    let denied = |labels: &[_]| deployment.dnsd_counted("egret_dnsd_nxdomain_cut_inquiries_total", labels);
     let mut number = 0;
     eventually("what the three endings stand above is known not to exist", || {
         number += 1;
@@ -103,33 +109,33 @@ pub(super) fn what_is_below_a_denied_name_is_asked_of_nobody(world: &mut World) 
     let denied: Vec<String> = asked.filter(|name| name.contains(".cluster.")).collect();
     assert!(denied.is_empty(), "{denied:?}");
     for (name, address) in [(SERVICE, "203.0.113.1"), (&pod, "203.0.113.2")] {
-        let reply = stage
+        let reply = deployment
             .pod("client")
             .look_up(&Lookup::of(name, RecordType::A).patience(PATIENCE));
         let code = reply.map(|reply| reply.message.response_code);
         assert!(matches!(code, Ok(ResponseCode::NoError)), "{name}: {code:?}");
-        stage.assert_reaches("client", address);
+        deployment.assert_reaches("client", address);
     }
-    stage.assert_reaches("client", "203.0.113.3");
-    stage.assert_refused("other", "203.0.113.2");
-    assert_the_name_above_is_asked_for_instead(&stage);
+    deployment.assert_reaches("client", "203.0.113.3");
+    deployment.assert_refused("other", "203.0.113.2");
+    assert_the_name_above_is_asked_for_instead(&deployment);
     Ok(())
 }
 
-/// Below a label in which names of the internet end, not even the first question is asked.
-fn assert_the_name_above_is_asked_for_instead(stage: &Stage<'_>) {
-    stage.upstream().clear_log();
+/// Below a label in which names of the upstream network end, not even the first question is asked.
+fn assert_the_name_above_is_asked_for_instead(deployment: &Deployment<'_>) {
+    deployment.upstream().clear_log();
     for suffix in &SUFFIXES[..3] {
         for kind in [RecordType::A, RecordType::AAAA] {
             let name = format!("api.example.com{suffix}");
-            let reply = stage
+            let reply = deployment
                 .pod("client")
                 .look_up(&Lookup::of(&name, kind).patience(PATIENCE));
             let code = reply.map(|reply| reply.message.response_code);
             assert!(matches!(code, Ok(ResponseCode::NXDomain)), "{name}: {code:?}");
         }
     }
-    let asked = stage
+    let asked = deployment
         .upstream()
         .log()
         .into_iter()
@@ -140,11 +146,11 @@ fn assert_the_name_above_is_asked_for_instead(stage: &Stage<'_>) {
 }
 
 /// All pods ask for both kinds at once, each from one socket.
-fn ask_from_all(stage: &Stage<'_>, pods: &[String], name: &str) {
+fn ask_from_all(deployment: &Deployment<'_>, pods: &[String], name: &str) {
     let sockets: Vec<UdpSocket> = pods
         .iter()
         .map(|pod| {
-            let pod = stage.pod(pod);
+            let pod = deployment.pod(pod);
             pod.udp_socket_at(SocketAddr::new(pod.address(), 0))
                 .expect("a socket")
         })
@@ -170,8 +176,8 @@ fn ask_from_all(stage: &Stage<'_>, pods: &[String], name: &str) {
 
 /// From many ports at once: questions that nobody answers, endless names under an allowed wildcard, connections that
 /// are kept open, and some whose answers are never read.
-pub(super) fn a_pod_that_floods_dnsd_takes_nothing_from_the_others(world: &mut World) -> Told {
-    let stage = Setting::of(only_names(&["*.example.test"]))
+pub(super) fn a_pod_that_floods_dnsd_takes_nothing_from_the_others(world: &mut World) -> TestResult {
+    let deployment = Setup::of(only_names(&["*.example.test"]))
         .and_pod("flood")
         .dnsd(&[
             "--queries-per-second-per-client",
@@ -182,28 +188,32 @@ pub(super) fn a_pod_that_floods_dnsd_takes_nothing_from_the_others(world: &mut W
         .dnsd(&["--waiting-per-client", "20", "--waiting-total", "30"])
         .dnsd(&["--tcp-connections-per-client", "8", "--tcp-connections", "40"])
         .dnsd(&["--records-per-client", "500", "--cache-size", "1MiB"])
-        .play(world)?;
-    stage.upstream().set("*.silent.example.test", Records::silence());
-    stage
+        .deploy(world)?;
+    deployment
+        .upstream()
+        .set("*.silent.example.test", Records::silence());
+    deployment
         .upstream()
         .set("*.wild.example.test", Records::addresses(["203.0.113.66"]));
     let large = (1..=250).map(|last| format!("198.51.100.{last}"));
-    stage
+    deployment
         .upstream()
         .set("large.example.test", Records::addresses(large));
     for number in 0..60 {
         let name = format!("n{number}.good.example.test");
-        stage.upstream().set(&name, Records::addresses(["203.0.113.7"]));
+        deployment
+            .upstream()
+            .set(&name, Records::addresses(["203.0.113.7"]));
     }
     let over = AtomicBool::new(false);
-    let told: Told = std::thread::scope(|scope| {
+    let told: TestResult = std::thread::scope(|scope| {
         let _end = End(&over);
-        let flood = stage.pod("flood");
+        let flood = deployment.pod("flood");
         scope.spawn(|| flood_with_datagrams(flood, &over));
         let mut open = kept_open(flood, 12);
         open.iter_mut().for_each(ask_and_never_read);
         eventually("the flood has come up to its limits", || {
-            let counted = |metric, labels: &[_]| stage.dnsd_counted(metric, labels);
+            let counted = |metric, labels: &[_]| deployment.dnsd_counted(metric, labels);
             counted("egret_dnsd_over_rate_total", &[("limit", "client")]) > 0.0
                 && counted("egret_dnsd_upstream_errors_total", &[("reason", "over_limit")]) > 0.0
                 && counted("egret_dnsd_tcp_refused_total", &[]) > 0.0
@@ -217,20 +227,20 @@ pub(super) fn a_pod_that_floods_dnsd_takes_nothing_from_the_others(world: &mut W
                 lookup
             };
             // A stub asks three times: what the flood has put into the socket's buffer is before its datagrams there.
-            let mut tries = (0..3).map(|_| stage.pod("client").look_up(&lookup));
+            let mut tries = (0..3).map(|_| deployment.pod("client").look_up(&lookup));
             let reply = tries
                 .find(Result::is_ok)
-                .unwrap_or_else(|| stage.pod("client").look_up(&lookup));
+                .unwrap_or_else(|| deployment.pod("client").look_up(&lookup));
             let code = reply.map(|reply| reply.message.response_code);
             assert!(matches!(code, Ok(ResponseCode::NoError)), "{name}: {code:?}");
         }
-        stage.assert_reaches("client", "203.0.113.7");
+        deployment.assert_reaches("client", "203.0.113.7");
         Ok(())
     });
     told?;
-    assert!(stage.dnsd_counted("egret_dnsd_ledger_entries", &[]) <= 1000.0);
+    assert!(deployment.dnsd_counted("egret_dnsd_ledger_entries", &[]) <= 1000.0);
     assert!(
-        stage.dnsd_counted("egret_dnsd_over_rate_total", &[("limit", "total")]) == 0.0,
+        deployment.dnsd_counted("egret_dnsd_over_rate_total", &[("limit", "total")]) == 0.0,
         "what the flood asks too often is not taken from what all have"
     );
     Ok(())
@@ -238,23 +248,25 @@ pub(super) fn a_pod_that_floods_dnsd_takes_nothing_from_the_others(world: &mut W
 
 /// One pod asks at both of its addresses, and in the names of another, of the node and of nobody, what takes as long as it
 /// may: it uses up what there is for one client, and neither what the other has nor what is for all.
-pub(super) fn a_pod_is_one_client_whatever_it_writes_as_its_source(world: &mut World) -> Told {
+pub(super) fn a_pod_is_one_client_whatever_it_writes_as_its_source(world: &mut World) -> TestResult {
     const OWN: usize = 8;
     const TOTAL: usize = 12;
-    let stage = Setting::of(only_names(&["*.example.test"]))
+    let deployment = Setup::of(only_names(&["*.example.test"]))
         .and_pod("victim")
         .dnsd(&["--waiting-per-client", &OWN.to_string()])
         .dnsd(&["--waiting-total", &TOTAL.to_string()])
         .dnsd(&["--total-timeout", "60s", "--try-timeout", "20s"])
-        .play(world)?;
-    stage.upstream().set("*.silent.example.test", Records::silence());
-    stage
+        .deploy(world)?;
+    deployment
+        .upstream()
+        .set("*.silent.example.test", Records::silence());
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
-    without_source_check(&stage)?;
-    let client = stage.pod("client");
+    without_source_check(&deployment)?;
+    let client = deployment.pod("client");
     let nobody = (0..TOTAL).map(|number| IpAddr::from([198, 18, 0, u8::try_from(number).expect("few")]));
-    let others = stage.pod("victim").addresses().into_iter();
+    let others = deployment.pod("victim").addresses().into_iter();
     let others = others.chain([node::DNS_V6.into()]);
     let in_others: Vec<IpAddr> = nobody.chain(others.flat_map(|address| [address; OWN])).collect();
     let own: Vec<IpAddr> = client
@@ -273,17 +285,17 @@ pub(super) fn a_pod_is_one_client_whatever_it_writes_as_its_source(world: &mut W
         let question = Lookup::of(&name, RecordType::A).to_vec();
         client.send_udp_as(source, server, &question)?;
     }
-    let counted = |metric, labels: &[_]| stage.dnsd_counted(metric, labels);
+    let counted = |metric, labels: &[_]| deployment.dnsd_counted(metric, labels);
     eventually("dnsd has all of them", || {
         counted("egret_dnsd_queries_total", &[]) >= (own.len() + in_others.len()) as f64
     });
     for server in [IpAddr::from(node::DNS), node::DNS_V6.into()] {
         let lookup = Lookup::of("api.example.test", RecordType::A).at(server);
-        let reply = stage.pod("victim").look_up(&lookup.patience(PATIENCE));
+        let reply = deployment.pod("victim").look_up(&lookup.patience(PATIENCE));
         let code = reply.map(|reply| reply.message.response_code);
         assert!(matches!(code, Ok(ResponseCode::NoError)), "{server}: {code:?}");
     }
-    stage.assert_reaches("victim", "203.0.113.7");
+    deployment.assert_reaches("victim", "203.0.113.7");
     assert_eq!(
         counted("egret_dnsd_waiting_queries", &[]),
         OWN as f64,

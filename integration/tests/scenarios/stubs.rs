@@ -13,7 +13,7 @@ use std::{
 
 use egret_integration::{Lookup, Output, PodSpec, RecordType, Records, World, node};
 
-use super::stage::{PATIENCE, Setting, Stage, Told, eventually, ip, only_names};
+use super::deployment::{Deployment, PATIENCE, Setup, TestResult, eventually, ip, only_names};
 
 /// What the kubelet writes for a pod of `default` (dnsPolicy: ClusterFirst) of a cluster called `cluster.test`.
 const RESOLV_CONF: &str = "search default.svc.cluster.test svc.cluster.test cluster.test\n\
@@ -87,13 +87,13 @@ const STUBS: &[Stub] = &[
 
 /// Each asks for a name outside through the search list, a Service by its short name, a hundred addresses, a name that
 /// is said to be absolute, and one that nobody has.
-pub(super) fn every_stub_finds_all_addresses_and_connects_at_once(world: &mut World) -> Told {
+pub(super) fn every_stub_finds_all_addresses_and_connects_at_once(world: &mut World) -> TestResult {
     let programs = Programs::build(world.files())?;
     let stubs: Vec<&Stub> = STUBS.iter().filter(|stub| programs.have(stub.program)).collect();
     let pods = stubs.iter().map(|stub| PodSpec::new(stub.name));
     let policy = only_names(&["*.example.test", "*.cluster.test"]);
-    let stage = Setting::of(policy).instead(pods).play(world)?;
-    let upstream = stage.upstream();
+    let deployment = Setup::of(policy).instead(pods).deploy(world)?;
+    let upstream = deployment.upstream();
     upstream.set(
         "api.example.test",
         Records::addresses(["203.0.113.7", "2001:db8::7"]),
@@ -105,11 +105,11 @@ pub(super) fn every_stub_finds_all_addresses_and_connects_at_once(world: &mut Wo
     upstream.set("many.example.test", Records::addresses(many()));
     upstream.set("absolute.example.test", Records::addresses(["2001:db8::9"]));
     for stub in stubs {
-        stage
+        deployment
             .pod(stub.name)
             .use_resolv_conf(&format!("{RESOLV_CONF} {}\n", stub.options))?;
-        let stub = OnStage {
-            stage: &stage,
+        let stub = DeployedStub {
+            deployment: &deployment,
             programs: &programs,
             stub,
         };
@@ -126,14 +126,14 @@ fn many() -> Vec<String> {
     (1..=100).map(|last| format!("198.51.100.{last}")).collect()
 }
 
-struct OnStage<'s> {
-    stage: &'s Stage<'s>,
+struct DeployedStub<'s> {
+    deployment: &'s Deployment<'s>,
     programs: &'s Programs,
     stub: &'s Stub,
 }
 
-impl OnStage<'_> {
-    fn finds(&self, name: &str, addresses: &[&str]) -> Told {
+impl DeployedStub<'_> {
+    fn finds(&self, name: &str, addresses: &[&str]) -> TestResult {
         if self.stub.lacks.contains(&Lack::Search) && !name.contains('.') {
             return Ok(());
         }
@@ -144,7 +144,7 @@ impl OnStage<'_> {
         Ok(())
     }
 
-    fn finds_many(&self) -> Told {
+    fn finds_many(&self) -> TestResult {
         let (found, output) = self.ask("many.example.test")?;
         let all: BTreeSet<IpAddr> = many().iter().map(|address| ip(address)).collect();
         if self.stub.lacks.contains(&Lack::Tcp) {
@@ -158,7 +158,7 @@ impl OnStage<'_> {
         Ok(())
     }
 
-    fn finds_nothing(&self, name: &str) -> Told {
+    fn finds_nothing(&self, name: &str) -> TestResult {
         let (found, output) = self.ask(name)?;
         assert!(
             found.is_empty() && !output.timed_out,
@@ -170,14 +170,15 @@ impl OnStage<'_> {
 
     fn reaches(&self, addresses: &BTreeSet<IpAddr>) {
         for address in addresses {
-            self.stage.assert_reaches(self.stub.name, &address.to_string());
+            self.deployment
+                .assert_reaches(self.stub.name, &address.to_string());
         }
     }
 
     fn ask(&self, name: &str) -> Result<(BTreeSet<IpAddr>, Output), Box<dyn std::error::Error>> {
         let argv = self.programs.argv(self.stub.program, name);
         let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
-        let output = self.stage.pod(self.stub.name).run(&argv)?;
+        let output = self.deployment.pod(self.stub.name).run(&argv)?;
         let words = output.stdout.lines().filter_map(|line| line.split(' ').next());
         let found = words.filter_map(|word| word.parse().ok()).collect();
         Ok((found, output))
@@ -185,40 +186,40 @@ impl OnStage<'_> {
 }
 
 /// musl sends both of its questions again and again from one socket; glibc closes it, and asks from another port.
-pub(super) fn a_stub_that_asks_again_and_again_costs_one_question_upstream(world: &mut World) -> Told {
+pub(super) fn a_stub_that_asks_again_and_again_costs_one_question_upstream(world: &mut World) -> TestResult {
     const NAME: &str = "slow.example.test";
     let programs = Programs::build(world.files())?;
-    let stage = Setting::of(only_names(&["*.example.test"]))
+    let deployment = Setup::of(only_names(&["*.example.test"]))
         .dnsd(&["--try-timeout", "9s", "--total-timeout", "10s"])
-        .play(world)?;
+        .deploy(world)?;
     let records = || Records::addresses(["203.0.113.7", "2001:db8::7"]).held();
-    let questions = || stage.dnsd_counted("egret_dnsd_queries_total", &[]);
+    let questions = || deployment.dnsd_counted("egret_dnsd_queries_total", &[]);
     for (program, times, options) in [
         (Program::Musl, 4.0, "timeout:5 attempts:10"),
         (Program::Getent, 3.0, "timeout:1 attempts:5"),
     ] {
         let name = format!("{}.{NAME}", programs.name(program));
-        stage.upstream().set(&name, records());
-        let pod = stage.pod("client");
+        deployment.upstream().set(&name, records());
+        let pod = deployment.pod("client");
         pod.use_resolv_conf(&format!("nameserver {}\noptions {options}\n", node::DNS))?;
         let before = questions();
-        let stub = OnStage {
-            stage: &stage,
+        let stub = DeployedStub {
+            deployment: &deployment,
             programs: &programs,
             stub: &stub("client", "", program),
         };
         std::thread::scope(|scope| {
             let finding = scope.spawn(|| stub.ask(&name).map_err(|error| error.to_string()));
-            super::stage::within(2 * PATIENCE, "it has asked again", || {
+            super::deployment::within(2 * PATIENCE, "it has asked again", || {
                 questions() - before >= 2.0 * times
             });
-            stage.upstream().release(&name);
+            deployment.upstream().release(&name);
             let (found, output) = finding.join().expect("it was asked")?;
             assert_eq!(found.len(), 2, "{program:?}: {output:?}");
             stub.reaches(&found);
             // dnsd itself asks a slow upstream once more.
             for kind in [RecordType::A, RecordType::AAAA] {
-                let asked = stage.upstream().asked_for(&name, kind);
+                let asked = deployment.upstream().asked_for(&name, kind);
                 assert!(
                     (1..=2).contains(&asked),
                     "{program:?}: {kind} was asked {asked} times"
@@ -227,27 +228,27 @@ pub(super) fn a_stub_that_asks_again_and_again_costs_one_question_upstream(world
             Ok::<_, String>(())
         })?;
     }
-    answers_each_datagram_once(&stage)
+    answers_each_datagram_once(&deployment)
 }
 
 /// The same octets from one port, time and again: as many answers, and one question upstream.
-fn answers_each_datagram_once(stage: &Stage<'_>) -> Told {
+fn answers_each_datagram_once(deployment: &Deployment<'_>) -> TestResult {
     const NAME: &str = "same.example.test";
     const TIMES: usize = 5;
-    stage
+    deployment
         .upstream()
         .set(NAME, Records::addresses(["203.0.113.9"]).held());
-    let pod = stage.pod("client");
+    let pod = deployment.pod("client");
     let socket = pod.udp_socket_at(SocketAddr::new(pod.address(), 0))?;
     let question = Lookup::of(NAME, RecordType::A).with_id(7).to_vec();
-    let before = stage.dnsd_counted("egret_dnsd_queries_total", &[]);
+    let before = deployment.dnsd_counted("egret_dnsd_queries_total", &[]);
     for _ in 0..TIMES {
         socket.send_to(&question, (node::DNS, 53))?;
     }
     eventually("dnsd has all of them", || {
-        stage.dnsd_counted("egret_dnsd_queries_total", &[]) - before >= TIMES as f64
+        deployment.dnsd_counted("egret_dnsd_queries_total", &[]) - before >= TIMES as f64
     });
-    stage.upstream().release(NAME);
+    deployment.upstream().release(NAME);
     let mut octets = [0; 1500];
     socket.set_read_timeout(Some(PATIENCE))?;
     for answer in 0..TIMES {
@@ -259,7 +260,7 @@ fn answers_each_datagram_once(stage: &Stage<'_>) -> Told {
     }
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     assert!(socket.recv(&mut octets).is_err(), "more answers than questions");
-    let asked = stage.upstream().asked(NAME);
+    let asked = deployment.upstream().asked(NAME);
     assert!((1..=2).contains(&asked), "asked {asked} times");
     Ok(())
 }

@@ -10,8 +10,8 @@ use egret_integration::{
 };
 use nix::sys::signal::Signal;
 
+use super::deployment::{QUICK, Setup, TestResult, eventually, ip, is_soon, metrics, only_names, within};
 use super::replacement::{EndOfQuestions, GAP, ROLLS, by_hand, replace, with_fallback};
-use super::stage::{QUICK, Setting, Told, eventually, ip, is_soon, metrics, only_names, within};
 
 const THREADS: [&str; 2] = ["--threads", "4"];
 /// Names that are asked for; they live for a second, so some are always asked of the upstream.
@@ -23,7 +23,7 @@ const BURST: u16 = 64;
 
 pub(super) fn a_dnsd_of_several_threads_is_replaced_under_load_and_loses_no_question(
     world: &mut World,
-) -> Told {
+) -> TestResult {
     world.add(PodSpec::new("client"))?;
     for number in 0..NAMES {
         let records = Records::addresses(["203.0.113.7"]).ttl(1);
@@ -34,7 +34,7 @@ pub(super) fn a_dnsd_of_several_threads_is_replaced_under_load_and_loses_no_ques
     let mut serving = world.start(spec.clone())?;
     let (stop, asked, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let servers: [IpAddr; 2] = [node::DNS.into(), node::DNS_V6.into()];
-    let rolled: Told = std::thread::scope(|scope| {
+    let rolled: TestResult = std::thread::scope(|scope| {
         for (asker, server) in servers.into_iter().cycle().take(4).enumerate() {
             let (world, stop, asked, lost) = (&*world, &stop, &asked, &lost);
             scope.spawn(move || {
@@ -75,7 +75,7 @@ pub(super) fn a_dnsd_of_several_threads_is_replaced_under_load_and_loses_no_ques
 }
 
 /// Everything that is under way waits for the upstream while dnsd is replaced.
-pub(super) fn what_further_threads_were_asked_they_answer_before_dnsd_ends(world: &mut World) -> Told {
+pub(super) fn what_further_threads_were_asked_they_answer_before_dnsd_ends(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client"))?;
     for number in 0..usize::from(BURST) {
         let records = Records::addresses(["203.0.113.7"]).ttl(0).after(SLOWLY);
@@ -106,7 +106,7 @@ pub(super) fn what_further_threads_were_asked_they_answer_before_dnsd_ends(world
 }
 
 /// What waits in the sockets need not wait for it.
-pub(super) fn a_thread_that_hangs_keeps_no_successor_waiting(world: &mut World) -> Told {
+pub(super) fn a_thread_that_hangs_keeps_no_successor_waiting(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client"))?;
     world
         .upstream()
@@ -136,31 +136,35 @@ pub(super) fn a_thread_that_hangs_keeps_no_successor_waiting(world: &mut World) 
 }
 
 /// Nobody waits for it at the end either: what else is under way is answered, and the enforcer is told of it.
-pub(super) fn a_thread_that_hangs_keeps_nothing_from_being_told_when_dnsd_ends(world: &mut World) -> Told {
+pub(super) fn a_thread_that_hangs_keeps_nothing_from_being_told_when_dnsd_ends(
+    world: &mut World,
+) -> TestResult {
     let (name, address) = ("late.example.test", "203.0.113.8");
-    let mut stage = Setting::of(only_names(&["api.example.test"]))
+    let mut deployment = Setup::of(only_names(&["api.example.test"]))
         .dnsd(&THREADS)
-        .play(world)?;
-    stage
+        .deploy(world)?;
+    deployment
         .upstream()
         .set(name, Records::addresses([address]).after(SLOWLY));
-    let hanging = stage.dnsd.stop_thread("dnsd-4")?;
-    let socket = stage.pod("client").udp_socket_at("0.0.0.0:0".parse()?)?;
+    let hanging = deployment.dnsd.stop_thread("dnsd-4")?;
+    let socket = deployment.pod("client").udp_socket_at("0.0.0.0:0".parse()?)?;
     socket.connect((node::DNS, 53))?;
     socket.set_read_timeout(Some(GAP * 2))?;
     socket.send(&Lookup::of(name, RecordType::A).to_vec())?;
-    eventually("it is under way", || stage.upstream().asked(name) > 0);
-    stage.dnsd.signal(Signal::SIGTERM)?;
+    eventually("it is under way", || deployment.upstream().asked(name) > 0);
+    deployment.dnsd.signal(Signal::SIGTERM)?;
     uninterrupted(|| socket.recv(&mut [0; 1500]))?;
-    eventually("it says that it ends", || stage.dnsd.log().contains("\"stopped"));
+    eventually("it says that it ends", || {
+        deployment.dnsd.log().contains("\"stopped")
+    });
     drop(hanging);
-    eventually("it ends", || !stage.dnsd.is_running());
-    let log = stage.dnsd.log();
+    eventually("it ends", || !deployment.dnsd.is_running());
+    let log = deployment.dnsd.log();
     assert!(!log.contains("stopped before"), "{log}");
     let policy = only_names(&[name]);
-    stage.world.manifests().write("policy.yaml", &policy)?;
+    deployment.world.manifests().write("policy.yaml", &policy)?;
     eventually("what was told last is known", || {
-        stage.kernel_records("client").contains(&ip(address))
+        deployment.kernel_records("client").contains(&ip(address))
     });
     Ok(())
 }
@@ -208,7 +212,7 @@ fn missing(socket: &UdpSocket, first: u16) -> usize {
     missing.len()
 }
 
-pub(super) fn one_thread_that_hangs_leaves_pods_to_the_cluster_dns(world: &mut World) -> Told {
+pub(super) fn one_thread_that_hangs_leaves_pods_to_the_cluster_dns(world: &mut World) -> TestResult {
     world.add(PodSpec::new("client"))?;
     let name = "api.example.test";
     world

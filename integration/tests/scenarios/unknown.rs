@@ -12,7 +12,7 @@ use std::{
 
 use egret_integration::{Daemon, Outcome, Pod, PodSpec, Service, World};
 
-use super::stage::{PATIENCE, QUICK, Setting, Stage, Told, eventually, ip, metrics};
+use super::deployment::{Deployment, PATIENCE, QUICK, Setup, TestResult, eventually, ip, metrics};
 
 const ALLOWED: [&str; 2] = ["203.0.113.7", "2001:db8::7"];
 const FORBIDDEN: [&str; 2] = ["203.0.113.8", "2001:db8::8"];
@@ -37,20 +37,20 @@ spec:
 }
 
 /// CASE-3, NP-28. The pod has its network, and its program sends all the time; its object comes later.
-pub(super) fn a_new_pod_sends_nothing_before_its_policy_is_in_force(world: &mut World) -> Told {
-    let setting = Setting::of(one_address()).and(PodSpec::new("late").unannounced());
-    let stage = setting.play(world)?;
-    let late = stage.pod("late");
-    let arrived = Arrivals::count(stage.world, late.addresses())?;
+pub(super) fn a_new_pod_sends_nothing_before_its_policy_is_in_force(world: &mut World) -> TestResult {
+    let setting = Setup::of(one_address()).and(PodSpec::new("late").unannounced());
+    let deployment = setting.deploy(world)?;
+    let late = deployment.pod("late");
+    let arrived = Arrivals::count(deployment.world, late.addresses())?;
     while_sending_everywhere(late, || {
-        assert_unknown(&stage)?;
+        assert_unknown(&deployment)?;
         for (to, packets) in arrived.by_destination()? {
             assert_eq!(packets, 0, "{to}");
         }
-        stage.world.announce("late")?;
+        deployment.world.announce("late")?;
         for to in ALLOWED {
             eventually("it may send what its policy allows", || {
-                stage.reach("late", to).is_connected()
+                deployment.reach("late", to).is_connected()
             });
         }
         Ok(())
@@ -60,20 +60,20 @@ pub(super) fn a_new_pod_sends_nothing_before_its_policy_is_in_force(world: &mut 
         assert_eq!(packets > 0, is_allowed, "{packets} packets to {to}");
     }
     for to in FORBIDDEN {
-        stage.assert_refused("late", to);
+        deployment.assert_refused("late", to);
     }
     Ok(())
 }
 
 /// Nothing passes from it and to it but what its own node asks.
-fn assert_unknown(stage: &Stage<'_>) -> Told {
-    let late = stage.pod("late");
+fn assert_unknown(deployment: &Deployment<'_>) -> TestResult {
+    let late = deployment.pod("late");
     late.serve(8080, Service::TcpEcho)?;
     for to in ALLOWED.into_iter().chain(FORBIDDEN) {
-        stage.assert_refused("late", to);
+        deployment.assert_refused("late", to);
         assert!(!late.is_echoed(ip(to), QUICK)?, "an echo of {to}");
     }
-    for to in stage.world.node().addresses() {
+    for to in deployment.world.node().addresses() {
         let outcome = late.connect_tcp(SocketAddr::new(to, 9), QUICK);
         assert!(
             matches!(outcome, Outcome::TimedOut),
@@ -82,12 +82,12 @@ fn assert_unknown(stage: &Stage<'_>) -> Told {
     }
     for to in late.addresses() {
         let to = SocketAddr::new(to, 8080);
-        let outcome = stage.world.client_outside().connect_tcp(to, QUICK);
+        let outcome = deployment.world.client_outside().connect_tcp(to, QUICK);
         assert!(
             matches!(outcome, Outcome::TimedOut),
             "outside to late: {outcome:?}"
         );
-        let outcome = stage.world.client_on_node().connect_tcp(to, QUICK);
+        let outcome = deployment.world.client_on_node().connect_tcp(to, QUICK);
         assert!(outcome.is_connected(), "its node to late: {outcome:?}");
     }
     for direction in ["egress", "ingress"] {
@@ -96,14 +96,14 @@ fn assert_unknown(stage: &Stage<'_>) -> Told {
             ("action", "deny"),
             ("direction", direction),
         ];
-        let counted = metrics(&stage.enforcer).sum("egret_enforcer_verdicts_total", &labels);
+        let counted = metrics(&deployment.enforcer).sum("egret_enforcer_verdicts_total", &labels);
         assert!(counted > 0.0, "{direction}");
     }
     Ok(())
 }
 
 /// The pod sends a datagram to each address every millisecond.
-fn while_sending_everywhere(pod: &Pod, during: impl FnOnce() -> Told) -> Told {
+fn while_sending_everywhere(pod: &Pod, during: impl FnOnce() -> TestResult) -> TestResult {
     let targets = ALLOWED
         .into_iter()
         .chain(FORBIDDEN)
@@ -167,7 +167,13 @@ impl<'w> Arrivals<'w> {
         } else {
             "ip6tables"
         };
-        let inside = ["ip", "netns", "exec", self.world.internet_namespace(), program];
+        let inside = [
+            "ip",
+            "netns",
+            "exec",
+            self.world.upstream_network_namespace(),
+            program,
+        ];
         let done = self.world.node().run(&[inside.as_slice(), rule].concat())?;
         assert!(done.success(), "{done:?}");
         Ok(done.stdout)
@@ -176,7 +182,9 @@ impl<'w> Arrivals<'w> {
 
 /// E-10. Nothing is known of an earlier life, and the source does not answer: as if there were a policy. There is
 /// none, so all opens when it answers.
-pub(super) fn a_node_that_booted_without_its_source_closes_pods_until_it_answers(world: &mut World) -> Told {
+pub(super) fn a_node_that_booted_without_its_source_closes_pods_until_it_answers(
+    world: &mut World,
+) -> TestResult {
     world.add(PodSpec::new("client"))?;
     let mut enforcer = start_without_source(world, &[])?;
     let reach = |to: &str| {
@@ -228,7 +236,7 @@ fn wait_until_closed(enforcer: &Daemon) {
 }
 
 /// From the moment at which an address is known to be a pod's and where it is, whichever comes last.
-pub(super) fn a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known(world: &mut World) -> Told {
+pub(super) fn a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known(world: &mut World) -> TestResult {
     let names = |order: &str| {
         (0..TRIES)
             .map(|number| format!("{order}-{number}"))
@@ -236,23 +244,27 @@ pub(super) fn a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known(world: &m
     };
     let (cable_first, object_first) = (names("cable"), names("object"));
     let pods = cable_first.iter().chain(&object_first);
-    let setting = Setting::of(one_address());
-    let stage = setting
+    let setting = Setup::of(one_address());
+    let deployment = setting
         .instead(pods.map(|name| PodSpec::new(name).unannounced()))
-        .play(world)?;
+        .deploy(world)?;
     let mut told = Vec::new();
     for name in &cable_first {
-        told.push(answered_after(&stage, name, || stage.world.announce(name))?);
+        told.push(answered_after(&deployment, name, || {
+            deployment.world.announce(name)
+        })?);
     }
     let mut located = Vec::new();
     for name in &object_first {
-        route(&stage, name, "del")?;
-        stage.world.announce(name)?;
+        route(&deployment, name, "del")?;
+        deployment.world.announce(name)?;
         eventually("it waits for its interface", || {
             let pending = [("state", "pending")];
-            metrics(&stage.enforcer).sum("egret_enforcer_pods", &pending) == 1.0
+            metrics(&deployment.enforcer).sum("egret_enforcer_pods", &pending) == 1.0
         });
-        located.push(answered_after(&stage, name, || route(&stage, name, "add"))?);
+        located.push(answered_after(&deployment, name, || {
+            route(&deployment, name, "add")
+        })?);
     }
     println!(
         "the object comes last: {}; the route comes last: {}",
@@ -264,14 +276,14 @@ pub(super) fn a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known(world: &m
 
 /// How long after something happened a pod that asks every millisecond has its first echo; it has none before.
 fn answered_after<E>(
-    stage: &Stage<'_>,
+    deployment: &Deployment<'_>,
     name: &str,
     happens: impl FnOnce() -> Result<(), E>,
 ) -> Result<Duration, Box<dyn std::error::Error>>
 where
     Box<dyn std::error::Error>: From<E>,
 {
-    let pod = stage.pod(name);
+    let pod = deployment.pod(name);
     let socket = pod.udp_socket(SocketAddr::new(ip(ALLOWED[0]), ECHO))?;
     socket.set_read_timeout(Some(Duration::from_millis(1)))?;
     for _ in 0..5 {
@@ -306,12 +318,12 @@ where
 }
 
 /// The routes to a pod's addresses, of both families at once.
-fn route(stage: &Stage<'_>, name: &str, verb: &str) -> Result<(), Box<dyn std::error::Error>> {
-    let pod = stage.pod(name);
+fn route(deployment: &Deployment<'_>, name: &str, verb: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let pod = deployment.pod(name);
     let [v4, v6] = pod.addresses();
     let interface = pod.interface();
     for (family, prefix) in [("-6", format!("{v6}/128")), ("-4", format!("{v4}/32"))] {
-        stage
+        deployment
             .world
             .node()
             .run_well(&["ip", family, "route", verb, &prefix, "dev", interface])?;

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded_as_the_same() {
+    fn encoding_and_decoding_are_inverse() {
         let details = [
             ProtocolDetail::Ports {
                 source: 1,

@@ -278,7 +278,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_encoded_is_decoded_as_the_same(
+        fn encoding_and_decoding_are_inverse(
             member in member(), seconds in prop::option::of(1..=MAX_TIMEOUT),
         ) {
             let entry = SetEntry { member, timeout: seconds.and_then(NonZeroU32::new) };
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_lives_as_long_as_its_shorter_half() {
+    fn a_network_lives_as_long_as_its_shorter_half() {
         let half = |text: &str, seconds| SetEntry {
             member: Member::Net(text.parse().unwrap()),
             timeout: NonZeroU32::new(seconds),

@@ -494,13 +494,13 @@ mod tests {
 
     /// No test can be between the look for a hook and the transaction: where generations count, that is refused for them.
     #[test]
-    fn a_hook_is_made_only_where_nobody_made_it() {
+    fn a_hook_is_created_only_if_missing() {
         let made = chain_of(Family::V4, Table::Filter, Hook::Forward);
         assert_eq!(made.flags() & (CREATE | EXCLUSIVE), CREATE | EXCLUSIVE);
     }
 
     #[test]
-    fn each_change_of_a_hook_is_one_in_which_others_may_be_faster() {
+    fn each_change_of_a_hook_is_checked_for_conflicts() {
         for (line, is_of_hook) in [
             ("-I INPUT -j A", true),
             ("-A OUTPUT -j A", true),

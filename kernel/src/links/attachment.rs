@@ -107,7 +107,7 @@ mod tests {
     use crate::links::Tunnel;
 
     #[test]
-    fn a_cable_is_known_by_all_that_it_shows_and_nothing_else_is_a_cable() {
+    fn a_veth_is_identified_by_all_its_attributes_and_nothing_else_is_a_veth() {
         let cable = Interface {
             decapsulates: Tunnel::Nothing,
             index: 3,

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn no_client_takes_the_place_of_another() {
+    fn no_client_evicts_answers_of_another() {
         let mut waiting = UnattributedObservations::default();
         for _ in 0..MOST_OF_ADDRESS + 10 {
             waiting.keep(answer(CLIENT), at(0));

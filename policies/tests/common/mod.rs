@@ -4,7 +4,7 @@
 
 use egret_policies::api::{UnknownFields, manifest};
 use egret_policies::diagnostic::{Code, Diagnostic};
-use egret_policies::lower::{Lowered, lower_as};
+use egret_policies::lower::{Lowered, lower, lower_as};
 use egret_policies::model::cluster::{Entity, Pod};
 use egret_policies::model::{Effect, Labels, Policy, Rule};
 
@@ -19,6 +19,16 @@ pub(crate) fn lowered_as(text: &str, reading: UnknownFields) -> Lowered {
 /// Lowers the only object of a text, as written.
 pub(crate) fn lowered(text: &str) -> Lowered {
     lowered_as(text, UnknownFields::AsWritten)
+}
+
+/// What all objects of a text are lowered to.
+pub(crate) fn entities(text: &str) -> Vec<Entity> {
+    let manifest = manifest::read(text, "test.yaml");
+    assert!(manifest.is_whole(), "{:?}", manifest.problems);
+    let objects = manifest.documents.iter();
+    objects
+        .flat_map(|document| lower(&document.object).entities)
+        .collect()
 }
 
 /// The policy in a text, and its diagnostics.

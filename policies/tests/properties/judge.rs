@@ -110,7 +110,7 @@ impl<'s> Play<'s> {
                 self.change(object, entities);
             }
             Step::Delete(object) => self.change(object, Vec::new()),
-            Step::Told(answer) => {
+            Step::Observed(answer) => {
                 let client = answer.client.to_canonical();
                 // What waits for a pod to come is the subject of tests of its own.
                 if self.world.owner(client).is_some() {
@@ -419,10 +419,10 @@ fn all(compiler: &Compiler<InSync>) -> impl Iterator<Item = PodSnapshot> {
 }
 
 /// A pod, its run, the name, the address, and until when.
-type WhatWasTold = (PodKey, Option<Arc<str>>, String, IpAddr, Timestamp);
+type RecordRow = (PodKey, Option<Arc<str>>, String, IpAddr, Timestamp);
 
 /// Which run of which pod was told what, until when.
-fn records(remembered: impl IntoIterator<Item = PodSnapshot>) -> BTreeSet<WhatWasTold> {
+fn records(remembered: impl IntoIterator<Item = PodSnapshot>) -> BTreeSet<RecordRow> {
     let of_pod = |pod: PodSnapshot| {
         let record = move |record: RecordSnapshot| {
             let name = record.name.to_string();

@@ -53,8 +53,8 @@ pub(crate) enum Step {
     Apply(Value),
     /// An object is gone.
     Delete(Value),
-    /// A client was told addresses.
-    Told(Answer),
+    /// A client observed addresses in an answer.
+    Observed(Answer),
     /// Seconds go by.
     Sleep(u64),
     /// The compiler starts anew.
@@ -222,7 +222,7 @@ fn step_value(step: &Step) -> Value {
     match step {
         Step::Apply(object) => object.clone(),
         Step::Delete(object) => json!({"gone": object}),
-        Step::Told(answer) => json!({"told": {
+        Step::Observed(answer) => json!({"told": {
             "client": answer.client,
             "question": answer.question,
             "chain": answer.chain,
@@ -244,7 +244,7 @@ fn read_step(value: &Value) -> Step {
             let items = told[key].as_array().unwrap().iter();
             items.map(|item| item.as_str().unwrap().to_owned()).collect()
         };
-        return Step::Told(Answer {
+        return Step::Observed(Answer {
             client: address(&told["client"]),
             question: told["question"].as_str().unwrap().to_owned(),
             chain: texts("chain"),

@@ -83,7 +83,7 @@ fn an_answer_costs_what_it_brings_however_much_has_to_go_for_it() {
 }
 
 #[test]
-fn a_new_name_is_made_room_for_without_a_walk_over_what_others_were_told() {
+fn a_new_name_evicts_without_a_scan_of_other_records() {
     let limits = RecordLimits {
         names_per_pod: 100,
         ..RecordLimits::default()
@@ -113,7 +113,7 @@ fn a_new_name_is_made_room_for_without_a_walk_over_what_others_were_told() {
 }
 
 #[test]
-fn where_there_are_too_many_in_all_each_that_goes_is_found_at_once() {
+fn at_the_total_limit_each_eviction_is_found_without_a_scan() {
     let limits = RecordLimits {
         total: 2_000,
         ..RecordLimits::default()
@@ -176,7 +176,7 @@ fn reaches_api(fixture: &Fixture) -> bool {
 }
 
 #[test]
-fn a_name_that_is_mentioned_later_or_not_any_more_makes_room_as_is_said_then() {
+fn eviction_follows_the_policies_that_mention_a_name_now() {
     let limits = RecordLimits {
         names_per_pod: 3,
         ..RecordLimits::default()
@@ -205,7 +205,7 @@ fn a_name_that_is_mentioned_later_or_not_any_more_makes_room_as_is_said_then() {
 }
 
 #[test]
-fn where_there_are_too_many_in_all_a_pod_gives_first_what_nobody_mentions() {
+fn at_the_total_limit_a_pod_loses_unmentioned_names_first() {
     let limits = RecordLimits {
         total: 10,
         ..RecordLimits::default()
@@ -221,7 +221,7 @@ fn where_there_are_too_many_in_all_a_pod_gives_first_what_nobody_mentions() {
 }
 
 #[test]
-fn of_what_is_over_that_is_forgotten_first_which_no_policy_mentions() {
+fn expired_records_of_unmentioned_names_are_evicted_first() {
     let mut fixture = with_limits(RecordLimits::default(), &["api.example.test"]);
     tell(&mut fixture, "10.0.0.1", "api.example.test", &[ip(API)], 1);
     fixture.sleep(40);

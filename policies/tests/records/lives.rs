@@ -146,7 +146,7 @@ fn only_what_changed_is_remembered_anew() {
 }
 
 #[test]
-fn what_gives_way_is_forgotten_where_it_is_remembered() {
+fn an_evicted_record_is_removed_from_the_stored_state() {
     let limits = RecordLimits {
         names_per_pod: 2,
         ..RecordLimits::default()
@@ -224,7 +224,7 @@ fn very_many_records_that_end_at_once_end_in_parts_and_none_is_lost() {
 
 /// Not all that ended is taken in yet when there are too many.
 #[test]
-fn what_is_over_gives_way_before_what_lives_and_is_remembered() {
+fn expired_records_are_evicted_before_live_ones_and_stay_in_the_stored_state() {
     let limits = RecordLimits {
         total: 2_000,
         ..RecordLimits::default()
@@ -253,7 +253,7 @@ fn what_is_over_gives_way_before_what_lives_and_is_remembered() {
 
 /// A copy that takes in steps of a walk and what changes meanwhile, at every size of a step.
 #[test]
-fn a_walk_and_what_changes_meanwhile_are_all_that_is_remembered() {
+fn a_scan_and_the_changes_during_it_are_the_whole_state() {
     for most in 1..9 {
         let mut fixture = fixture(&["*.example.test"]);
         let mut ledger = SnapshotBuilder::default();

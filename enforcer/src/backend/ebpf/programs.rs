@@ -179,7 +179,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_pod_that_is_attached_and_not_programmed_is_refused_everything() {
+    fn an_attached_pod_without_rules_is_denied_everything() {
         if !nix::unistd::geteuid().is_root() {
             assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not root");
             // Past the harness, which would swallow it.

@@ -2,9 +2,9 @@
 //! `br_netfilter` hands them over. Only there is the ingress port known, so only there a pod cannot use its
 //! neighbour's address.
 //!
-//! It is turned on for single bridges, not for the whole node, and only where that is wished for: rules of others are then
-//! asked about these packets as well. Which bridges were turned on stands in a chain that nothing jumps to, written before
-//! they are, so that `enforcer cleanup` finds them after any crash.
+//! It is turned on for single bridges, not for the whole node, and only on request: foreign rules then judge these packets
+//! too. A chain that nothing jumps to records the bridges before they are turned on, so `enforcer cleanup` finds them after
+//! any crash.
 
 use std::collections::BTreeSet;
 
@@ -18,37 +18,37 @@ use crate::backend::bypass::{Bypass, BypassKind};
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::render::chains::Chains;
 
-/// What is done about bridges whose ports iptables does not see.
+/// The treatment of bridges with pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum BridgeNetfilter {
-    /// Those that pods are on are turned on.
+    /// br_netfilter is turned on for them.
     Enable,
     /// They stay as they are.
     Off,
 }
 
-/// What was turned on, by family.
+/// The bridges that were turned on, by family.
 #[derive(Debug)]
-pub(crate) struct EnabledBridges {
+pub(super) struct EnabledBridges {
     mode: BridgeNetfilter,
     bridges: BTreeSet<(Family, InterfaceName)>,
 }
 
 impl EnabledBridges {
-    pub(crate) fn new(mode: BridgeNetfilter) -> Self {
+    pub(super) fn new(mode: BridgeNetfilter) -> Self {
         Self {
             mode,
             bridges: BTreeSet::new(),
         }
     }
 
-    pub(crate) const fn is_enabled(&self) -> bool {
+    pub(super) const fn is_enabled(&self) -> bool {
         matches!(self.mode, BridgeNetfilter::Enable)
     }
 
-    /// Of these bridges, those to turn on, by family.
-    pub(crate) fn to_turn_on(&self, bridges: &BTreeSet<InterfaceName>) -> BTreeSet<(Family, InterfaceName)> {
+    /// The bridges of these that are off, by family.
+    pub(super) fn to_turn_on(&self, bridges: &BTreeSet<InterfaceName>) -> BTreeSet<(Family, InterfaceName)> {
         if !self.is_enabled() || !Bridges::can_call() {
             return BTreeSet::new();
         }
@@ -60,16 +60,16 @@ impl EnabledBridges {
         off.collect()
     }
 
-    /// Takes note of bridges that are about to be turned on.
-    pub(crate) fn record(&mut self, bridges: &BTreeSet<(Family, InterfaceName)>) {
+    /// Records bridges before they are turned on.
+    pub(super) fn record(&mut self, bridges: &BTreeSet<(Family, InterfaceName)>) {
         self.bridges.extend(bridges.iter().cloned());
     }
 
-    /// Turns off what was turned on; says whether there was any.
+    /// Turns off what was turned on. Returns whether there was any.
     ///
     /// # Errors
     /// What could not be turned off, in words.
-    pub(crate) fn turn_off(&mut self) -> Result<bool, String> {
+    pub(super) fn turn_off(&mut self) -> Result<bool, String> {
         for (family, bridge) in &self.bridges {
             set(bridge, *family, false)?;
             tracing::info!(
@@ -82,7 +82,7 @@ impl EnabledBridges {
     }
 
     /// Bridges whose ports reach each other without iptables.
-    pub(crate) fn gaps(&self, bridges: &BTreeSet<InterfaceName>) -> Vec<Bypass> {
+    pub(super) fn gaps(&self, bridges: &BTreeSet<InterfaceName>) -> Vec<Bypass> {
         let unseen = bridges.iter().filter(|bridge| !calls_of(bridge).both());
         unseen.map(|bridge| self.gap(bridge)).collect()
     }
@@ -102,14 +102,14 @@ impl EnabledBridges {
         }
     }
 
-    /// Takes what an earlier life wrote down.
-    pub(crate) fn adopt(&mut self, family: Family, listing: &TableListing) {
+    /// Adopts the bridges that an earlier process recorded.
+    pub(super) fn adopt(&mut self, family: Family, listing: &TableListing) {
         let noted = noted(listing).into_iter();
         self.bridges.extend(noted.map(|bridge| (family, bridge)));
     }
 
-    /// The chain that keeps them; none where there are none.
-    pub(crate) fn chain(&self, family: Family) -> Chains {
+    /// The chain that records them; empty without any.
+    pub(super) fn chain(&self, family: Family) -> Chains {
         let own = self.bridges.iter().filter(|(of, _)| *of == family);
         let lines: Vec<String> = own.map(|(_, bridge)| note(bridge)).collect();
         let chain = (!lines.is_empty()).then(|| (names::bridges().as_str().to_owned(), lines));
@@ -124,7 +124,7 @@ fn note(bridge: &InterfaceName) -> String {
 }
 
 /// The bridges that a listing says were turned on.
-pub(crate) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
+pub(super) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
     let lines = listing
         .chain(names::bridges().as_str())
         .into_iter()
@@ -142,7 +142,7 @@ pub(crate) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
 ///
 /// # Errors
 /// What could not be turned on, in words.
-pub(crate) fn turn_on(bridges: &BTreeSet<(Family, InterfaceName)>) -> Result<(), String> {
+pub(super) fn turn_on(bridges: &BTreeSet<(Family, InterfaceName)>) -> Result<(), String> {
     for (family, bridge) in bridges {
         set(bridge, *family, true)?;
         tracing::warn!(
@@ -155,7 +155,7 @@ pub(crate) fn turn_on(bridges: &BTreeSet<(Family, InterfaceName)>) -> Result<(),
 }
 
 /// Sets one bridge; one that is gone needs no setting.
-pub(crate) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result<(), String> {
+pub(super) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result<(), String> {
     let said = |error: egret_kernel::netlink::Error| error.to_string();
     let found = Links::open()
         .map_err(said)?
@@ -170,7 +170,7 @@ pub(crate) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result
     }
 }
 
-/// What cannot be asked counts as unseen.
+/// A bridge that cannot be read counts as off.
 fn calls_of(bridge: &InterfaceName) -> BridgeNfCalls {
     let nothing = BridgeNfCalls { v4: false, v6: false };
     if !Bridges::can_call() {

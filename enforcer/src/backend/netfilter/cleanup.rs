@@ -12,7 +12,7 @@ use crate::backend::netfilter::tables::family_table;
 use crate::backend::netfilter::tables::hooks::{self, Jump, jumps};
 use crate::backend::netfilter::{bridges, pod_netns};
 
-/// Removes what is in one flavour, and the sets; returns what there was, in words.
+/// Removes the rules in one flavour, and the sets. Returns what was removed, in words.
 ///
 /// # Errors
 /// With what could not be removed.
@@ -26,19 +26,19 @@ pub fn remove(flavour: Flavour) -> Result<Vec<String>, BackendError> {
     Ok(found)
 }
 
-/// Removes what is in one flavour; the sets stay.
-pub(crate) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
+/// Removes the rules in one flavour. The sets stay.
+pub(super) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
     Family::ALL
         .into_iter()
         .try_for_each(|family| remove_rules(IpTables::new(flavour, family), Mode::Remove).map(drop))
 }
 
-/// Whether to act or only to tell.
+/// Whether to remove or only to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Removes.
     Remove,
-    /// Tells what would be removed.
+    /// Lists what would be removed.
     Tell,
 }
 
@@ -85,7 +85,7 @@ fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendErro
     Ok(found.into_iter().map(|what| format!("{place}: {what}")).collect())
 }
 
-/// What is there of ours, and the text that removes it.
+/// Our chains and jumps in a table, and the text that removes them.
 fn removal(listing: &TableListing) -> (Vec<String>, String) {
     let mut text = String::new();
     let mut found = Vec::new();

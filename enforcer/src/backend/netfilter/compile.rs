@@ -29,7 +29,7 @@ use crate::backend::netfilter::render::nflog;
 use crate::backend::netfilter::render::source_check;
 use crate::backend::netfilter::render::{self, RenderContext};
 use crate::backend::netfilter::sets::SetsSnapshot;
-use crate::backend::netfilter::tables::family_table::{ChainOwner, FamilyTable};
+use crate::backend::netfilter::tables::family_table::ChainOwner;
 use crate::backend::netfilter::tables::ruleset::Ruleset;
 use egret_policies::rules::SetId;
 use std::collections::BTreeMap;
@@ -62,12 +62,12 @@ struct Shared {
     exposed: Option<Exposed>,
     /// None where there is no IPVS.
     ipvs_pods: Option<Vec<IpvsPod>>,
-    /// The chains about bridges, by table.
-    bridges: [Chains; 2],
+    /// The chains about bridges.
+    bridges: [(Family, Chains); 2],
 }
 
 impl Shared {
-    fn chains(&self, at: usize, family: Family, settings: &Settings) -> Chains {
+    fn chains(&self, family: Family, settings: &Settings) -> Chains {
         let Self {
             attached,
             closed,
@@ -79,7 +79,8 @@ impl Shared {
         if let Some(ipvs_pods) = &self.ipvs_pods {
             ipvs::add(&mut chains, ipvs_pods, family);
         }
-        chains.extend(self.bridges[at].clone());
+        let bridges = self.bridges.iter().filter(|(of, _)| *of == family);
+        chains.extend(bridges.flat_map(|(_, chains)| chains.clone()));
         let encapsulated = encapsulation::chain(encapsulation_ports, family);
         chains.insert(names::encapsulation().as_str().to_owned(), encapsulated);
         if settings.telling.is_some() {
@@ -92,23 +93,33 @@ impl Shared {
 
 /// What the desired chains are compiled from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Inputs<'a> {
-    pub(crate) settings: &'a Settings,
-    pub(crate) pods: &'a Pods,
-    pub(crate) generations: &'a Generations,
-    pub(crate) bridges: &'a EnabledBridges,
-    pub(crate) denials: &'a DenialRegistry,
+pub(super) struct Inputs<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) pods: &'a Pods,
+    pub(super) generations: &'a Generations,
+    pub(super) bridges: &'a EnabledBridges,
+    pub(super) denials: &'a DenialRegistry,
 }
 
 impl Inputs<'_> {
-    fn tells(&self) -> bool {
-        self.settings.telling.is_some()
+    fn context<'b>(
+        &self,
+        family: Family,
+        sets: &'b AvailableSets,
+        interfaces: &'b [InterfaceName],
+    ) -> RenderContext<'b> {
+        RenderContext {
+            family,
+            sets,
+            interfaces,
+            tells: self.settings.telling.is_some(),
+        }
     }
 }
 
 /// Keeps the desired chains up to date.
 #[derive(Debug, Default)]
-pub(crate) struct Compiler {
+pub(super) struct Compiler {
     shared: Option<Shared>,
     /// From what the chains of each pod are. A pod that is left out is rendered in any case.
     rendered: BTreeMap<PodKey, Rendered>,
@@ -116,12 +127,12 @@ pub(crate) struct Compiler {
 
 impl Compiler {
     /// Has the chains of a pod rendered again.
-    pub(crate) fn forget(&mut self, pod: &PodKey) {
+    pub(super) fn forget(&mut self, pod: &PodKey) {
         self.rendered.remove(pod);
     }
 
     /// Makes the tables desire what follows from the inputs over these sets; pods `without` chains are closed.
-    pub(crate) fn update(
+    pub(super) fn update(
         &mut self,
         inputs: Inputs<'_>,
         sets: &SetsSnapshot,
@@ -134,12 +145,10 @@ impl Compiler {
         for stale in &stale {
             update_pod(stale, inputs, &sets.sets, ruleset);
         }
-        for table in ruleset.tables_mut() {
-            table.retain_owners(|part| match part {
-                ChainOwner::Shared | ChainOwner::Exposed => true,
-                ChainOwner::Pod(pod) => inputs.pods.contains(pod),
-            });
-        }
+        ruleset.retain_owners(|owner| match owner {
+            ChainOwner::Shared | ChainOwner::Exposed => true,
+            ChainOwner::Pod(pod) => inputs.pods.contains(pod),
+        });
         self.note_rendered(&stale, inputs, sets, ruleset);
         if let Some(telling) = inputs.settings.telling {
             update_telling(telling, inputs.denials, ruleset);
@@ -160,13 +169,11 @@ impl Compiler {
             }),
             ipvs_pods: has_ipvs.then(|| ipvs_pods(pods, &attached, ruleset.refused())),
             attached,
-            bridges: Family::ALL.map(|family| inputs.bridges.chain(family)),
+            bridges: Family::ALL.map(|family| (family, inputs.bridges.chain(family))),
         };
         let is_new = self.shared.as_ref() != Some(&shared);
-        for (at, table) in ruleset.tables_mut().iter_mut().enumerate() {
-            if is_new || !table.has(&ChainOwner::Shared) {
-                table.set_desired_for(ChainOwner::Shared, shared.chains(at, table.family(), settings));
-            }
+        if is_new || !ruleset.has(&ChainOwner::Shared) {
+            ruleset.set_desired_for(&ChainOwner::Shared, |family| shared.chains(family, settings));
         }
         self.shared = Some(shared);
     }
@@ -174,9 +181,8 @@ impl Compiler {
     fn stale_chains(&self, inputs: Inputs<'_>, listing: u64, ruleset: &Ruleset) -> Vec<Stale> {
         let stale = inputs.pods.iter().filter_map(|(pod, local)| {
             let marks = inputs.generations.marks(PodChains::of(pod))?;
-            let part = ChainOwner::Pod(pod.clone());
-            let is_there = ruleset.tables().iter().all(|table| table.has(&part));
-            let before = self.rendered.get(pod).filter(|_| is_there);
+            let has_chains = ruleset.has(&ChainOwner::Pod(pod.clone()));
+            let before = self.rendered.get(pod).filter(|_| has_chains);
             let is_same =
                 |before: &Rendered| before.listing == listing && before.interfaces == local.interfaces();
             let before = before.filter(|before| is_same(before));
@@ -239,46 +245,26 @@ fn update_pod(stale: &Stale, inputs: Inputs<'_>, sets: &AvailableSets, ruleset: 
         return;
     };
     let (rules, marks, interfaces) = (local.rules(), stale.marks, local.interfaces());
-    for table in ruleset.tables_mut() {
-        let context = RenderContext {
-            family: table.family(),
-            sets,
-            interfaces: &interfaces,
-            tells: inputs.tells(),
-        };
-        if stale.is_generation_alone {
-            table.update_desired(render::generation(rules, marks, context));
-        } else {
-            table.set_desired_for(
-                ChainOwner::Pod(stale.pod.clone()),
-                render::pod(rules, marks, context),
-            );
-        }
+    let context = |family| inputs.context(family, sets, &interfaces);
+    if stale.is_generation_alone {
+        ruleset.update_desired(|family| render::generation(rules, marks, context(family)));
+    } else {
+        let owner = ChainOwner::Pod(stale.pod.clone());
+        ruleset.set_desired_for(&owner, |family| render::pod(rules, marks, context(family)));
     }
 }
 
 fn update_exposed(inputs: Inputs<'_>, sets: &AvailableSets, ruleset: &mut Ruleset) {
-    for table in ruleset.tables_mut() {
-        let context = RenderContext {
-            family: table.family(),
-            sets,
-            interfaces: &[],
-            tells: inputs.tells(),
-        };
-        let rules = inputs.pods.node_rules();
-        let chains = rules.map(|rules| render::exposed(rules, context));
-        table.set_desired_for(ChainOwner::Exposed, chains.unwrap_or_default());
-    }
+    let rules = inputs.pods.node_rules();
+    ruleset.set_desired_for(&ChainOwner::Exposed, |family| {
+        let chains = rules.map(|rules| render::exposed(rules, inputs.context(family, sets, &[])));
+        chains.unwrap_or_default()
+    });
 }
 
 fn update_telling(telling: NflogSettings, denials: &DenialRegistry, ruleset: &mut Ruleset) {
-    let tables = ruleset.tables_mut().iter_mut();
-    let touched = tables
-        .flat_map(|table| table.update_denial_chains(telling))
-        .collect();
-    let tables = ruleset.tables();
-    let why = |chain: &str| tables.iter().find_map(|table| table.denial(chain));
-    denials.want(ruleset.programs().into(), touched, why);
+    let touched = ruleset.update_denial_chains(telling);
+    denials.set_desired(ruleset.programs().into(), touched, |chain| ruleset.denial(chain));
 }
 
 fn ipvs_pods(pods: &Pods, attached: &[PodAttachment], refused: &BTreeMap<PodKey, String>) -> Vec<IpvsPod> {
@@ -298,26 +284,26 @@ fn ipvs_pods(pods: &Pods, attached: &[PodAttachment], refused: &BTreeMap<PodKey,
 
 /// Before the first batch: desires the chains that close unknown pods beside those of an earlier life. Says whether there are
 /// any to close.
-pub(crate) fn close_unknown_pods(settings: &Settings, pods: &Pods, ruleset: &mut Ruleset) -> bool {
+pub(super) fn close_unknown_pods(settings: &Settings, pods: &Pods, ruleset: &mut Ruleset) -> bool {
     let closed = pods.closed(&BTreeSet::new());
     if closed.is_empty() {
         return false;
     }
-    for table in ruleset.tables_mut() {
-        let held = table.programmed().iter();
+    ruleset.set_desired(|family, programmed| {
+        let held = programmed.iter();
         let mut desired: Chains = held.map(|(name, rules)| (name.clone(), rules.to_vec())).collect();
         if !desired.contains_key(names::forward().as_str()) {
             let Settings { marks, deny, .. } = *settings;
-            desired.extend(dispatch::shared(&[], &closed, None, marks, deny, table.family()));
+            desired.extend(dispatch::shared(&[], &closed, None, marks, deny, family));
         }
-        table.set_desired(desired);
-    }
+        desired
+    });
     true
 }
 
 /// After a restart: pods and directions whose rules or members are not those that the open connections were allowed under; all
 /// of them, where the last life left it unknown (`was_in_doubt`).
-pub(crate) fn stale_directions(
+pub(super) fn stale_directions(
     inputs: Inputs<'_>,
     sets: &AvailableSets,
     shrunk: &BTreeSet<SetId>,
@@ -331,14 +317,9 @@ pub(crate) fn stale_directions(
         };
         let interfaces = local.interfaces();
         for direction in Direction::ALL {
-            let is_same = ruleset.tables().iter().all(|table| {
-                let context = RenderContext {
-                    family: table.family(),
-                    sets,
-                    interfaces: &interfaces,
-                    tells: inputs.tells(),
-                };
-                table.holds(&render::direction(local.rules(), direction, marks, context))
+            let is_same = ruleset.holds(|family| {
+                let context = inputs.context(family, sets, &interfaces);
+                render::direction(local.rules(), direction, marks, context)
             });
             if had_inquiry_marker || !is_same || names_any(local.rules(), direction, shrunk) {
                 stale.insert((pod.clone(), direction));
@@ -349,9 +330,6 @@ pub(crate) fn stale_directions(
 }
 
 /// Whether IPVS came or went since the chains were compiled.
-pub(crate) fn has_ipvs_changed(ruleset: &Ruleset) -> bool {
-    let output = names::output();
-    let is_asked = |table: &FamilyTable| table.desires(output.as_str());
-    let mut tables = ruleset.tables().iter();
-    tables.any(|table| is_asked(table) != has_ipvs())
+pub(super) fn has_ipvs_changed(ruleset: &Ruleset) -> bool {
+    ruleset.desires(names::output().as_str()) != has_ipvs()
 }

@@ -15,7 +15,7 @@ mod revocation;
 mod expired_records;
 mod pod_sockets;
 
-pub(crate) use affected::AffectedConnections;
+pub(super) use affected::AffectedConnections;
 
 use flow_dump::FlowDump;
 use inquiry::MemberInquiry;
@@ -27,18 +27,18 @@ use crate::backend::netfilter::sets::concurrent::SharedSets;
 
 /// The rules in force, by which connections are judged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct InForce<'a> {
-    pub(crate) pods: &'a Pods,
-    pub(crate) sets: &'a SharedSets,
-    pub(crate) generations: &'a Generations,
-    pub(crate) marks: Marks,
+pub(super) struct InForce<'a> {
+    pub(super) pods: &'a Pods,
+    pub(super) sets: &'a SharedSets,
+    pub(super) generations: &'a Generations,
+    pub(super) marks: Marks,
     /// Pods whose rules the kernel refuses: theirs are not in force.
-    pub(crate) refused: &'a BTreeMap<PodKey, String>,
+    pub(super) refused: &'a BTreeMap<PodKey, String>,
 }
 
 /// Connections that are to be judged again, and those that were revoked.
 #[derive(Debug, Default)]
-pub(crate) struct Connections {
+pub(super) struct Connections {
     /// Pods whose open flows are to be judged.
     reevaluated: BTreeSet<(PodKey, Direction)>,
     /// Connections of other pods that changed members affect.
@@ -77,7 +77,7 @@ impl Connections {
     /// After a start everything is re-evaluated, since the last life may have ended in the middle. Records may not be complete yet,
     /// so nothing is done that cannot be undone, except at the addresses of pods that the last life did not know: they may have had
     /// other pods.
-    pub(crate) fn start<'a>(
+    pub(super) fn start<'a>(
         &mut self,
         pods: impl Iterator<Item = &'a PodRules>,
         is_new: impl Fn(&PodRules) -> bool,
@@ -92,7 +92,7 @@ impl Connections {
         self.keep_sockets = true;
     }
 
-    pub(crate) fn reevaluate(&mut self, reevaluated: impl IntoIterator<Item = (PodKey, Direction)>) {
+    pub(super) fn reevaluate(&mut self, reevaluated: impl IntoIterator<Item = (PodKey, Direction)>) {
         self.reevaluated.extend(reevaluated);
     }
 
@@ -107,7 +107,7 @@ impl Connections {
     }
 
     /// Takes note of a batch, before the pods are replaced.
-    pub(crate) fn note(&mut self, batch: &Batch, pods: &Pods) {
+    pub(super) fn note(&mut self, batch: &Batch, pods: &Pods) {
         let had = |pod: &PodKey| pods.get(pod).map_or(&[][..], |local| &local.rules().addresses);
         for pod in &batch.pods_removed {
             self.vacated.extend(had(pod));
@@ -135,12 +135,12 @@ impl Connections {
     }
 
     /// Reads the revoked flows again: those that ended are forgotten.
-    pub(crate) fn reload_revoked(&mut self) {
+    pub(super) fn reload_revoked(&mut self) {
         self.reload |= !self.revoked.is_empty();
     }
 
     /// Rules are about to be written: flows may still open under the earlier ones.
-    pub(crate) fn forget_dump(&mut self) {
+    pub(super) fn forget_dump(&mut self) {
         self.dump = None;
     }
 

@@ -15,7 +15,7 @@ use label::Label;
 pub mod label;
 
 /// The policy in the label of what an isolated pod is not allowed by any rule.
-pub(crate) const ISOLATION: &str = "isolation";
+pub(super) const ISOLATION: &str = "isolation";
 /// The beginning of NFLOG prefixes.
 const PREFIX: &str = "egret-";
 
@@ -102,8 +102,8 @@ impl Denial {
         })
     }
 
-    /// What no rule of a pod says.
-    fn of_nobody() -> impl Iterator<Item = Self> {
+    /// The denials that come from no rule of a pod.
+    fn independent_of_rules() -> impl Iterator<Item = Self> {
         let causes = [
             Cause::Revoked,
             Cause::UnknownPod,
@@ -143,7 +143,7 @@ impl Denial {
     }
 
     /// What the kernel says of such a packet.
-    pub(crate) fn prefix(&self) -> String {
+    pub(super) fn prefix(&self) -> String {
         format!("{PREFIX}{}", self.digest())
     }
 }
@@ -185,62 +185,62 @@ impl Cause {
 }
 
 /// The NFLOG prefix of a denial chain.
-pub(crate) fn prefix_of(chain: &str) -> String {
+pub(super) fn prefix_of(chain: &str) -> String {
     format!("{PREFIX}{}", names::denial_reason(chain).unwrap_or_default())
 }
 
 /// Denials by NFLOG prefix; shared with the NFLOG reader.
 #[derive(Clone, Debug, Default)]
-pub struct DenialRegistry(Arc<Mutex<Known>>);
+pub struct DenialRegistry(Arc<Mutex<RegisteredDenials>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct RegisteredDenials {
     /// Where the chains are.
     tables: Vec<IpTables>,
-    wanted: BTreeMap<String, Denial>,
-    /// Of these rules some packets may not have been read yet.
-    before: BTreeMap<String, Denial>,
+    desired: BTreeMap<String, Denial>,
+    /// Denials that the last change removed: some of their packets may not have been read yet.
+    removed: BTreeMap<String, Denial>,
 }
 
 impl DenialRegistry {
-    /// What these tables are to deny, and nothing else: only of these chains it may not be known yet; `why` says why a
-    /// table has one of them.
-    pub(crate) fn want<'a>(
+    /// Sets what these tables deny. Only the `touched` chains may differ from the last call; `why` gives the denial of a chain that
+    /// is desired.
+    pub(super) fn set_desired<'a>(
         &self,
         tables: Vec<IpTables>,
         touched: BTreeSet<String>,
         why: impl Fn(&str) -> Option<&'a Denial>,
     ) {
-        let mut known = self.lock();
-        known.tables = tables;
-        let nobodys: BTreeMap<String, Denial> = Denial::of_nobody()
+        let mut registered = self.lock();
+        registered.tables = tables;
+        let independent: BTreeMap<String, Denial> = Denial::independent_of_rules()
             .map(|denial| (denial.prefix(), denial))
             .collect();
-        let (mut has_come, mut gone) = (false, BTreeMap::new());
+        let (mut was_added, mut gone) = (false, BTreeMap::new());
         for chain in touched {
             let prefix = prefix_of(&chain);
-            if nobodys.contains_key(&prefix) {
+            if independent.contains_key(&prefix) {
                 continue;
             }
             match why(&chain) {
-                Some(denial) => has_come |= known.wanted.insert(prefix, denial.clone()).is_none(),
-                None => gone.extend(known.wanted.remove_entry(&prefix)),
+                Some(denial) => was_added |= registered.desired.insert(prefix, denial.clone()).is_none(),
+                None => gone.extend(registered.desired.remove_entry(&prefix)),
             }
         }
-        if has_come || !gone.is_empty() {
-            known.before = gone;
+        if was_added || !gone.is_empty() {
+            registered.removed = gone;
         }
-        known.wanted.extend(nobodys);
+        registered.desired.extend(independent);
     }
 
     /// The denial of an NFLOG prefix; none where it is not known.
     #[must_use]
     pub fn find(&self, prefix: &str) -> Option<Denial> {
-        let known = self.lock();
-        known
-            .wanted
+        let registered = self.lock();
+        registered
+            .desired
             .get(prefix)
-            .or_else(|| known.before.get(prefix))
+            .or_else(|| registered.removed.get(prefix))
             .cloned()
     }
 
@@ -256,7 +256,7 @@ impl DenialRegistry {
         self.find(&denial.prefix()).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, RegisteredDenials> {
         // Each map is whole between any two steps.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_that_differ_have_chains_that_differ() {
+    fn different_denials_have_different_chains() {
         let said = |policy: &str, rule| RuleRef {
             tier: Tier::Admin,
             policy: policy.into(),

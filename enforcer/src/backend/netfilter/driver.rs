@@ -177,14 +177,28 @@ impl Netfilter {
         self.ruleset.written()
     }
 
-    const fn inputs(&self) -> Inputs<'_> {
-        Inputs {
+    /// The compiler, its inputs, and the tables that it fills.
+    const fn compiler_inputs(&mut self) -> (&mut Compiler, Inputs<'_>, &mut Ruleset) {
+        let inputs = Inputs {
             settings: &self.settings,
             pods: &self.pods,
             generations: &self.generations,
             bridges: &self.bridges,
             denials: &self.denials,
-        }
+        };
+        (&mut self.compiler, inputs, &mut self.ruleset)
+    }
+
+    /// The connections, and what is in force for them.
+    const fn connections_in_force(&mut self) -> (&mut Connections, InForce<'_>) {
+        let in_force = InForce {
+            pods: &self.pods,
+            sets: &self.sets,
+            generations: &self.generations,
+            marks: self.settings.marks,
+            refused: self.ruleset.refused(),
+        };
+        (&mut self.connections, in_force)
     }
 
     /// Reads what the kernel holds in the tables, and reports what differs.
@@ -203,17 +217,13 @@ impl Backend for Netfilter {
         let unlisted = |error| BackendError::new("cannot list the sets", error);
         self.sets.lock().remove_temporary().map_err(unlisted)?;
         self.sets.lock().resync(now).map_err(unlisted)?;
-        let listings = self.ruleset.adopt(now)?;
+        let listings = self.ruleset.adopt(&mut self.generations, now)?;
         for (family, listing) in Family::ALL.into_iter().zip(&listings) {
             self.bridges.adopt(family, listing);
         }
-        self.generations.adopt(self.ruleset.tables()[0].connmarks());
-        let from_other = self.ruleset.adopt_from_other()?;
-        if let Some(table) = &from_other {
-            self.generations.adopt(table.connmarks());
-        }
+        let is_from_other = self.ruleset.adopt_from_other(&mut self.generations)?;
         let has_no_sets = self.sets.lock().is_empty();
-        let had_state = from_other.is_some() || !has_no_sets || self.ruleset.has_rules();
+        let had_state = is_from_other || !has_no_sets || self.ruleset.has_rules();
         self.phase = Phase::Adopting { had_state };
         self.preallocation.begin_if(has_no_sets);
         Ok(())
@@ -308,14 +318,8 @@ impl Backend for Netfilter {
     }
 
     fn end_denied_connections(&mut self) -> EndedConnections {
-        let in_force = InForce {
-            pods: &self.pods,
-            sets: &self.sets,
-            generations: &self.generations,
-            marks: self.settings.marks,
-            refused: self.ruleset.refused(),
-        };
-        match self.connections.finish_inquiry(in_force) {
+        let (connections, in_force) = self.connections_in_force();
+        match connections.finish_inquiry(in_force) {
             Ok(false) => {}
             Ok(true) => self.clear_inquiry_marker(),
             Err(affected) => {
@@ -325,14 +329,9 @@ impl Backend for Netfilter {
                 self.clear_inquiry_marker();
             }
         }
-        let in_force = InForce {
-            pods: &self.pods,
-            sets: &self.sets,
-            generations: &self.generations,
-            marks: self.settings.marks,
-            refused: self.ruleset.refused(),
-        };
-        self.connections.revoke(in_force, self.ruleset.is_broken())
+        let is_broken = self.ruleset.is_broken();
+        let (connections, in_force) = self.connections_in_force();
+        connections.revoke(in_force, is_broken)
     }
 
     fn pod_at_interface(&self, interface: &str, address: IpAddr) -> Option<PodKey> {

@@ -3,9 +3,9 @@
 
 pub mod attachment;
 pub mod available_sets;
-pub(crate) mod pods;
+pub(super) mod pods;
 mod moved_address;
 pub mod unknown_pods;
 pub mod settings;
-pub(crate) mod egress_firewall;
-pub(crate) mod ipvs;
+pub(super) mod egress_firewall;
+pub(super) mod ipvs;

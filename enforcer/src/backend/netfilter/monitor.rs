@@ -6,6 +6,6 @@ pub mod ruleset_events;
 mod bypass;
 mod watched_pods;
 
-pub(crate) use bypass::{BypassDetector, PodSnapshot};
-pub(crate) use drift_poll::DriftPoll;
-pub(crate) use watched_pods::concerns_pod_netns;
+pub(super) use bypass::{BypassDetector, PodSnapshot};
+pub(super) use drift_poll::DriftPoll;
+pub(super) use watched_pods::concerns_pod_netns;

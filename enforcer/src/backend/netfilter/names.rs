@@ -374,7 +374,7 @@ pub fn is_preallocated(name: &str) -> bool {
 }
 
 /// The set into which another one is put that outgrows its table, for that moment.
-pub(crate) fn resized(name: &str) -> String {
+pub(super) fn resized(name: &str) -> String {
     format!("{name}{RESIZED_SUFFIX}")
 }
 
@@ -494,7 +494,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_shape_of_a_name_makes_it_ours() {
+    fn a_name_is_ours_only_if_its_whole_pattern_matches() {
         let pod = PodChains::of(&PodKey::new("a", "b"));
         for chain in [
             pod.entry(Direction::Ingress),

@@ -7,9 +7,8 @@
 //!                                                           └ goto the next list, EGRET-POD-1 …
 //! ```
 //!
-//! Every packet is judged and nothing is remembered: a change counts for what is open as well. A pod that may administer its
-//! network can remove all of it, or send packets that pass no hook at all; what was removed is noticed and put back when
-//! the kernel is read again.
+//! Every packet is judged and none is marked: a change counts for open connections at once. A pod with CAP_NET_ADMIN can remove these
+//! rules, or send packets that pass no hook. The next reconciliation detects removed rules and writes them again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -40,17 +39,17 @@ use egret_kernel::iptables::legacy;
 
 /// How rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RuleSettings {
-    pub(crate) flavour: Flavour,
-    pub(crate) deny: DenyAction,
+pub(super) struct RuleSettings {
+    pub(super) flavour: Flavour,
+    pub(super) deny: DenyAction,
 }
 
-/// Makes a namespace enforce this on these interfaces; with none, or without rules, it removes what is ours there. Returns how
-/// many tables differed.
+/// Programs these rules for these interfaces of a namespace. Without interfaces or rules it removes ours. Returns the number of
+/// tables that differed.
 ///
 /// # Errors
 /// Why it cannot be done, in words.
-pub(crate) fn enforce(
+pub(super) fn enforce(
     namespace: &File,
     interfaces: &[InterfaceName],
     firewall: &EgressFirewall,
@@ -70,12 +69,12 @@ fn not_entered(errno: Errno) -> String {
     }
 }
 
-/// Removes what is ours in all namespaces that a link of this one leads into, or only tells; returns what there was, in words.
-/// Who may not enter a namespace has written nothing there.
+/// Removes, or only lists, our rules in all namespaces that a link of this one leads into. Returns what there was, in words. A
+/// namespace that cannot be entered has none of ours.
 ///
 /// # Errors
 /// With what could not be removed.
-pub(crate) fn remove_everywhere(is_removed: bool) -> Result<Vec<String>, BackendError> {
+pub(super) fn remove_everywhere(is_removed: bool) -> Result<Vec<String>, BackendError> {
     let failed = |reason: String| BackendError::new("cannot remove rules in the namespaces of pods", reason);
     let mut links = Links::open().map_err(|error| failed(error.to_string()))?;
     let interfaces = links.interfaces().map_err(|error| failed(error.to_string()))?;
@@ -92,7 +91,7 @@ pub(crate) fn remove_everywhere(is_removed: bool) -> Result<Vec<String>, Backend
     Ok(found)
 }
 
-/// What a namespace is to hold.
+/// The desired state of a namespace.
 struct DesiredState<'a> {
     interfaces: &'a [InterfaceName],
     firewall: &'a EgressFirewall,
@@ -201,7 +200,7 @@ impl<'a> DesiredState<'a> {
         chains
     }
 
-    /// None for an Allow whose sets are not here; a Deny or Pass then denies everything.
+    /// None for an Allow over a missing set; a Deny or Pass over one denies everything.
     fn rule(&self, rule: &Rule, next: Option<&ChainName>, family: Family) -> Option<Line> {
         let target = match rule.action {
             Action::Allow => Target::Return,
@@ -260,7 +259,7 @@ fn port(line: Line, port: PortMatch, family: Family) -> Line {
     }
 }
 
-/// The text that makes a table hold these chains and no others of ours; none where it does.
+/// The text that makes a table hold these chains and no others of ours; none if it already does.
 fn change(listing: &TableListing, wanted: &Chains) -> Option<String> {
     let there: Chains = ours(listing)
         .map(|chain| (chain.name.clone(), chain.texts().map(str::to_owned).collect()))
@@ -325,9 +324,9 @@ fn removed(is_removed: bool) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// What leaves the pod's programs, and what it forwards.
+/// Packets of the pod's processes, and those that it forwards.
 const HOOKS: [Hook; 2] = [Hook::Output, Hook::Forward];
-/// Not a name that chains and sets of the node have: some namespaces of pods are nodes of other clusters.
+/// Differs from the prefix of the node's chains and sets: some pod namespaces are nodes of other clusters.
 const CHAIN_PREFIX: &str = "EGRET-POD";
 const SET_PREFIX: &str = "egret-pod-";
 

@@ -7,19 +7,19 @@ pub mod source_check;
 pub mod encapsulation;
 pub mod ipvs;
 pub mod unknown_pods;
-pub(crate) mod conn_state;
-pub(crate) mod nflog;
+pub(super) mod conn_state;
+pub(super) mod nflog;
 pub mod deny;
 pub mod chains;
 
 use egret_kernel::iptables::{InterfacePattern, Rule as Line};
 use egret_policies::rules::Direction;
 
-pub(crate) use pod::why_not_audited;
+pub(super) use pod::why_not_audited;
 pub use pod::{RenderContext, direction, exposed, generation, pod};
 
-/// A line about what comes from an interface, or goes to it.
-pub(crate) fn through(line: Line, direction: Direction, interface: impl Into<InterfacePattern>) -> Line {
+/// Matches the interface of a pod: the input interface for egress, the output interface for ingress.
+pub(super) fn through(line: Line, direction: Direction, interface: impl Into<InterfacePattern>) -> Line {
     match direction {
         Direction::Egress => line.input(interface),
         Direction::Ingress => line.output(interface),

@@ -18,27 +18,27 @@ use crate::backend::netfilter::model::available_sets::{Available, AvailableSets,
 
 use crate::backend::netfilter::names;
 
-pub(crate) mod concurrent;
+pub(super) mod concurrent;
 mod create;
-pub(crate) mod creation_order;
-pub(crate) mod members;
+pub(super) mod creation_order;
+pub(super) mod members;
 pub mod merged;
-pub(crate) mod preallocate;
+pub(super) mod preallocate;
 mod programmed;
 mod resize;
 
 use create::TOGETHER;
-pub(crate) use programmed::kernel_kind;
+pub(super) use programmed::kernel_kind;
 use programmed::{ProgrammedSet, drift};
 
 /// Members with the end of their life; none for those that stay.
-pub(crate) type Members = BTreeMap<KernelMember, Option<Timestamp>>;
+pub(super) type Members = BTreeMap<KernelMember, Option<Timestamp>>;
 
 /// What sets hold; those of names are left out, so that their rules allow nothing here.
-pub(crate) type Contents = BTreeMap<SetId, Content>;
+pub(super) type Contents = BTreeMap<SetId, Content>;
 
 /// What a set holds; shared, not copied.
-pub(crate) type Content = (SetKind, Arc<BTreeMap<Member, Option<Timestamp>>>);
+pub(super) type Content = (SetKind, Arc<BTreeMap<Member, Option<Timestamp>>>);
 
 /// A desired set.
 #[derive(Clone, Debug)]
@@ -54,23 +54,23 @@ struct DesiredSet {
 
 /// Why a set is not as it should be.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) reason: String,
+pub(super) struct Failure {
+    pub(super) reason: String,
     /// Members may not have gone from it.
     is_too_wide: bool,
 }
 
 /// Sets that rules may refer to.
 #[derive(Clone, Debug)]
-pub(crate) struct SetsSnapshot {
-    pub(crate) sets: Arc<AvailableSets>,
+pub(super) struct SetsSnapshot {
+    pub(super) sets: Arc<AvailableSets>,
     /// Changes when a set may be missing that was available and is desired.
-    pub(crate) listing: u64,
+    pub(super) listing: u64,
 }
 
 /// All sets of ours.
 #[derive(Debug)]
-pub(crate) struct Sets {
+pub(super) struct Sets {
     ipsets: IpSets,
     /// How many members a set may have.
     most: u32,
@@ -99,7 +99,7 @@ const MOST_BUCKETS: u32 = 1 << 17;
 const MOST_WAITS: u32 = 8;
 
 impl Sets {
-    pub(crate) fn open() -> Result<Self, ipset::Error> {
+    pub(super) fn open() -> Result<Self, ipset::Error> {
         Ok(Self {
             ipsets: IpSets::open()?,
             most: MOST_MEMBERS,
@@ -115,17 +115,17 @@ impl Sets {
     }
 
     /// The most members of a set from now on.
-    pub(crate) const fn set_most_members(&mut self, most: u32) {
+    pub(super) const fn set_most_members(&mut self, most: u32) {
         self.most = most;
     }
 
     /// Destroys temporary sets that a killed life left.
-    pub(crate) fn remove_temporary(&mut self) -> Result<(), ipset::Error> {
+    pub(super) fn remove_temporary(&mut self) -> Result<(), ipset::Error> {
         preallocate::clear(&mut self.ipsets, names::is_temporary)
     }
 
     /// Takes over what the kernel lists. Returns the drift.
-    pub(crate) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
+    pub(super) fn resync(&mut self, now: Timestamp) -> Result<Drift, ipset::Error> {
         let most = self.most;
         let mut listed: HashMap<String, ProgrammedSet> = self
             .ipsets
@@ -146,7 +146,7 @@ impl Sets {
 
     /// Sets that are gone, are of another type, or hold another number of members than they should, in words. Reads no
     /// member: a member that was replaced by another is found by `resync` alone.
-    pub(crate) fn mismatches(&mut self, now: Timestamp) -> Result<Vec<String>, ipset::Error> {
+    pub(super) fn mismatches(&mut self, now: Timestamp) -> Result<Vec<String>, ipset::Error> {
         let headers: BTreeMap<String, SetHeader> = self
             .ipsets
             .headers()?
@@ -163,17 +163,17 @@ impl Sets {
         Ok(odd)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.programmed.is_empty()
     }
 
     /// The sets that rules may refer to: those programmed in all families in which they are desired.
-    pub(crate) fn available(&self) -> Arc<AvailableSets> {
+    pub(super) fn available(&self) -> Arc<AvailableSets> {
         Arc::clone(&self.available)
     }
 
     /// The same, and as of when.
-    pub(crate) fn snapshot(&self) -> SetsSnapshot {
+    pub(super) fn snapshot(&self) -> SetsSnapshot {
         SetsSnapshot {
             sets: self.available(),
             listing: self.listings,
@@ -181,7 +181,7 @@ impl Sets {
     }
 
     /// What is available once all that is desired is programmed. To be checked by `check_snapshot`.
-    pub(crate) fn desired_snapshot(&self) -> SetsSnapshot {
+    pub(super) fn desired_snapshot(&self) -> SetsSnapshot {
         let sets = self
             .desired
             .iter()
@@ -194,7 +194,7 @@ impl Sets {
     }
 
     /// Compares a desired snapshot with what is available: where a set is missing, all that was compiled over it is stale.
-    pub(crate) fn check_snapshot(&mut self, expected: &SetsSnapshot) {
+    pub(super) fn check_snapshot(&mut self, expected: &SetsSnapshot) {
         self.listings += u64::from(expected.sets != self.available);
     }
 
@@ -225,14 +225,14 @@ impl Sets {
     }
 
     /// Whether a set remembers records that are over.
-    pub(crate) fn has_expired(&self, id: SetId) -> bool {
+    pub(super) fn has_expired(&self, id: SetId) -> bool {
         self.desired
             .get(&id)
             .is_some_and(|wanted| wanted.kind == SetKind::Records && !wanted.members.is_empty())
     }
 
     /// What a set is to hold; none for records, which are not used in pods' namespaces.
-    pub(crate) fn content(&self, id: SetId) -> Option<Content> {
+    pub(super) fn content(&self, id: SetId) -> Option<Content> {
         let wanted = self
             .desired
             .get(&id)
@@ -241,13 +241,13 @@ impl Sets {
     }
 
     /// Whether `content` says what a set is to hold.
-    pub(crate) fn has_content(&self, id: SetId) -> bool {
+    pub(super) fn has_content(&self, id: SetId) -> bool {
         let wanted = self.desired.get(&id);
         wanted.is_some_and(|wanted| wanted.kind != SetKind::Records)
     }
 
     /// Whether a set of records holds an address, or did.
-    pub(crate) fn has_record(&self, id: SetId, address: IpAddr) -> bool {
+    pub(super) fn has_record(&self, id: SetId, address: IpAddr) -> bool {
         let records = self
             .desired
             .get(&id)
@@ -256,7 +256,7 @@ impl Sets {
     }
 
     /// Whether a set holds an address; a set of records also while the record is over.
-    pub(crate) fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
+    pub(super) fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
         let Some(wanted) = self.desired.get(&id) else {
             return false;
         };
@@ -270,7 +270,7 @@ impl Sets {
     }
 
     /// Whether the programmed members of a set differ from the desired ones.
-    pub(crate) fn differs(&self, id: SetId) -> bool {
+    pub(super) fn differs(&self, id: SetId) -> bool {
         let Some(wanted) = self.desired.get(&id) else {
             return false;
         };
@@ -284,14 +284,14 @@ impl Sets {
     }
 
     /// Whether a set is programmed, in any family.
-    pub(crate) fn is_known(&self, id: SetId) -> bool {
+    pub(super) fn is_known(&self, id: SetId) -> bool {
         let mut families = Family::ALL.into_iter();
         families.any(|family| self.programmed.contains_key(names::set(id, family).as_str()))
     }
 
     /// Makes failed sets unavailable that hold too much, or that rules need whole. Says whether any was available so far. A later
     /// sync makes them available again.
-    pub(crate) fn withhold(&mut self, say_no: &BTreeSet<SetId>) -> bool {
+    pub(super) fn withhold(&mut self, say_no: &BTreeSet<SetId>) -> bool {
         let is_unfit = |(id, failure): &(&SetId, &Failure)| failure.is_too_wide || say_no.contains(id);
         let unfit: Vec<SetId> = self.failed.iter().filter(is_unfit).map(|(id, _)| *id).collect();
         let available = Arc::make_mut(&mut self.available);
@@ -300,7 +300,7 @@ impl Sets {
         withheld > 0
     }
 
-    pub(crate) const fn failed(&self) -> &BTreeMap<SetId, Failure> {
+    pub(super) const fn failed(&self) -> &BTreeMap<SetId, Failure> {
         &self.failed
     }
 
@@ -312,7 +312,7 @@ impl Sets {
         self.failed.insert(id, failure);
     }
 
-    pub(crate) fn add_desired(&mut self, created: &[SetSpec]) {
+    pub(super) fn add_desired(&mut self, created: &[SetSpec]) {
         for spec in created {
             let description = spec.description.to_string();
             self.desired.entry(spec.id).or_insert_with(|| DesiredSet {
@@ -330,7 +330,7 @@ impl Sets {
     }
 
     /// Takes changes of members as desired.
-    pub(crate) fn note_members(&mut self, changes: &[MembersChanged]) {
+    pub(super) fn note_members(&mut self, changes: &[MembersChanged]) {
         for change in changes {
             let Some(wanted) = self.desired.get_mut(&change.set) else {
                 continue;
@@ -363,7 +363,7 @@ impl Sets {
     }
 
     /// Takes records that were over before their set was made.
-    pub(crate) fn note_expired(&mut self, all: &[ExpiredMembers]) {
+    pub(super) fn note_expired(&mut self, all: &[ExpiredMembers]) {
         for lapsed in all {
             let Some(wanted) = self.desired.get_mut(&lapsed.set) else {
                 continue;
@@ -376,17 +376,17 @@ impl Sets {
     }
 
     /// Takes note of sets that got members concurrently.
-    pub(crate) fn note_concurrent(&mut self, changes: &[MembersChanged]) {
+    fn note_concurrent(&mut self, changes: &[MembersChanged]) {
         self.concurrent.extend(changes.iter().map(|change| change.set));
     }
 
     /// Those since the last call.
-    pub(crate) fn take_concurrent(&mut self) -> BTreeSet<SetId> {
+    pub(super) fn take_concurrent(&mut self) -> BTreeSet<SetId> {
         std::mem::take(&mut self.concurrent)
     }
 
     /// Programs noted changes in the sets that are available.
-    pub(crate) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
+    pub(super) fn write_noted(&mut self, changes: &[MembersChanged], now: Timestamp) {
         let (mut writes, mut full) = (Vec::new(), Vec::new());
         for change in changes {
             let Some(wanted) = self.desired.get(&change.set) else {
@@ -416,7 +416,7 @@ impl Sets {
     }
 
     /// Programs every desired set; returns the sets from which members went.
-    pub(crate) fn sync(&mut self, now: Timestamp) -> BTreeSet<SetId> {
+    pub(super) fn sync(&mut self, now: Timestamp) -> BTreeSet<SetId> {
         self.failed.clear();
         let all: Vec<SetId> = self.desired.keys().copied().collect();
         let mut shrunk = BTreeSet::new();
@@ -429,7 +429,7 @@ impl Sets {
     }
 
     /// Programs a desired set, whatever the kernel holds under its name.
-    pub(crate) fn sync_one(&mut self, id: SetId, now: Timestamp) {
+    pub(super) fn sync_one(&mut self, id: SetId, now: Timestamp) {
         let mut writes = Vec::new();
         self.plan_whole(id, now, &mut writes);
         self.carry_out(writes, now);
@@ -550,7 +550,7 @@ impl Sets {
         }
     }
 
-    pub(crate) fn remove_desired(&mut self, destroyed: &[SetId]) {
+    pub(super) fn remove_desired(&mut self, destroyed: &[SetId]) {
         for id in destroyed {
             self.desired.remove(id);
             self.failed.remove(id);
@@ -563,12 +563,12 @@ impl Sets {
     }
 
     /// Whether there is anything to destroy.
-    pub(crate) fn has_undesired(&self) -> bool {
+    pub(super) fn has_undesired(&self) -> bool {
         !self.undesired.is_empty()
     }
 
     /// Destroys what is ours and not desired; what is still in use is left for the next time.
-    pub(crate) fn destroy_undesired(&mut self) -> Vec<String> {
+    pub(super) fn destroy_undesired(&mut self) -> Vec<String> {
         let mut kept = Vec::new();
         let mut waits = MOST_WAITS;
         for name in std::mem::take(&mut self.undesired) {
@@ -588,7 +588,7 @@ impl Sets {
 
     /// Creates the inquiry marker: members go, and their connections are not looked for yet. A life that
     /// ends meanwhile leaves them to the next one.
-    pub(crate) fn set_inquiry_marker(&mut self) {
+    pub(super) fn set_inquiry_marker(&mut self) {
         if self.has_inquiry_marker {
             return;
         }
@@ -601,12 +601,12 @@ impl Sets {
         }
     }
 
-    pub(crate) const fn has_inquiry_marker(&self) -> bool {
+    pub(super) const fn has_inquiry_marker(&self) -> bool {
         self.has_inquiry_marker
     }
 
     /// Destroys the inquiry marker.
-    pub(crate) fn clear_inquiry_marker(&mut self) {
+    pub(super) fn clear_inquiry_marker(&mut self) {
         if !self.has_inquiry_marker {
             return;
         }
@@ -618,14 +618,14 @@ impl Sets {
     }
 
     /// Desires nothing any more.
-    pub(crate) fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.desired.clear();
         self.failed.clear();
         self.available = Arc::default();
         self.find_undesired();
     }
 
-    pub(crate) fn dump(&self) -> String {
+    pub(super) fn dump(&self) -> String {
         let mut lines = Vec::new();
         for (id, wanted) in &self.desired {
             lines.push(format!(
@@ -772,6 +772,6 @@ fn said(error: &ipset::Error) -> String {
 
 /// Whether the kernel takes an address as a member: it refuses the unspecified one, to which no one connects
 /// (resolvers that block names answer with it).
-pub(crate) const fn is_holdable(address: IpAddr) -> bool {
+pub(super) const fn is_holdable(address: IpAddr) -> bool {
     !address.is_unspecified()
 }

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_changed_is_noted_anew() {
+    fn a_changed_set_index_is_noted() {
         let mut hints = SetNumberCache::default();
         hints.note(&SetIndices::from([("one", 1)]));
         hints.note(&SetIndices::from([("one", 2)]));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_written_as_we_write_it_is_not_guessed() {
+    fn unfamiliar_notation_is_refused() {
         for text in [
             "a  b", "\"a", "\"a\"b", "a\"b\"", "'a b'", "a\\ b", " a", "a\tb", "\"a\\",
         ] {

@@ -149,19 +149,10 @@ impl LiveSet {
 
     /// Until when an address is in a set that is made of records.
     pub(super) fn record_expiry(&self, address: IpAddr, records: &Records) -> Option<Timestamp> {
-        match &self.named.content {
-            SetContent::Records { pod, patterns, .. } => records.expiry(pod, patterns, address),
-            SetContent::Pods { .. }
-            | SetContent::PodPorts { .. }
-            | SetContent::DnsStandIn { .. }
-            | SetContent::Networks(_)
-            | SetContent::Nodes(_)
-            | SetContent::NodeAddresses(_)
-            | SetContent::Cluster
-            | SetContent::ApiServer
-            | SetContent::ApiServerBehind(..)
-            | SetContent::ApiServerAddresses => None,
-        }
+        let SetContent::Records { pod, patterns, .. } = &self.named.content else {
+            return None;
+        };
+        records.expiry(pod, patterns, address)
     }
 
     /// What the set would hold beyond its members if no time were over, unless a backend was told of that. What ends from
@@ -270,24 +261,12 @@ impl LiveSet {
 
     /// Whether a member should be there, and if it is a record until when.
     fn desired(&self, member: Member, standing: MemberState, records: &Records) -> Option<Option<Timestamp>> {
-        match (&self.named.content, member) {
-            (SetContent::Records { .. }, Member::Address(address)) => {
-                self.record_expiry(address, records).map(Some)
-            }
-            (SetContent::Records { .. }, Member::Network(_) | Member::AddressPort(..)) => None,
-            (
-                SetContent::Pods { .. }
-                | SetContent::PodPorts { .. }
-                | SetContent::DnsStandIn { .. }
-                | SetContent::Networks(_)
-                | SetContent::Nodes(_)
-                | SetContent::NodeAddresses(_)
-                | SetContent::Cluster
-                | SetContent::ApiServer
-                | SetContent::ApiServerBehind(..)
-                | SetContent::ApiServerAddresses,
-                _,
-            ) => (standing.contributors > 0).then_some(None),
+        if !matches!(self.named.content, SetContent::Records { .. }) {
+            return (standing.contributors > 0).then_some(None);
+        }
+        match member {
+            Member::Address(address) => self.record_expiry(address, records).map(Some),
+            Member::Network(_) | Member::AddressPort(..) => None,
         }
     }
 }

@@ -30,7 +30,7 @@ impl Draw {
             steps.extend(self.answers_and_time(objects));
         } else if has_names || self.chance(10) {
             let more = if has_names { 4 } else { 1 };
-            steps.extend(self.list(1, more, |draw| draw.told(objects)));
+            steps.extend(self.list(1, more, |draw| draw.observed(objects)));
         }
         let most = if self.theme == Theme::Names { 2 } else { 5 };
         for _ in 0..self.below(most) {
@@ -38,7 +38,7 @@ impl Draw {
                 0..9 => self.change(objects),
                 9..12 => self.removal(objects),
                 12..14 => self.policies().pop().map_or(Step::Restart, Step::Apply),
-                14..16 if has_names => self.told(objects),
+                14..16 if has_names => self.observed(objects),
                 16 if has_names => Step::Restart,
                 _ => Step::Sleep(self.pick(&[1, 20, 50, 100])),
             });
@@ -48,7 +48,7 @@ impl Draw {
 
     /// Answers, again and again while time goes by.
     fn answers_and_time(&mut self, objects: &[Value]) -> Vec<Step> {
-        let mut steps = self.list(2, 5, |draw| draw.told(objects));
+        let mut steps = self.list(2, 5, |draw| draw.observed(objects));
         if self.chance(6) {
             steps.extend(self.many_addresses(objects));
         }
@@ -56,9 +56,9 @@ impl Draw {
             steps.push(Step::Sleep(self.pick(&[1, 20, 35, 50, 100])));
         }
         if self.chance(40) {
-            if let Some(Step::Told(answer)) = steps.first().cloned() {
+            if let Some(Step::Observed(answer)) = steps.first().cloned() {
                 let ttl = self.pick(&[10, 30, 300]);
-                steps.push(Step::Told(Answer { ttl, ..answer }));
+                steps.push(Step::Observed(Answer { ttl, ..answer }));
             }
             steps.push(Step::Sleep(self.pick(&[20, 35, 50])));
         }
@@ -68,9 +68,9 @@ impl Draw {
         steps
     }
 
-    fn told(&mut self, objects: &[Value]) -> Step {
+    fn observed(&mut self, objects: &[Value]) -> Step {
         let addresses = self.list(1, 3, |draw| draw.answered(objects));
-        Step::Told(Answer {
+        Step::Observed(Answer {
             client: self.client(objects),
             question: self.pick(&QUESTIONS).to_owned(),
             chain: if self.chance(30) {
@@ -108,7 +108,7 @@ impl Draw {
         for (third, question) in [(1, "a.x.test"), (2, "b.a.x.test")] {
             for part in 0..2_u8 {
                 let last = (60 * part)..(60 * part + 60);
-                steps.push(Step::Told(Answer {
+                steps.push(Step::Observed(Answer {
                     client,
                     question: question.to_owned(),
                     chain: Vec::new(),

@@ -19,7 +19,7 @@ type PodAddress = (String, IpAddr);
 impl Draw {
     pub(super) fn flows(&mut self, story: &Scenario) -> Vec<Flow> {
         let mut pods: Vec<PodAddress> = Vec::new();
-        let mut told: Vec<IpAddr> = Vec::new();
+        let mut observed: Vec<IpAddr> = Vec::new();
         let mut clients: Vec<IpAddr> = Vec::new();
         let mut served: Vec<(String, Protocol)> = Vec::new();
         let mut ports = vec![53, 80, 65535];
@@ -38,8 +38,8 @@ impl Draw {
                     collect_ports(object, &mut ports);
                 }
                 Step::Apply(object) => collect_ports(object, &mut ports),
-                Step::Told(answer) => {
-                    told.extend(&answer.addresses);
+                Step::Observed(answer) => {
+                    observed.extend(&answer.addresses);
                     clients.push(answer.client);
                 }
                 Step::Delete(_) | Step::Sleep(_) | Step::Restart => {}
@@ -55,7 +55,7 @@ impl Draw {
                 .cloned()
                 .collect(),
             pods,
-            told,
+            observed,
             served,
             dnsd: story.setting.dnsd,
             ports,
@@ -68,7 +68,10 @@ impl Draw {
             return self.entering(points);
         }
         let Points {
-            pods, told, ports, ..
+            pods,
+            observed,
+            ports,
+            ..
         } = points;
         let is_about_names = self.theme == Theme::Names && self.chance(70) && !points.asking.is_empty();
         let (key, address) = self.pick(if is_about_names { &points.asking } else { pods });
@@ -94,15 +97,15 @@ impl Draw {
             5..7 => Protocol::Port(Transport::Sctp, self.pick(ports)),
             _ => Protocol::Port(Transport::Tcp, self.pick(ports)),
         };
-        let is_told = is_about_names && self.chance(75);
-        let peer = if is_told {
-            other(self.pick(told))
+        let is_observed = is_about_names && self.chance(75);
+        let peer = if is_observed {
+            other(self.pick(observed))
         } else {
-            self.peer(&subject, pods, told)
+            self.peer(&subject, pods, observed)
         };
         // The form of 2016 is about ingress only.
         let often = if self.theme == Theme::Old { 25 } else { 58 };
-        let is_egress = is_told || self.chance(often);
+        let is_egress = is_observed || self.chance(often);
         let (from, to) = if is_egress {
             (subject, peer)
         } else {
@@ -115,7 +118,7 @@ impl Draw {
             protocol
         };
         let is_to_itself = from.who == to.who;
-        let dialled = (is_to_itself || self.chance(15)).then(|| self.dialled(told, ports));
+        let dialled = (is_to_itself || self.chance(15)).then(|| self.dialled(observed, ports));
         Flow {
             from,
             to,
@@ -137,7 +140,7 @@ impl Draw {
                 address: self.node_address(),
                 who: Who::OwnNode,
             },
-            _ => self.peer(&pod, &points.pods, &points.told),
+            _ => self.peer(&pod, &points.pods, &points.observed),
         };
         let port = if self.chance(30) {
             443
@@ -153,7 +156,7 @@ impl Draw {
             } else {
                 Protocol::Port(Transport::Tcp, port)
             },
-            dialled: Some(self.dialled(&points.told, &points.ports)),
+            dialled: Some(self.dialled(&points.observed, &points.ports)),
         }
     }
 
@@ -172,16 +175,16 @@ impl Draw {
     }
 
     /// What was dialled where a Service led on: its address, or one that a name has.
-    fn dialled(&mut self, told: &[IpAddr], ports: &[u16]) -> (IpAddr, u16) {
-        let address = if !told.is_empty() && self.chance(30) {
-            self.pick(told)
+    fn dialled(&mut self, observed: &[IpAddr], ports: &[u16]) -> (IpAddr, u16) {
+        let address = if !observed.is_empty() && self.chance(30) {
+            self.pick(observed)
         } else {
             ip(SERVICE)
         };
         (address, self.pick(ports))
     }
 
-    fn peer(&mut self, subject: &Side, pods: &[PodAddress], told: &[IpAddr]) -> Side {
+    fn peer(&mut self, subject: &Side, pods: &[PodAddress], observed: &[IpAddr]) -> Side {
         let same_family = |address: &IpAddr| address.is_ipv4() == subject.address.is_ipv4();
         match self.below(20) {
             0..8 => {
@@ -202,7 +205,7 @@ impl Draw {
             }
             11 | 12 => other(self.node_address()),
             13 if self.chance(30) => other(ip(DNSD)),
-            13..16 if !told.is_empty() => other(self.pick(told)),
+            13..16 if !observed.is_empty() => other(self.pick(observed)),
             _ => {
                 let more = [SERVICE, KUBERNETES, BRIDGE, "10.0.0.200", "fd00::200", "10.0.1.9"];
                 let all: Vec<&str> = OUTSIDE.iter().chain(&more).copied().collect();
@@ -230,7 +233,7 @@ struct Points {
     pods: Vec<PodAddress>,
     /// Those that asked for names.
     asking: Vec<PodAddress>,
-    told: Vec<IpAddr>,
+    observed: Vec<IpAddr>,
     served: Vec<(String, Protocol)>,
     dnsd: Option<IpAddr>,
     ports: Vec<u16>,

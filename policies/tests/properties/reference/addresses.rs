@@ -94,7 +94,7 @@ impl PolicyReader<'_> {
     ) -> Result<bool, Broken> {
         match action {
             Ok(Act::Deny | Act::Pass) => Err(Broken),
-            Ok(Act::Allow) | Err(Broken) => self.is_told(names, ask),
+            Ok(Act::Allow) | Err(Broken) => self.is_observed(names, ask),
         }
     }
 

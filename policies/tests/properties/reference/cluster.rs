@@ -48,7 +48,7 @@ pub(crate) struct Cluster {
     pub(crate) others: Vec<Value>,
     /// By kind and name.
     pub(crate) policies: Vec<Policy>,
-    pub(crate) told: Vec<Told>,
+    pub(crate) observed: Vec<ObservedRecord>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// In the place of a client that is no pod.
+    /// Stands for a client that is no pod.
     pub(crate) fn nobody(node: Option<String>) -> Self {
         Self {
             key: String::new(),
@@ -127,22 +127,22 @@ pub(crate) struct Policy {
 
 /// One address of an answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct ObservedRecord {
     pub(crate) pod: String,
     pub(crate) client: IpAddr,
     pub(crate) question: String,
     pub(crate) chain: Vec<String>,
     pub(crate) address: IpAddr,
-    /// Its place in the answer.
-    pub(crate) place: usize,
-    /// The step that told it, and when.
+    /// Its position in the answer.
+    pub(crate) position: usize,
+    /// The step of the answer, and its time.
     pub(crate) step: usize,
     pub(crate) at: u64,
     pub(crate) ttl: u64,
     pub(crate) before_restart: bool,
 }
 
-impl Told {
+impl ObservedRecord {
     /// The time to live within its bounds, and the grace; at least a second.
     pub(crate) fn until(&self, min_ttl: u64, grace: u64) -> u64 {
         const DAY: u64 = 24 * 60 * 60;
@@ -182,21 +182,21 @@ impl Cluster {
                         versions.is_gone = true;
                     }
                 }
-                Step::Told(answer) => {
+                Step::Observed(answer) => {
                     if std::mem::take(&mut is_stale) {
                         cluster = cluster.with(&objects, story);
                     }
-                    cluster.hear(answer, number);
+                    cluster.observe(answer, number);
                 }
                 Step::Sleep(seconds) => cluster.now += seconds * 1000,
                 Step::Restart => cluster
-                    .told
+                    .observed
                     .iter_mut()
-                    .for_each(|told| told.before_restart = true),
+                    .for_each(|observed| observed.before_restart = true),
             }
             if matches!(step, Step::Apply(_) | Step::Delete(_)) {
-                // Which runs of pods go on matters only to who was told something.
-                is_stale = cluster.told.is_empty();
+                // Which runs of pods go on matters only to pods with records.
+                is_stale = cluster.observed.is_empty();
                 if !is_stale {
                     cluster = cluster.with(&objects, story);
                 }
@@ -209,21 +209,21 @@ impl Cluster {
         }
     }
 
-    /// With the objects as they are now; a run of a pod that is over was told nothing.
+    /// With the objects as they are now; records of a run of a pod that has ended are dropped.
     fn with(self, objects: &BTreeMap<Key, Versions>, story: &Scenario) -> Self {
         let before = self.runs();
         let mut cluster = Self {
             now: self.now,
-            told: self.told,
+            observed: self.observed,
             ..Self::of(objects, story)
         };
         let after = cluster.runs();
-        cluster
-            .told
-            .retain(|told| match (before.get(&told.pod), after.get(&told.pod)) {
+        cluster.observed.retain(
+            |observed| match (before.get(&observed.pod), after.get(&observed.pod)) {
                 (Some(before), Some(after)) => before.0 == after.0 && before.1.is_subset(&after.1),
                 _ => false,
-            });
+            },
+        );
         cluster
     }
 
@@ -237,7 +237,7 @@ impl Cluster {
             reports: BTreeMap::new(),
             others: Vec::new(),
             policies: Vec::new(),
-            told: Vec::new(),
+            observed: Vec::new(),
         };
         for ((kind, namespace, name), versions) in objects {
             let (first, object) = (&versions.all[0], versions.all.last().unwrap());
@@ -280,19 +280,19 @@ impl Cluster {
         self.setting.everywhere || pod.node.as_deref() == Some(HERE)
     }
 
-    fn hear(&mut self, answer: &Answer, step: usize) {
+    fn observe(&mut self, answer: &Answer, step: usize) {
         let Some(pod) = self.plain_owner(answer.client).filter(|pod| self.is_local(pod)) else {
             return;
         };
         let pod = pod.key.clone();
-        for (place, address) in answer.addresses.iter().enumerate() {
-            self.told.push(Told {
+        for (position, address) in answer.addresses.iter().enumerate() {
+            self.observed.push(ObservedRecord {
                 pod: pod.clone(),
                 client: answer.client,
                 question: answer.question.clone(),
                 chain: answer.chain.clone(),
                 address: *address,
-                place,
+                position,
                 step,
                 at: self.now,
                 ttl: answer.ttl,

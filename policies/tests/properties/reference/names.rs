@@ -1,11 +1,11 @@
-//! Names: what a pod was told, while it is live.
+//! Names: the records of a pod, while they are live.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::cluster::Told;
+use super::cluster::ObservedRecord;
 use super::{Ask, Broken, PolicyReader};
 use crate::ids::Id;
 
@@ -15,8 +15,8 @@ fn plain(name: &str) -> String {
 }
 
 impl PolicyReader<'_> {
-    /// Whether the subject was told the other end's address for one of the names.
-    pub(super) fn is_told(&self, list: &Value, ask: &Ask<'_>) -> Result<bool, Broken> {
+    /// Whether the subject has a live record of the other end's address for one of the names.
+    pub(super) fn is_observed(&self, list: &Value, ask: &Ask<'_>) -> Result<bool, Broken> {
         let items = list.as_array().filter(|items| !items.is_empty()).ok_or(Broken)?;
         let names: Vec<&str> = items
             .iter()
@@ -26,7 +26,7 @@ impl PolicyReader<'_> {
         if distinct.len() < names.len() && self.errs(Id::F31) {
             return Err(Broken);
         }
-        let mut is_told = false;
+        let mut is_observed = false;
         for (place, name) in names.into_iter().enumerate() {
             let is_odd = name.contains(['[', '\\', ']', '^', '`']) || name.starts_with('_');
             if is_odd && self.errs(Id::C55) {
@@ -34,20 +34,20 @@ impl PolicyReader<'_> {
             }
             let is_name = is_pattern(name) || (name.contains('*') && self.errs(Id::F4));
             let matches = is_name && self.is_told_for(name, ask);
-            is_told |= matches && !(place > 0 && !is_told && self.errs(Id::F10));
+            is_observed |= matches && !(place > 0 && !is_observed && self.errs(Id::F10));
         }
-        Ok(is_told)
+        Ok(is_observed)
     }
 
     fn is_told_for(&self, pattern: &str, ask: &Ask<'_>) -> bool {
-        let told = || {
+        let observed = || {
             self.cluster
-                .told
+                .observed
                 .iter()
-                .filter(|told| told.pod == ask.subject.key || self.errs(Id::C52))
-                .filter(|told| self.is_asked_for(pattern, told))
+                .filter(|observed| observed.pod == ask.subject.key || self.errs(Id::C52))
+                .filter(|observed| self.is_asked_for(pattern, observed))
         };
-        if told().next().is_none() {
+        if observed().next().is_none() {
             return self.errs(Id::F14);
         }
         let address = match ask.dialled {
@@ -62,32 +62,32 @@ impl PolicyReader<'_> {
         {
             return false;
         }
-        let mut here = told().filter(|told| told.address.to_canonical() == address);
-        here.any(|told| self.counts(told, pattern, ask))
+        let mut here = observed().filter(|observed| observed.address.to_canonical() == address);
+        here.any(|observed| self.counts(observed, pattern, ask))
     }
 
     /// Whether an answer that was given opens anything now.
-    fn counts(&self, told: &Told, pattern: &str, ask: &Ask<'_>) -> bool {
-        let is_other_family = told.client.is_ipv4() != told.address.is_ipv4();
-        let is_lost = (told.before_restart && self.errs(Id::C8))
-            || (told.place > 0 && self.errs(Id::F21))
-            || (!told.chain.is_empty() && self.errs(Id::F25))
+    fn counts(&self, observed: &ObservedRecord, pattern: &str, ask: &Ask<'_>) -> bool {
+        let is_other_family = observed.client.is_ipv4() != observed.address.is_ipv4();
+        let is_lost = (observed.before_restart && self.errs(Id::C8))
+            || (observed.position > 0 && self.errs(Id::F21))
+            || (!observed.chain.is_empty() && self.errs(Id::F25))
             || (is_other_family && self.errs(Id::C54))
             || (self.owner(ask.peer).is_some() && self.errs(Id::F20))
-            || (self.is_before_policies(told) && self.errs(Id::G7))
-            || (self.is_superseded(told) && self.errs(Id::C47))
-            || (self.has_another_name(told, pattern) && self.errs(Id::F28))
-            || (self.rank_in_name(told) >= 99 && self.errs(Id::F17))
-            || (self.rank_under(told, pattern) >= 100 && self.errs(Id::F18));
-        self.is_live(told) && !is_lost
+            || (self.is_before_policies(observed) && self.errs(Id::G7))
+            || (self.is_superseded(observed) && self.errs(Id::C47))
+            || (self.has_another_name(observed, pattern) && self.errs(Id::F28))
+            || (self.rank_in_name(observed) >= 99 && self.errs(Id::F17))
+            || (self.rank_under(observed, pattern) >= 100 && self.errs(Id::F18));
+        self.is_live(observed) && !is_lost
     }
 
-    fn is_live(&self, told: &Told) -> bool {
+    fn is_live(&self, observed: &ObservedRecord) -> bool {
         if self.is_open {
             return true;
         }
         let setting = &self.cluster.setting;
-        let min_ttl = if setting.min_ttl > told.ttl && self.errs(Id::C51) {
+        let min_ttl = if setting.min_ttl > observed.ttl && self.errs(Id::C51) {
             0
         } else {
             setting.min_ttl
@@ -97,54 +97,58 @@ impl PolicyReader<'_> {
         } else {
             setting.grace
         };
-        if told.until(min_ttl, grace) <= self.cluster.now {
+        if observed.until(min_ttl, grace) <= self.cluster.now {
             return self.errs(Id::F15);
         }
         let is_again = self
             .cluster
-            .told
+            .observed
             .iter()
-            .any(|other| other.step < told.step && is_same(other, told));
+            .any(|other| other.step < observed.step && is_same(other, observed));
         !(is_again && self.errs(Id::G2))
     }
 
     /// Whether a rule with names is younger than the answer.
-    fn is_before_policies(&self, told: &Told) -> bool {
+    fn is_before_policies(&self, observed: &ObservedRecord) -> bool {
         let with_names = |policy: &&super::cluster::Policy| policy.object.to_string().contains("domainNames");
         let mut policies = self.cluster.policies.iter().filter(with_names);
-        policies.any(|policy| policy.since > told.step)
+        policies.any(|policy| policy.since > observed.step)
     }
 
     /// Whether a later answer for the name does not have the address.
-    fn is_superseded(&self, told: &Told) -> bool {
-        let of_name =
-            |other: &&Told| other.pod == told.pod && plain(&other.question) == plain(&told.question);
-        let all = || self.cluster.told.iter().filter(of_name);
+    fn is_superseded(&self, observed: &ObservedRecord) -> bool {
+        let of_name = |other: &&ObservedRecord| {
+            other.pod == observed.pod && plain(&other.question) == plain(&observed.question)
+        };
+        let all = || self.cluster.observed.iter().filter(of_name);
         let last = all().map(|other| other.step).max();
         let mut in_last = all().filter(|other| Some(other.step) == last);
-        !in_last.any(|other| other.address == told.address)
+        !in_last.any(|other| other.address == observed.address)
     }
 
-    fn has_another_name(&self, told: &Told, pattern: &str) -> bool {
-        self.cluster.told.iter().any(|other| {
-            other.pod == told.pod
-                && other.address == told.address
+    fn has_another_name(&self, observed: &ObservedRecord, pattern: &str) -> bool {
+        self.cluster.observed.iter().any(|other| {
+            other.pod == observed.pod
+                && other.address == observed.address
                 && !fits(&plain(pattern), &plain(&other.question))
         })
     }
 
-    /// How many addresses the pod was told before for the name.
-    fn rank_in_name(&self, told: &Told) -> usize {
-        let of_name =
-            |other: &&Told| other.pod == told.pod && plain(&other.question) == plain(&told.question);
-        rank(told, self.cluster.told.iter().filter(of_name))
+    /// The number of addresses that the pod had observed before for the name.
+    fn rank_in_name(&self, observed: &ObservedRecord) -> usize {
+        let of_name = |other: &&ObservedRecord| {
+            other.pod == observed.pod && plain(&other.question) == plain(&observed.question)
+        };
+        rank(observed, self.cluster.observed.iter().filter(of_name))
     }
 
-    fn rank_under(&self, told: &Told, pattern: &str) -> usize {
-        let under = |other: &&Told| other.pod == told.pod && fits(&plain(pattern), &plain(&other.question));
+    fn rank_under(&self, observed: &ObservedRecord, pattern: &str) -> usize {
+        let under = |other: &&ObservedRecord| {
+            other.pod == observed.pod && fits(&plain(pattern), &plain(&other.question))
+        };
         let questions: BTreeSet<String> = self
             .cluster
-            .told
+            .observed
             .iter()
             .filter(under)
             .map(|other| plain(&other.question))
@@ -153,15 +157,19 @@ impl PolicyReader<'_> {
         if questions.len() < 2 {
             0
         } else {
-            rank(told, self.cluster.told.iter().filter(under))
+            rank(observed, self.cluster.observed.iter().filter(under))
         }
     }
 
-    fn is_asked_for(&self, pattern: &str, told: &Told) -> bool {
-        if self.fits_question(pattern, &told.question) {
+    fn is_asked_for(&self, pattern: &str, observed: &ObservedRecord) -> bool {
+        if self.fits_question(pattern, &observed.question) {
             return true;
         }
-        told.chain.iter().any(|name| fits(&plain(pattern), &plain(name))) && self.errs(Id::F27)
+        observed
+            .chain
+            .iter()
+            .any(|name| fits(&plain(pattern), &plain(name)))
+            && self.errs(Id::F27)
     }
 
     fn fits_question(&self, pattern: &str, question: &str) -> bool {
@@ -190,16 +198,16 @@ impl PolicyReader<'_> {
     }
 }
 
-/// How many other addresses were told before.
-fn rank<'t>(told: &Told, all: impl Iterator<Item = &'t Told>) -> usize {
+/// How many other addresses were observed before.
+fn rank<'t>(observed: &ObservedRecord, all: impl Iterator<Item = &'t ObservedRecord>) -> usize {
     let before: BTreeSet<IpAddr> = all
-        .filter(|other| (other.step, other.place) < (told.step, told.place))
+        .filter(|other| (other.step, other.position) < (observed.step, observed.position))
         .map(|other| other.address)
         .collect();
-    before.len() - usize::from(before.contains(&told.address))
+    before.len() - usize::from(before.contains(&observed.address))
 }
 
-fn is_same(one: &Told, other: &Told) -> bool {
+fn is_same(one: &ObservedRecord, other: &ObservedRecord) -> bool {
     one.pod == other.pod && one.address == other.address && plain(&one.question) == plain(&other.question)
 }
 

@@ -140,12 +140,12 @@ impl<'c> PolicyReader<'c> {
             }
             _ => {
                 let is_denied = !matches!(action, Ok(Act::Allow));
-                let is_observed = (action_is(action, Act::Deny) && self.errs(Id::X6))
+                let is_reported = (action_is(action, Act::Deny) && self.errs(Id::X6))
                     || (action_is(action, Act::Pass) && self.errs(Id::G1));
-                if is_denied && action.is_ok() && !is_observed {
+                if is_denied && action.is_ok() && !is_reported {
                     return Err(Broken);
                 }
-                let is_found = self.is_told(field, ask)?;
+                let is_found = self.is_observed(field, ask)?;
                 found.names |= is_found && !(tier == Tier::Baseline && self.errs(Id::X6));
             }
         }

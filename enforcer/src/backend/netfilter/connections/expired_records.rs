@@ -16,7 +16,7 @@ use crate::backend::netfilter::sets::concurrent::SharedSets;
 
 impl Connections {
     /// Carries over what pods that are asked again had opened, where those were the marks before.
-    pub(crate) fn carry_over(
+    pub(in crate::backend::netfilter) fn carry_over(
         &mut self,
         in_force: InForce<'_>,
         before: &[(PodKey, PodMarks)],

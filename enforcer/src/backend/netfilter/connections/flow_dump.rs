@@ -10,7 +10,7 @@ use egret_kernel::{Family, netlink};
 use egret_policies::rules::Direction;
 
 /// Flows that a pod with this address opened, or that were opened to it.
-pub(super) type FlowEnd = (Direction, IpAddr);
+type FlowEnd = (Direction, IpAddr);
 
 /// Which flows are to be seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -42,7 +42,11 @@ enum FlowAction {
 
 impl Connections {
     /// Ends what the batches so far forbid. What cannot be done now is done the next time.
-    pub(crate) fn revoke(&mut self, in_force: InForce<'_>, is_broken: bool) -> EndedConnections {
+    pub(in crate::backend::netfilter) fn revoke(
+        &mut self,
+        in_force: InForce<'_>,
+        is_broken: bool,
+    ) -> EndedConnections {
         let dump = self.dump.take();
         let opened = in_force.sets.lock().take_concurrent();
         if !self.revoked.is_empty() {

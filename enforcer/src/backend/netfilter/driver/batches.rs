@@ -195,12 +195,13 @@ impl Netfilter {
     }
 
     fn stale_directions(
-        &self,
+        &mut self,
         shrunk: &BTreeSet<SetId>,
         had_inquiry_marker: bool,
     ) -> BTreeSet<(PodKey, Direction)> {
         let sets = self.sets.lock().available();
-        compile::stale_directions(self.inputs(), &sets, shrunk, had_inquiry_marker, &self.ruleset)
+        let (_, inputs, ruleset) = self.compiler_inputs();
+        compile::stale_directions(inputs, &sets, shrunk, had_inquiry_marker, ruleset)
     }
 
     /// Before sets change: closes the pods whose rules of before would see it, and whose desired rules would not. Says whether

@@ -13,7 +13,6 @@ use crate::backend::bypass::Bypass;
 use crate::backend::netfilter::bridges;
 use crate::backend::netfilter::cleanup;
 use crate::backend::netfilter::compile;
-use crate::backend::netfilter::connections::InForce;
 use crate::backend::netfilter::marks::{Generation, PodMarks};
 use crate::backend::netfilter::monitor::{BypassDetector, PodSnapshot};
 use crate::backend::netfilter::names::{self, PodChains};
@@ -43,14 +42,8 @@ impl Netfilter {
     /// Programs the rules, and keeps open what only an expired record would end; `before` are the marks so far.
     pub(super) fn program_and_carry_over(&mut self, before: &[(PodKey, PodMarks)]) {
         self.program();
-        let in_force = InForce {
-            pods: &self.pods,
-            sets: &self.sets,
-            generations: &self.generations,
-            marks: self.settings.marks,
-            refused: self.ruleset.refused(),
-        };
-        if let Err(error) = self.connections.carry_over(in_force, before) {
+        let (connections, in_force) = self.connections_in_force();
+        if let Err(error) = connections.carry_over(in_force, before) {
             tracing::warn!(%error, "connections of expired records may end with the change of rules");
         }
     }
@@ -62,14 +55,8 @@ impl Netfilter {
 
     /// Compiles over these sets. Asks for no other, so the sets may be locked meanwhile.
     fn compile_over(&mut self, sets: &SetsSnapshot, without: &BTreeSet<PodKey>) {
-        let inputs = compile::Inputs {
-            settings: &self.settings,
-            pods: &self.pods,
-            generations: &self.generations,
-            bridges: &self.bridges,
-            denials: &self.denials,
-        };
-        self.compiler.update(inputs, sets, without, &mut self.ruleset);
+        let (compiler, inputs, ruleset) = self.compiler_inputs();
+        compiler.update(inputs, sets, without, ruleset);
     }
 
     /// Creates the sets of a first batch, in this order, and has them hold what they should; returns those from which members

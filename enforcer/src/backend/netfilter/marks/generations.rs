@@ -17,16 +17,16 @@ const AT_ONCE: u16 = 64;
 
 /// A mark with which the entry chain of a pod compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChainMark<'a> {
-    pub(crate) chain: &'a str,
-    pub(crate) direction: Direction,
-    pub(crate) value: u32,
-    pub(crate) mask: u32,
+pub(in crate::backend::netfilter) struct ChainMark<'a> {
+    pub(in crate::backend::netfilter) chain: &'a str,
+    pub(in crate::backend::netfilter) direction: Direction,
+    pub(in crate::backend::netfilter) value: u32,
+    pub(in crate::backend::netfilter) mask: u32,
 }
 
 /// The generations in force, by the chain in which they stand.
 #[derive(Debug)]
-pub(crate) struct Generations {
+pub(in crate::backend::netfilter) struct Generations {
     marks: Marks,
     current: BTreeMap<String, Generation>,
     /// Numbers that were used before and that no flow bears now: they were taken off when no pod had them, and not drawn since.
@@ -34,7 +34,7 @@ pub(crate) struct Generations {
 }
 
 impl Generations {
-    pub(crate) const fn new(marks: Marks) -> Self {
+    pub(in crate::backend::netfilter) const fn new(marks: Marks) -> Self {
         Self {
             marks,
             current: BTreeMap::new(),
@@ -43,7 +43,7 @@ impl Generations {
     }
 
     /// Takes over the marks that stand in chains of an earlier life, as far as they were written with the same masks.
-    pub(crate) fn adopt<'a>(&mut self, marks: impl Iterator<Item = ChainMark<'a>>) {
+    pub(in crate::backend::netfilter) fn adopt<'a>(&mut self, marks: impl Iterator<Item = ChainMark<'a>>) {
         for ChainMark {
             chain,
             direction,
@@ -58,28 +58,33 @@ impl Generations {
     }
 
     /// Whether no pod has any: there was no earlier life, or it left no rules.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(in crate::backend::netfilter) fn is_empty(&self) -> bool {
         self.current.is_empty()
     }
 
-    pub(crate) fn has(&self, rules: &PodRules, direction: Direction) -> bool {
+    pub(in crate::backend::netfilter) fn has(&self, rules: &PodRules, direction: Direction) -> bool {
         self.current
             .contains_key(PodChains::of(&rules.pod).entry(direction).as_str())
     }
 
-    pub(crate) fn set(&mut self, pod: PodChains, direction: Direction, generation: Generation) {
+    pub(in crate::backend::netfilter) fn set(
+        &mut self,
+        pod: PodChains,
+        direction: Direction,
+        generation: Generation,
+    ) {
         self.current
             .insert(pod.entry(direction).as_str().to_owned(), generation);
     }
 
-    pub(crate) fn forget(&mut self, pod: PodChains) {
+    pub(in crate::backend::netfilter) fn forget(&mut self, pod: PodChains) {
         for direction in Direction::ALL {
             self.current.remove(pod.entry(direction).as_str());
         }
     }
 
     /// Keeps only what these pods have.
-    pub(crate) fn retain(&mut self, pods: impl Iterator<Item = PodChains>) {
+    pub(in crate::backend::netfilter) fn retain(&mut self, pods: impl Iterator<Item = PodChains>) {
         let kept: BTreeSet<String> = pods
             .flat_map(|pod| Direction::ALL.map(|direction| pod.entry(direction).as_str().to_owned()))
             .collect();
@@ -87,7 +92,7 @@ impl Generations {
     }
 
     /// The marks of a pod's allowed flows; none while it has no generation.
-    pub(crate) fn marks(&self, pod: PodChains) -> Option<PodMarks> {
+    pub(in crate::backend::netfilter) fn marks(&self, pod: PodChains) -> Option<PodMarks> {
         let mark = |direction| {
             let generation = self.current.get(pod.entry(direction).as_str())?;
             Some(self.marks.mark(direction, *generation))
@@ -99,7 +104,7 @@ impl Generations {
     }
 
     /// A number that no pod has and no flow bears. `serial` is that of the last one, and is moved on.
-    pub(crate) fn allocate(&mut self, serial: &mut u64) -> Generation {
+    pub(in crate::backend::netfilter) fn allocate(&mut self, serial: &mut u64) -> Generation {
         let most = u64::from(self.marks.generations());
         let used: BTreeSet<Generation> = self.current.values().copied().collect();
         let drawn = (0..most).find_map(|_| {
@@ -166,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_rise_by_one_and_are_never_those_of_a_pod() {
+    fn generations_rise_by_one_and_skip_those_of_pods() {
         let mut generations = generations();
         let mut serial = 0;
         generations.set(
@@ -181,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_rules_is_taken_over() {
+    fn generations_in_the_rules_are_adopted() {
         let mut one = generations();
         let pod = PodChains::of(&PodKey::new("a", "b"));
         for direction in Direction::ALL {

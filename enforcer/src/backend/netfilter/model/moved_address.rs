@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_elsewhere_when_none_of_its_cables_is_left_and_others_are() {
+    fn an_address_has_moved_when_all_its_veths_are_replaced() {
         for (places, has_moved) in [
             (vec![at(&[1])], false),
             (vec![at(&[1]), at(&[2])], true),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_has_a_minute_from_the_last_cable_on() {
+    fn the_source_has_a_minute_from_the_last_new_veth() {
         let mut address = MovedAddress::default();
         address.observe(&at(&[1]));
         assert!(address.observe(&at(&[2])));

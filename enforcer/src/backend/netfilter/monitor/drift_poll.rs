@@ -18,7 +18,7 @@ use crate::backend::netfilter::tables::foreign_rules::{ForeignMarks, look_for_ma
 
 /// What is remembered from one look to the next.
 #[derive(Debug, Default)]
-pub(crate) struct DriftPoll {
+pub(in crate::backend::netfilter) struct DriftPoll {
     /// Of the legacy tables, right before they were listed.
     outlines: Vec<Option<TableSummary>>,
     fingerprints: Vec<Option<u64>>,
@@ -34,28 +34,33 @@ const FINGERPRINTS_EVERY: Duration = Duration::from_secs(4);
 
 impl DriftPoll {
     /// Takes these rules of others, which write our bits of the connection mark, for known.
-    pub(crate) fn accept_marks(&mut self, rules: Vec<String>) {
+    pub(in crate::backend::netfilter) fn accept_marks(&mut self, rules: Vec<String>) {
         self.marks.found = rules;
     }
 
     /// Rules of others that write our bits of the connection mark.
-    pub(crate) fn foreign_marks(&self) -> &[String] {
+    pub(in crate::backend::netfilter) fn foreign_marks(&self) -> &[String] {
         &self.marks.found
     }
 
     /// Looks for rules of others that write our bits of the connection mark, now and then.
-    pub(crate) fn look_for_foreign_marks(&mut self, marks: Marks, now: Timestamp) {
+    pub(in crate::backend::netfilter) fn look_for_foreign_marks(&mut self, marks: Marks, now: Timestamp) {
         self.marks.look(marks, now);
     }
 
     /// To be called right before the tables are listed: what changes in between is found by the next poll.
-    pub(crate) fn note_fingerprints(&mut self, flavour: Flavour) {
+    pub(in crate::backend::netfilter) fn note_fingerprints(&mut self, flavour: Flavour) {
         self.outlines = outlines(flavour);
         self.fingerprints = fingerprints(flavour);
     }
 
     /// What differs from what was left, in words.
-    pub(crate) fn poll(&mut self, flavour: Flavour, sets: &SharedSets, now: Timestamp) -> Option<String> {
+    pub(in crate::backend::netfilter) fn poll(
+        &mut self,
+        flavour: Flavour,
+        sets: &SharedSets,
+        now: Timestamp,
+    ) -> Option<String> {
         let tables = self.have_tables_changed(flavour, now);
         tables
             .then(|| "the tables changed".to_owned())

@@ -13,7 +13,12 @@ use crate::backend::netfilter::sets::concurrent::SharedSets;
 
 impl PodSnapshot {
     /// The pods that have their place, and what the sets of their egress firewalls hold.
-    pub(crate) fn of(pods: &Pods, sets: &SharedSets, bridges: Vec<Bypass>, is_whole: bool) -> Self {
+    pub(in crate::backend::netfilter) fn of(
+        pods: &Pods,
+        sets: &SharedSets,
+        bridges: Vec<Bypass>,
+        is_whole: bool,
+    ) -> Self {
         let named: BTreeSet<SetId> = pods.firewall_sets().collect();
         let contents: Contents = named
             .into_iter()
@@ -40,7 +45,11 @@ impl PodSnapshot {
 }
 
 /// Whether a batch changes sets that the pods' own namespaces may hold.
-pub(crate) fn concerns_pod_netns(batch: &Batch, pods: &Pods, sets: &SharedSets) -> bool {
+pub(in crate::backend::netfilter) fn concerns_pod_netns(
+    batch: &Batch,
+    pods: &Pods,
+    sets: &SharedSets,
+) -> bool {
     let changed = batch.members_changed.iter().map(|change| change.set);
     let changed: BTreeSet<SetId> = changed.filter(|set| sets.lock().has_content(*set)).collect();
     // Most often only records changed, and somebody waits for them.

@@ -22,59 +22,59 @@ use egret_policies::rules::Direction;
 use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::names;
 
-/// In front of everything: what was revoked, or is of a pod that is gone, ends in both directions.
-pub(crate) fn ends(marks: Marks) -> Line {
+/// The first lines: packets of revoked connections, and of removed pods, are denied in both directions.
+pub(in crate::backend::netfilter) fn ends(marks: Marks) -> Line {
     Line::to(Target::Goto(names::revoked())).unless(Match::Connmark(marks.going_on()))
 }
 
 /// Which direction was revoked.
-pub(crate) fn ended(marks: Marks) -> Vec<Line> {
+pub(in crate::backend::netfilter) fn ended(marks: Marks) -> Vec<Line> {
     let each = Direction::ALL.map(|direction| revoked(marks, direction));
     each.into_iter()
         .chain([Line::to(Target::Goto(names::deny()))])
         .collect()
 }
 
-/// What was revoked in a direction.
-pub(crate) fn revoked(marks: Marks, direction: Direction) -> Line {
+/// The mark of a connection that is revoked in a direction.
+pub(in crate::backend::netfilter) fn revoked(marks: Marks, direction: Direction) -> Line {
     Line::to(Target::Goto(names::deny())).when(Match::Connmark(marks.ended(direction)))
 }
 
-/// Replies were judged with the flow's first packet.
-pub(crate) fn reply() -> Line {
+/// Replies pass: the first packet of the connection was judged.
+pub(in crate::backend::netfilter) fn reply() -> Line {
     Line::to(Target::Return).tracked(&[ConnState::Established], FlowDirection::Reply)
 }
 
-/// So were errors of ICMP about a flow, path MTU among them. What else is related to a flow is a connection that a helper of
-/// conntrack expects, which is judged as any other. It is rare, so that it is asked where a packet would be judged, and not in front.
-pub(crate) fn related(family: Family) -> Line {
+/// ICMP errors about a connection pass too, path MTU among them. Other related packets open a connection that a conntrack helper
+/// expects, and are judged as any other. They are rare, so they are matched in the pod's chains and not before.
+pub(in crate::backend::netfilter) fn related(family: Family) -> Line {
     let line = Line::to(Target::Return).protocol(icmp(family));
     line.when(Match::ConnState(vec![ConnState::Related]))
 }
 
 /// The ICMP of a family.
-pub(crate) const fn icmp(family: Family) -> Protocol {
+pub(in crate::backend::netfilter) const fn icmp(family: Family) -> Protocol {
     match family {
         Family::V4 => Protocol::Icmp,
         Family::V6 => Protocol::IcmpV6,
     }
 }
 
-/// Both, where nothing is asked about marks.
-pub(crate) fn replies(family: Family) -> Vec<Line> {
+/// Replies and ICMP errors, for chains that do not look at marks.
+pub(in crate::backend::netfilter) fn replies(family: Family) -> Vec<Line> {
     vec![reply(), related(family)]
 }
 
-/// In front of a pod's rules: what opens no flow, or is of none, goes to a chain of its own.
-pub(crate) fn unsolicited(chain: ChainName) -> Line {
+/// Before a pod's rules: invalid and related packets go to a chain of their own.
+pub(super) fn unsolicited(chain: ChainName) -> Line {
     let states = vec![ConnState::Invalid, ConnState::Related];
     Line::to(Target::Goto(chain)).when(Match::ConnState(states))
 }
 
-/// What becomes of it: what belongs to no flow could neither be translated nor answered. An error that a pod sends quotes a packet
-/// of a flow that begins or ends at the pod, as the tuple of the flow says behind every translation; `own` are its addresses, and
-/// any other error goes to `spoofed`. Where `own` is none, errors are not the pod's to send. All else is judged by the `rules`.
-pub(crate) fn judge_unsolicited(family: Family, own: Option<(&[IpAddr], Line)>, rules: Target) -> Vec<Line> {
+/// The lines of that chain. Invalid packets are denied: conntrack could neither translate nor answer them. An ICMP error of a pod
+/// quotes a packet of a connection of that pod, with its address after every translation; `own` are the addresses of the pod, and
+/// any other error goes to `spoofed`. With `own` = none, errors are not checked (ingress). All else is judged by the `rules`.
+pub(super) fn judge_unsolicited(family: Family, own: Option<(&[IpAddr], Line)>, rules: Target) -> Vec<Line> {
     let mut lines = vec![invalid()];
     match own {
         None => lines.push(Line::to(Target::Return).protocol(icmp(family))),
@@ -98,9 +98,8 @@ fn invalid() -> Line {
 }
 
 /// Neighbour discovery (RFC 4861: 133 to 137) and listener reports (RFC 2710, RFC 3810: 130 to 132, 143) are how IPv6
-/// finds its neighbours at all. Only towards the node: they are never forwarded. What only routers send (134, 137) comes from no
-/// pod: the source check drops it.
-pub(crate) fn neighbours(family: Family) -> impl Iterator<Item = String> {
+/// finds its neighbours. They go to the node and are never forwarded. The source check drops what only routers send (134, 137).
+pub(in crate::backend::netfilter) fn neighbours(family: Family) -> impl Iterator<Item = String> {
     const TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
     let types: &[u8] = match family {
         Family::V4 => &[],

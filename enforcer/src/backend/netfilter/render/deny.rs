@@ -5,8 +5,8 @@ use egret_kernel::Family;
 use egret_kernel::Transport;
 use egret_kernel::iptables::{Protocol, RejectWith, Rule as Line, Target};
 
-/// The lines that end it.
-pub(crate) fn deny_lines(deny: DenyAction, family: Family) -> Vec<Line> {
+/// The lines that drop or reject the packet.
+pub(in crate::backend::netfilter) fn deny_lines(deny: DenyAction, family: Family) -> Vec<Line> {
     let prohibited = match family {
         Family::V4 => RejectWith::IcmpProhibited,
         Family::V6 => RejectWith::IcmpV6Prohibited,

@@ -27,33 +27,32 @@ use crate::backend::netfilter::model::settings::DenyAction;
 use crate::backend::netfilter::model::unknown_pods::ClosedInterfaces;
 use crate::backend::netfilter::names::{self, PodChains};
 
-pub(crate) mod by_address;
+pub(in crate::backend::netfilter) mod by_address;
 mod by_interface;
 
 pub(crate) use by_interface::MOST_BRANCHES;
 
-/// Where the node's own rules are asked, if it has any.
+/// The position of the node's own rules, if it has any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exposed {
-    /// What a flow bears that no pod of the node has opened.
+    /// The mark of a connection that no pod of the node opened.
     pub unmarked: Mark,
-    /// Whether Services are led on by IPVS as well.
+    /// Whether IPVS forwards Services too.
     pub by_ipvs: bool,
 }
 
 impl Exposed {
-    /// What was rewritten on the way here and comes from no pod: that is judged by its own rules, in front of this,
-    /// and marked by them. With IPVS nothing of it is seen here.
+    /// Packets with DNAT and without a pod as source. For a pod's packets its own rules come first, and mark them. IPVS packets do
+    /// not pass here.
     fn rewritten(self) -> Line {
         self.jump()
             .when(Match::ConnState(vec![ConnState::Dnat]))
             .when(Match::Connmark(self.unmarked))
     }
 
-    /// IPVS takes a packet in where the node takes what is for itself, rewrites it, and sends it from there as if the
-    /// node did, but with the address of whoever sent it and without a socket (`ip_vs_nat_xmit` of
-    /// net/netfilter/ipvs/ip_vs_xmit.c). What the pod's rules allowed was the address of the Service, so pods
-    /// are asked as well.
+    /// IPVS receives a packet at INPUT, rewrites it, and sends it from the node with the client's source address and without a
+    /// socket (`ip_vs_nat_xmit` of net/netfilter/ipvs/ip_vs_xmit.c). The pod's rules judged the address of the Service, so
+    /// packets of pods are judged here too.
     fn sent_by_ipvs(self) -> Option<Line> {
         self.by_ipvs.then(|| ipvs::passing(self.jump()))
     }
@@ -118,15 +117,15 @@ fn texts(lines: impl Iterator<Item = Line>) -> Vec<String> {
     lines.map(|line| line.to_string()).collect()
 }
 
-/// Which pod it is.
+/// How a packet finds the chain of its pod.
 struct PodLookup {
-    /// The lines that ask.
+    /// The lines of the dispatch.
     question: Vec<Line>,
     chains: BTreeMap<ChainName, Vec<Line>>,
 }
 
-/// Each line ends the question which pod it is: by `goto`, so that what a pod's rules let pass returns behind the
-/// question, and not to the lines of other pods and of none.
+/// Each line is a `goto`: a packet that a pod's rules allow returns to the caller of the dispatch, and skips the lines of other and
+/// unknown pods.
 fn by_pod(
     pods: &[PodAttachment],
     closed: &ClosedInterfaces,
@@ -147,7 +146,7 @@ fn by_pod(
         }
     }
     let is_tree = by_interface::is_worth(own.len());
-    // What is asked of shared interfaces comes first, by addresses as it is.
+    // Shared interfaces come first: their lines compare addresses.
     let hints = (is_tree && shared.is_empty())
         .then(|| by_address::of(direction, hints, &own))
         .flatten();
@@ -165,7 +164,7 @@ fn by_pod(
     }
 }
 
-/// The lines that lead to a pod's chain, each with the interface that is all that it asks for, if it is.
+/// The lines that lead to a pod's chain, each with its interface if it matches nothing else.
 fn lines(
     pod: &PodAttachment,
     chain: ChainName,
@@ -195,7 +194,7 @@ fn lines(
     pod.interfaces.iter().flat_map(each).collect()
 }
 
-/// Where iptables sees what goes from port to port, it sees pods of one bridge look for each other.
+/// With br_netfilter, neighbour discovery between pods of one bridge passes iptables.
 fn neighbours_over_bridges(pods: &[PodAttachment], family: Family) -> impl Iterator<Item = String> {
     let mut ports = pods.iter().flat_map(|pod| &pod.interfaces);
     let is_seen = ports.any(|port| match port {

@@ -51,9 +51,9 @@ pub fn chain(ports: &BTreeSet<u16>, family: Family) -> Vec<String> {
         .collect()
 }
 
-/// What asks it in front of the default: about what the node takes in, whether it is sent to the node alone or to a group. In IPv6
-/// the type UNICAST holds addresses of this host as well (`match_type6` of net/netfilter/xt_addrtype.c).
-pub(crate) fn ask(family: Family) -> Vec<Line> {
+/// The lines before the default that jump to it: packets that the node receives by unicast or multicast. In IPv6 the type
+/// UNICAST includes addresses of this host (`match_type6` of net/netfilter/xt_addrtype.c).
+pub(in crate::backend::netfilter) fn ask(family: Family) -> Vec<Line> {
     let ask = || Line::to(Target::Jump(names::encapsulation()));
     match family {
         Family::V4 => vec![ask().unless(Match::ToAnotherHost)],

@@ -8,8 +8,9 @@
 //!                                           └ EGRET-LED ──── EGRET-TO ─ -o veth ▸ goto EGRET-I-x
 //! ```
 //!
-//! In OUTPUT there is no interface to know the sender by. Its address is its own: the source check sees to that. Nothing is rewritten twice, so INPUT judges what it always did, and whatever passes there is
-//! judged again. Each packet anew: the mark of the flow says that the address of the Service was allowed, no more.
+//! OUTPUT has no input interface, so the source address identifies the sender; the source check has verified it. INPUT judges the
+//! address of the Service, OUTPUT judges the endpoint. OUTPUT judges each packet: the mark of the connection only says that the
+//! address of the Service was allowed.
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{ChainName, InterfaceName, Match, Rule as Line, Target};
@@ -21,13 +22,13 @@ use super::through;
 use crate::backend::netfilter::model::attachment::{PodAttachment, PodInterface};
 use crate::backend::netfilter::names;
 
-/// A pod whose packets IPVS may lead on, or lead others to.
+/// A pod whose packets IPVS may forward, or that may be an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpvsPod {
     attached: PodAttachment,
-    /// Where its egress is asked without regard to marks; none where nothing is to be asked.
+    /// The chain that judges its egress without a look at marks; none without egress rules.
     egress: Option<ChainName>,
-    /// Whether it may meet itself whatever its rules say.
+    /// Whether it may reach itself whatever its rules say.
     meets_itself: bool,
 }
 
@@ -51,9 +52,9 @@ impl IpvsPod {
         }
     }
 
-    /// The same pod where the kernel refuses its rules, so that nobody knows which of its chains are there.
+    /// A pod whose rules the kernel refuses: which of its chains exist is unknown.
     #[must_use]
-    pub(crate) fn refused(self) -> Self {
+    pub(in crate::backend::netfilter) fn refused(self) -> Self {
         Self {
             egress: Some(names::deny()),
             ..self
@@ -68,7 +69,7 @@ impl IpvsPod {
         self.egress.iter().flat_map(ask).collect()
     }
 
-    /// What a Service leads back to the pod; the rule that lets it through elsewhere asks where it came in.
+    /// Hairpin traffic of a Service. Elsewhere its rule matches the input interface, which OUTPUT does not have.
     fn itself(&self, family: Family) -> Vec<Line> {
         let interfaces = self.attached.interfaces.iter().map(|port| match port {
             PodInterface::Own(name)
@@ -85,7 +86,7 @@ impl IpvsPod {
     }
 }
 
-/// Puts what is to be asked about what IPVS leads on among the chains that all pods share.
+/// Adds the chains that judge IPVS traffic to the shared chains.
 pub fn add(chains: &mut Chains, pods: &[IpvsPod], family: Family) {
     let each = |lines: fn(&IpvsPod, Family) -> Vec<Line>| {
         let lines = pods.iter().flat_map(|pod| lines(pod, family));
@@ -111,7 +112,7 @@ pub fn add(chains: &mut Chains, pods: &[IpvsPod], family: Family) {
     chains.insert(output.as_str().to_owned(), lines.collect());
 }
 
-/// What was sent by nobody here: a connection of the node's own that is being closed has no socket either.
-pub(crate) fn passing(line: Line) -> Line {
+/// Packets without a local socket. A connection of the node in its last state has no socket either.
+pub(super) fn passing(line: Line) -> Line {
     line.unless(Match::FromThisHost).unless(Match::OfSocket)
 }

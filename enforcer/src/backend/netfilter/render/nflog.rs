@@ -6,8 +6,8 @@
 //!                                    └ goto EGRET-DENY
 //! ```
 //!
-//! So the pods' chains and their counts are what they are without it, and a kernel to which nobody listens only counts.
-//! `r` is a digest of the reason; who listens finds the reason by it, in what the rules say that are wanted now.
+//! Pods' chains and their counters do not change with logging. Without a listener the kernel only counts. `r` is a digest of the
+//! reason: the NFLOG reader finds the reason by it in the registry of desired denials.
 
 use std::collections::BTreeMap;
 
@@ -22,24 +22,24 @@ use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::backend::netfilter::names;
 
-/// Where a rule sends what it denies.
-pub(crate) fn target(denial: Option<Denial>, tells: bool) -> Target {
+/// The target of a rule that denies.
+pub(in crate::backend::netfilter) fn target(denial: Option<Denial>, tells: bool) -> Target {
     Target::Goto(match denial {
         Some(denial) if tells => denial.chain(),
         Some(_) | None => names::deny(),
     })
 }
 
-/// Where a rule of policies in audit sends what it would deny.
-pub(crate) fn would_target(denial: Option<Denial>, tells: bool) -> Target {
+/// The target of a rule that would deny, for policies in audit.
+pub(super) fn would_target(denial: Option<Denial>, tells: bool) -> Target {
     match denial {
         Some(denial) if tells => Target::Goto(denial.chain()),
         Some(_) | None => Target::Return,
     }
 }
 
-/// Lets the chains that all pods share tell as well: of flows that are revoked, and of unknown pods.
-pub(crate) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
+/// Adds logging to the chains that all pods share: revoked connections and unknown pods.
+pub(in crate::backend::netfilter) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
     let revoked: BTreeMap<String, Denial> = Direction::ALL
         .into_iter()
         .map(|direction| {
@@ -66,16 +66,16 @@ pub(crate) fn tell_of_shared(shared: &mut Chains, marks: Marks) {
     }
 }
 
-/// The line that has the kernel say so of a packet, at most so often.
-pub(crate) fn tell(prefix: String, telling: NflogSettings) -> Line {
+/// The line that logs a packet, below the rate limit.
+pub(in crate::backend::netfilter) fn tell(prefix: String, telling: NflogSettings) -> Line {
     let group = telling.group;
     let line = Line::to(Target::Nflog { prefix, group });
     let burst = u16::try_from(telling.per_second.saturating_mul(2)).unwrap_or(u16::MAX);
     line.limit(Limit::per_second(telling.per_second, burst))
 }
 
-/// What stands in a chain that tells.
-pub(crate) fn lines(chain: &str, telling: NflogSettings) -> Vec<String> {
+/// The lines of a denial chain.
+pub(in crate::backend::netfilter) fn lines(chain: &str, telling: NflogSettings) -> Vec<String> {
     let tell = tell(prefix_of(chain), telling);
     let end = match names::is_audit_denial(chain) {
         true => Target::Return,
@@ -84,8 +84,8 @@ pub(crate) fn lines(chain: &str, telling: NflogSettings) -> Vec<String> {
     [tell, Line::to(end)].map(|line| line.to_string()).into()
 }
 
-/// The chain that a rule goes to, where that is one which tells. All rules of all pods are asked: hence by its end.
-pub(crate) fn told_by(rule: &str) -> Option<&str> {
+/// The denial chain that a rule leads to. Runs for every rule of every pod, so it compares the end of the text.
+pub(in crate::backend::netfilter) fn told_by(rule: &str) -> Option<&str> {
     const LENGTH: usize = "EGRET-D-".len() + 16;
     let (condition, chain) = rule.split_at_checked(rule.len().checked_sub(LENGTH)?)?;
     (condition.ends_with("-g ") && names::is_denial(chain)).then_some(chain)
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_tells_hands_over_so_much_a_second_and_denies_all() {
+    fn a_logging_chain_limits_its_log_and_denies_every_packet() {
         let denial = Denial {
             outcome: Outcome::Denied,
             cause: Cause::Isolation,

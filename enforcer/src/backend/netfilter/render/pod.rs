@@ -12,9 +12,9 @@
 //!  INPUT ─── EGRET-INPUT ─── EGRET-FROM                  (a pod to its own node)
 //! ```
 //!
-//! The verdict is control flow: the mark is only written behind an Allow and only read to skip the rules, so
-//! that a packet which has no flow (`NOTRACK`) is judged by the same chains. What is allowed returns, it is not
-//! accepted: the other end's chains and everybody else's rules still judge it.
+//! The verdict is control flow. The mark is written only after an Allow and read only to skip the rules, so the same
+//! chains judge a packet without a connection (`NOTRACK`). An allowed packet returns and is not accepted: the chains of
+//! the other end and foreign rules still judge it.
 
 use std::net::IpAddr;
 
@@ -47,24 +47,24 @@ mod shadowed_rules;
 mod shared_denials;
 mod tiers;
 
-pub(crate) use audit::why_not_audited;
+pub(in crate::backend::netfilter) use audit::why_not_audited;
 pub use external_clients::exposed;
 
 use crate::backend::netfilter::marks::PodMarks;
 use port_groups::{PortGroup, PortSplit};
 use tiers::TierGroup;
 
-/// What rendering a pod needs besides its rules.
+/// What a pod's chains depend on besides its rules.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderContext<'a> {
     /// The family of the table.
     pub family: Family,
-    /// The sets that are there. A rule over a set that is not there closes: it allows nothing, and where it
-    /// would deny or pass, everything is denied.
+    /// The sets that exist. A rule over a missing set closes: an Allow allows nothing, a Deny or Pass denies
+    /// everything.
     pub sets: &'a AvailableSets,
-    /// The interfaces behind which the pod is, as far as they are known.
+    /// The known interfaces of the pod.
     pub interfaces: &'a [InterfaceName],
-    /// Whether what is denied is told.
+    /// Whether denied packets are logged.
     pub tells: bool,
 }
 
@@ -75,7 +75,7 @@ pub fn pod(rules: &PodRules, marks: PodMarks, context: RenderContext<'_>) -> Cha
     Direction::ALL.into_iter().flat_map(each).collect()
 }
 
-/// Those of a pod's chains that bear its generation; the others are the same with any.
+/// The chains of a pod that contain its generation. The other chains do not depend on it.
 #[must_use]
 pub fn generation(rules: &PodRules, marks: PodMarks, context: RenderContext<'_>) -> Chains {
     let each = |which| {
@@ -114,19 +114,19 @@ struct PodDirection<'a> {
     own: Vec<IpNet>,
     context: RenderContext<'a>,
     mode: RuleMode,
-    /// What all have that comes to the chain which is written.
+    /// The ports that every packet in the current chain has.
     ports: Option<PortGroup>,
-    /// By how many chains more a packet may still be led.
+    /// The number of further chains through which a packet may go.
     spare: usize,
     out: Chains,
 }
 
-/// What the chains that are written are asked.
+/// Whether the chains decide packets or only audit them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RuleMode {
-    /// What becomes of a packet.
+    /// The verdict of the policies in force.
     Enforced,
-    /// What would become of it if policies in audit were in force.
+    /// The verdict as if the policies in audit were in force.
     Audit,
 }
 
@@ -158,7 +158,7 @@ impl<'a> PodDirection<'a> {
         self.put(&name, lines);
     }
 
-    /// Where the rules begin, behind what bears the generation.
+    /// The first chain of the rules, after the chains that contain the generation.
     fn first(&self, tiers: &[&TierRules]) -> ChainName {
         match tiers.first() {
             Some(first) => self.chains.tier(self.direction, first.tier, 0),
@@ -166,14 +166,14 @@ impl<'a> PodDirection<'a> {
         }
     }
 
-    /// Writes what becomes of errors, and of what belongs to no flow.
+    /// Renders the chain for ICMP errors and for packets without a connection.
     fn render_unsolicited(&mut self, tiers: &[&TierRules]) {
         let own: Vec<IpAddr> = self.own.iter().map(IpNet::addr).collect();
         let label = Label::of_no_policy(Decider::SpoofedError, backend::Action::Deny, self.direction);
         let spoofed = || Line::to(self.denial(&label)).comment(&label.to_string());
         let own = match self.direction {
             Direction::Egress => Some((own.as_slice(), spoofed())),
-            // The kernel has compared the receiver with the sender of the packet that is quoted (`nf_conntrack_inet_error` of
+            // The kernel compares the receiver with the source of the quoted packet (`nf_conntrack_inet_error` of
             // net/netfilter/nf_conntrack_proto_icmp.c).
             Direction::Ingress => None,
         };
@@ -181,22 +181,22 @@ impl<'a> PodDirection<'a> {
         self.put(&self.chains.related(self.direction), lines);
     }
 
-    /// In front of the rules: what opens no flow, and what was allowed under the present rules. In this order: a connection that a helper
-    /// of conntrack expects has the mark of the one that announced it (`init_conntrack` of net/netfilter/nf_conntrack_core.c).
+    /// The lines before the rules: packets that open no connection, then connections of the current generation. The order matters: a
+    /// connection that a conntrack helper expects has the mark of its master (`init_conntrack` of net/netfilter/nf_conntrack_core.c).
     fn head(&self, mark: Mark) -> Vec<Line> {
         let fast = Line::to(Target::Return).when(Match::Connmark(mark));
         let unsolicited = conn_state::unsolicited(self.chains.related(self.direction));
         vec![unsolicited, fast]
     }
 
-    /// Writes what bears the generation. Returns the chain in which the rules begin, and what is in front of them there.
+    /// Renders the chains that contain the generation. Returns the first chain of the rules, and its first lines.
     fn render_generation(&mut self, tiers: &[&TierRules], mark: Mark) -> (ChainName, Vec<Line>) {
         self.put(
             &self.chains.allow(self.direction),
             vec![Line::to(Target::SetConnmark(mark))],
         );
         let (entry, mut lines) = (self.chains.entry(self.direction), self.head(mark));
-        // With a chain of its own for what is asked first, a new generation writes no rules again.
+        // The entry chain contains the generation alone, so a new generation rewrites no rules.
         let first = self.first(tiers);
         lines.push(Line::to(Target::Goto(first.clone())));
         self.put(&entry, lines);
@@ -231,7 +231,7 @@ impl<'a> PodDirection<'a> {
         free.next().expect("there are more numbers than lists")
     }
 
-    /// The lines of a list, or of those of its rules that matter here, to its end.
+    /// The lines of these rules of a list, and of its default.
     fn all_of(&mut self, tier: &TierRules, rules: &[&Rule], next: &Target) -> Vec<Line> {
         let mut lines = self.lines_of(tier, rules, next);
         lines.push(match tier.default_action {
@@ -270,9 +270,9 @@ impl<'a> PodDirection<'a> {
         }
     }
 
-    /// What a Service leads back to the pod has its address at both ends when it is forwarded: the address is rewritten
-    /// to the node's, so that answers come back, only behind us. It comes in where the pod is, so another pod
-    /// that uses the address gains nothing.
+    /// Hairpin traffic of a Service has the pod's address at both ends when it is forwarded: masquerading to the node's
+    /// address comes after our chains. The input interface is the pod's, so another pod that uses the address gains
+    /// nothing.
     fn meeting_itself(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Vec<Line> {
         let back = |own: &IpNet| match self.direction {
             Direction::Egress => vec![Line::to(self.target(tier, rule, next)).destination(*own)],
@@ -290,7 +290,7 @@ impl<'a> PodDirection<'a> {
             .collect()
     }
 
-    /// The line of a rule; none for an Allow one of whose sets is not there.
+    /// The line of a rule; none for an Allow over a missing set.
     fn rule(&self, tier: &TierRules, rule: &Rule, next: &Target) -> Option<Line> {
         let is_whole = rule.except.is_none_or(|id| self.context.sets.contains_key(&id));
         let peer = if is_whole {
@@ -341,7 +341,7 @@ impl<'a> PodDirection<'a> {
         }
     }
 
-    /// Of what is only asked, what would be denied is counted, and nothing else.
+    /// In audit mode only rules that would deny are counted.
     fn labelled(&self, line: Line, label: &Label) -> Line {
         match (self.mode, label.key.action) {
             (RuleMode::Enforced, _) | (RuleMode::Audit, backend::Action::WouldDeny) => {
@@ -365,7 +365,7 @@ impl<'a> PodDirection<'a> {
         }
     }
 
-    /// Leaves out the addresses for which the rule does not count.
+    /// Excludes the exceptions of the rule.
     fn excepting(&self, rule: &Rule, line: Line) -> Line {
         match rule.except.filter(|id| self.is_there(*id)) {
             Some(id) => line.unless(Match::Set(names::set(id, self.context.family), self.sides(id))),
@@ -380,7 +380,7 @@ impl<'a> PodDirection<'a> {
         }
     }
 
-    /// Whether a set is in the family of the table. If it is in the other one alone, it holds nobody here.
+    /// Whether a set exists in the family of the table. One of the other family alone has no members here.
     fn is_there(&self, id: SetId) -> bool {
         let set = self.context.sets.get(&id);
         set.is_some_and(|set| set.families.has(self.context.family))
@@ -415,7 +415,7 @@ impl<'a> PodDirection<'a> {
         }
     }
 
-    /// Where what the label says is denied, or told that it would be.
+    /// The target that denies with the reason of the label, or logs it in audit mode.
     fn denial(&self, label: &Label) -> Target {
         let is_exposed = self.chains == PodChains::of_node();
         let denial = Denial::of_label(label, is_exposed);
@@ -445,7 +445,7 @@ fn own_addresses(rules: &PodRules, family: Family) -> Vec<IpNet> {
         .collect()
 }
 
-/// Whether a rule is the exemption of the pod's node, rather than what a policy says.
+/// Whether a rule is the exemption of the pod's own node, which comes from no policy.
 fn is_exemption(rule: &Rule) -> bool {
     rule.origin.policy.as_ref() == OWN_NODE && rule.port == PortMatch::Any
 }

@@ -1,7 +1,7 @@
 //! The source check: what enters by a pod's interface has an address of that pod as its source, or it is dropped.
 //!
-//! It is in the table `raw`, in front of conntrack and of everything that asks about flows: a packet in another's name opens no
-//! flow, changes the state of none, is a reply to none and is marked by nobody.
+//! It is in the table `raw`, before conntrack: a packet with a spoofed source opens no connection, changes the state of none, is a
+//! reply to none and gets no mark.
 //!
 //! ```text
 //!  PREROUTING ─ EGRET-SOURCE ─ -s 10.0.0.0/24 ▸ goto EGRET-SOURCE-BY ─ -s 10.0.0.0/29 ▸ goto EGRET-SRC-… ─ -s 10.0.0.2 -i veth1 ▸ return
@@ -12,8 +12,8 @@
 //!                                                               └ a pod that nobody knows ▸ kept out of conntrack
 //! ```
 //!
-//! What comes by an interface where unknown pods are closed, and not from where the node's routes lead there, is kept out of conntrack:
-//! it is of no flow, so the filter table judges it as an unknown pod's.
+//! A packet from an interface where unknown pods are closed, with a source that the node does not route there, is not tracked: it has
+//! no connection, so the filter table judges it as an unknown pod's.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -35,10 +35,10 @@ use crate::backend::netfilter::names;
 use crate::backend::netfilter::render::nflog;
 use crate::backend::{Action, Decider};
 
-/// With more addresses than this they are asked by networks.
+/// Above this number, addresses are compared in groups by network.
 const FEW: usize = 16;
 
-/// The chains of the table `raw`; none where no pod has an interface and nobody unknown is closed.
+/// The chains of the table `raw`; none without interfaces of pods and without closed interfaces.
 #[must_use]
 pub fn chains(
     pods: &[PodAttachment],
@@ -76,7 +76,7 @@ fn ask() -> Line {
     Line::to(Target::Goto(names::source_interfaces()))
 }
 
-/// Each address of a pod with the line that lets it pass where the pod is.
+/// Each address of a pod with the line that lets it pass on the pod's interface.
 fn own(pods: &[&PodAttachment], family: Family) -> Vec<AddressRule> {
     let of_pod = |pod: &&PodAttachment| {
         let lines = |host: IpNet| {
@@ -110,9 +110,9 @@ fn by_network(own: Vec<AddressRule>) -> Option<(Line, BTreeMap<ChainName, Vec<Li
     Some((lead, chains))
 }
 
-/// What has no address of the pods' status, by where it comes in. The node's routes lead to further addresses of a pod: those of an
-/// interface that no status tells, and those of a pod that nobody knows yet. On a bridge they lead to every port, so there the port
-/// decides where it is seen.
+/// Packets with a source that is in no pod's status, by input interface. The node has routes to further addresses of a pod: those of an
+/// interface that is not in its status, and those of a pod that is unknown yet. On a bridge they lead to every port, so there the port
+/// decides where it is visible.
 fn by_interface(pods: &[&PodAttachment], closed: &ClosedInterfaces, family: Family) -> Vec<Line> {
     let spoofed = || Line::to(Target::Goto(names::spoofed()));
     let ports = || {
@@ -135,7 +135,7 @@ fn by_interface(pods: &[&PodAttachment], closed: &ClosedInterfaces, family: Fami
     };
     let alone = ports().filter_map(|(_, port)| match port {
         PodInterface::Own(_) => Some(through(spoofed(), port)),
-        // Whose packet it is on a bridge is said by its address alone.
+        // On a bridge the address alone identifies the pod.
         PodInterface::BridgePort { .. } | PodInterface::Shared(_) => None,
     });
     let excluded = closed.excluded.iter();
@@ -152,7 +152,7 @@ fn by_interface(pods: &[&PodAttachment], closed: &ClosedInterfaces, family: Fami
 
 const LINK_LOCAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
 
-/// The end of a packet in another's name. A pod speaks for itself on its link before it has an address (RFC 4862, section 5.4: from
+/// Drops packets with a spoofed source. A pod sends on its link before it has an address (RFC 4862, section 5.4: from
 /// the unspecified address; RFC 2131, section 4.1: from 0.0.0.0) and from its link-local one; it is no router.
 fn spoofed(telling: Option<NflogSettings>, family: Family) -> Vec<Line> {
     let own = || Line::to(Target::Return);
@@ -195,7 +195,7 @@ fn end() -> Line {
     Line::to(Target::Drop).comment(&label.to_string())
 }
 
-/// All interfaces that are asked about, as few patterns that hold them all: one comparison spares everybody else the rest.
+/// A few patterns that match all checked interfaces: other packets need one comparison.
 fn interfaces(pods: &[&PodAttachment], closed: &ClosedInterfaces) -> Vec<InterfacePattern> {
     let ports = pods.iter().flat_map(|pod| &pod.interfaces);
     let names = ports.map(|port| match port {
@@ -212,7 +212,7 @@ fn interfaces(pods: &[&PodAttachment], closed: &ClosedInterfaces) -> Vec<Interfa
     groups.map(common).collect()
 }
 
-/// Names that begin alike so far are asked together.
+/// Names with a common prefix of this length share a pattern.
 fn beginning(name: &str) -> &str {
     name.get(..3).unwrap_or(name)
 }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_begin_alike_are_asked_together_and_none_is_left_out() {
+    fn interface_names_with_a_common_prefix_share_a_rule_and_none_is_left_out() {
         let rows: [(&[&str], &str); 5] = [
             (&["veth1"], "veth1"),
             (&["veth1", "veth12"], "veth1+"),

@@ -12,8 +12,8 @@ use crate::backend::netfilter::names;
 use crate::backend::{Action, Decider};
 
 impl ClosedInterfaces {
-    /// The last lines of the dispatch.
-    pub(crate) fn lines(&self, direction: Direction) -> impl Iterator<Item = Line> {
+    /// The last lines of the dispatch, after all known pods.
+    pub(in crate::backend::netfilter) fn lines(&self, direction: Direction) -> impl Iterator<Item = Line> {
         let excluded = self
             .excluded
             .iter()
@@ -26,10 +26,10 @@ impl ClosedInterfaces {
     }
 }
 
-/// The end of a packet that is an unknown pod's: not even errors come from it, for what they quote is another's. A chain of its own, so that what it counts outlives the dispatch, which
-/// is written anew with each pod. Where a bridge hands its packets to iptables, neighbour discovery between pods passes
-/// here.
-pub(crate) fn chain(direction: Direction, family: Family) -> Vec<String> {
+/// Denies packets of unknown pods, ICMP errors included: these quote packets of others. The chain is separate because the dispatch
+/// is rewritten with each pod, and its counters would be lost. With br_netfilter, neighbour discovery between pods of a bridge passes
+/// this chain.
+pub(in crate::backend::netfilter) fn chain(direction: Direction, family: Family) -> Vec<String> {
     let label = Label::of_no_policy(Decider::UnknownPod, Action::Deny, direction);
     let close = Line::to(Target::Goto(names::deny())).comment(&label.to_string());
     let errors = match direction {

@@ -12,15 +12,15 @@ use crate::backend::{BackendError, ConcurrentSetUpdate};
 
 /// The sets behind a lock.
 #[derive(Clone, Debug)]
-pub(crate) struct SharedSets(Arc<Mutex<Sets>>);
+pub(in crate::backend::netfilter) struct SharedSets(Arc<Mutex<Sets>>);
 
 impl SharedSets {
-    pub(crate) fn open() -> Result<Self, ipset::Error> {
+    pub(in crate::backend::netfilter) fn open() -> Result<Self, ipset::Error> {
         Ok(Self(Arc::new(Mutex::new(Sets::open()?))))
     }
 
     /// Locks for one step: a DNS answer may wait for the lock.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Sets> {
+    pub(in crate::backend::netfilter) fn lock(&self) -> MutexGuard<'_, Sets> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

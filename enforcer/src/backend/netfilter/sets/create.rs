@@ -12,7 +12,7 @@ pub(super) const TOGETHER: usize = 256;
 
 impl Sets {
     /// Makes wanted sets in this order.
-    pub(crate) fn create_in_order(&mut self, order: &[SetId]) {
+    pub(in crate::backend::netfilter) fn create_in_order(&mut self, order: &[SetId]) {
         for some in order.chunks(TOGETHER) {
             let specs: Vec<SetSpec> = some.iter().flat_map(|id| self.missing(*id)).collect();
             let outcomes = self.ipsets.create_all(&specs);

@@ -15,7 +15,7 @@ use egret_policies::rules::{Batch, Member, SetId, SetKind, SetSpec};
 const MANY: usize = 64;
 
 /// The new sets of a batch, in order.
-pub(crate) fn in_order(batch: &Batch, flavour: Flavour) -> Vec<SetId> {
+pub(in crate::backend::netfilter) fn in_order(batch: &Batch, flavour: Flavour) -> Vec<SetId> {
     let weights = match flavour {
         Flavour::Nft => by_members(batch),
         Flavour::Legacy => by_rules(batch),
@@ -112,7 +112,7 @@ mod tests {
 
     /// One pod is in as many sets as a label may be about, another one in fewer.
     #[test]
-    fn what_many_messages_are_about_at_once_is_made_first_then_what_somebody_waits_for() {
+    fn sets_of_bulk_messages_are_created_first_then_those_that_rules_wait_for() {
         let many: Vec<String> = (0..MANY).map(|number| format!("of many {number}")).collect();
         let few = ["few 1", "few 2"];
         let pods = |name| spec(name, SetKind::Addresses, Breadth::Wide);

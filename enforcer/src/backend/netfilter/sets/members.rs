@@ -12,7 +12,7 @@ use egret_shared::net::Transport;
 use std::net::IpAddr;
 
 /// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
-pub(crate) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
+pub(super) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
     let held = match member {
         Member::Address(address) if is_holdable(address) => [Some(KernelMember::Address(address)), None],
         Member::AddressPort(address, transport, port) if is_holdable(address) => {
@@ -34,7 +34,7 @@ pub(crate) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
 }
 
 /// The same, with a network of length 0 in one.
-pub(crate) fn whole(member: Member) -> Vec<KernelMember> {
+pub(in crate::backend::netfilter) fn whole(member: Member) -> Vec<KernelMember> {
     match member {
         Member::Network(network) => vec![KernelMember::Net(network.trunc())],
         Member::Address(_) | Member::AddressPort(..) => held_as(member).collect(),
@@ -42,7 +42,7 @@ pub(crate) fn whole(member: Member) -> Vec<KernelMember> {
 }
 
 /// A network of length 0 as its halves (a `hash:net` cannot hold it), everything else as it is.
-pub(crate) fn halves(member: KernelMember) -> impl Iterator<Item = KernelMember> {
+pub(in crate::backend::netfilter) fn halves(member: KernelMember) -> impl Iterator<Item = KernelMember> {
     parts(member).into_iter().flatten()
 }
 
@@ -59,7 +59,7 @@ fn parts(member: KernelMember) -> [Option<KernelMember>; 2] {
 }
 
 /// What the kernel is to hold for wanted members.
-pub(crate) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
+pub(in crate::backend::netfilter) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
     let held = |(member, expires): (&Member, &Option<Timestamp>)| {
         let expires = *expires;
         held_as(*member).map(move |held| (held, expires))
@@ -68,7 +68,7 @@ pub(crate) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
 }
 
 /// The life of the wanted member that a held one stands for.
-pub(crate) fn wanted_for(
+pub(super) fn wanted_for(
     wanted: &BTreeMap<Member, Option<Timestamp>>,
     held: KernelMember,
 ) -> Option<Option<Timestamp>> {
@@ -106,7 +106,7 @@ fn stands_for(held: KernelMember) -> Vec<Member> {
 }
 
 /// Whether a wanted member holds an address, with a port where the set has some.
-pub(crate) fn covers(member: &Member, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
+pub(super) fn covers(member: &Member, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
     match member {
         Member::Address(own) => *own == address,
         Member::Network(network) => network.contains(&address),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_stays_while_the_half_or_the_whole_is_wanted() {
+    fn a_half_network_stays_while_it_or_its_whole_is_desired() {
         let half = KernelMember::Net("0.0.0.0/1".parse().unwrap());
         for (wanted, stays) in [
             (vec![net("0.0.0.0/0")], true),

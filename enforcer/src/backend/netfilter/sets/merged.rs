@@ -77,7 +77,7 @@ type Before = BTreeMap<SetId, bool>;
 
 impl MergedSets {
     /// Has each rule look into its own set and count by itself. Without it, rules that only allow share sets.
-    pub(crate) const fn leave_each_alone(&mut self) {
+    pub(in crate::backend::netfilter) const fn leave_each_alone(&mut self) {
         self.is_each_alone = true;
     }
 
@@ -124,7 +124,7 @@ impl MergedSets {
     }
 
     /// The kernel has nothing any more.
-    pub(crate) fn forget(&mut self) {
+    pub(in crate::backend::netfilter) fn forget(&mut self) {
         *self = Self {
             is_each_alone: self.is_each_alone,
             ..Self::default()
@@ -140,7 +140,7 @@ impl MergedSets {
         };
         let merged = self.merged.iter().map(|(id, set)| {
             let (digest, kind) = (id.digest(), set.kind);
-            format!("joint {digest} {kind:?} of{}\n", digests(&set.of))
+            format!("merged {digest} {kind:?} of{}\n", digests(&set.of))
         });
         let parts = self.parts.iter().filter(|(id, _)| !self.is_there(**id));
         let parts = parts.map(|(id, part)| {

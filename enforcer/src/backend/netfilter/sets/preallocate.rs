@@ -21,7 +21,7 @@ const STEP: usize = 64;
 
 /// The state of the preallocation.
 #[derive(Debug)]
-pub(crate) enum Preallocation {
+pub(in crate::backend::netfilter) enum Preallocation {
     /// Not configured, or the first batch came.
     Off,
     /// It starts once the kernel was read.
@@ -32,14 +32,14 @@ pub(crate) enum Preallocation {
 
 /// A thread that creates sets. Dropped, the sets are gone, and their places stay.
 #[derive(Debug)]
-pub(crate) struct Preallocator {
+pub(in crate::backend::netfilter) struct Preallocator {
     is_enough: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Preallocation {
     /// Starts where requested, in the network namespace of this thread. Sets of an earlier life have their places already.
-    pub(crate) fn begin_if(&mut self, is_none_there: bool) {
+    pub(in crate::backend::netfilter) fn begin_if(&mut self, is_none_there: bool) {
         if !is_none_there || !matches!(self, Self::Requested) {
             return;
         }
@@ -50,7 +50,7 @@ impl Preallocation {
     }
 
     /// Ends it; whoever drops what this returns waits until nothing is left but the places.
-    pub(crate) fn end(&mut self) -> Option<Preallocator> {
+    pub(in crate::backend::netfilter) fn end(&mut self) -> Option<Preallocator> {
         match std::mem::replace(self, Self::Off) {
             Self::Running(making) => Some(making),
             Self::Off | Self::Requested => None,
@@ -85,7 +85,10 @@ impl Drop for Preallocator {
 }
 
 /// Destroys the sets of such names.
-pub(crate) fn clear(sets: &mut IpSets, is_such: fn(&str) -> bool) -> Result<(), Error> {
+pub(in crate::backend::netfilter) fn clear(
+    sets: &mut IpSets,
+    is_such: fn(&str) -> bool,
+) -> Result<(), Error> {
     let mut names = sets.names()?;
     names.retain(|name| is_such(name));
     remove(sets, &names)

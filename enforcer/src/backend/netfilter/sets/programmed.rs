@@ -17,7 +17,7 @@ pub(super) struct ProgrammedSet {
     pub(super) kind: Option<Kind>,
     pub(super) has_timeouts: bool,
     /// Whether it is of the family that its name says, and has room.
-    pub(super) has_expected_type: bool,
+    has_expected_type: bool,
     pub(super) members: Members,
     /// Places of its table, as far as it was not the kernel that made more of them.
     pub(super) places: u32,
@@ -118,7 +118,7 @@ pub(super) fn drift(
 }
 
 /// The kernel's word for it.
-pub(crate) const fn kernel_kind(kind: SetKind) -> Kind {
+pub(in crate::backend::netfilter) const fn kernel_kind(kind: SetKind) -> Kind {
     match kind {
         SetKind::Addresses | SetKind::Records => Kind::HashIp,
         SetKind::Networks => Kind::HashNet,

@@ -16,11 +16,11 @@ use crate::backend::{BackendError, VerdictCount, VerdictCounters, VerdictKey};
 
 /// Counts of rules that are gone, by what they decided.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) serial: u64,
+pub(in crate::backend::netfilter) struct Totals {
+    pub(in crate::backend::netfilter) serial: u64,
     counts: BTreeMap<VerdictKey, BTreeMap<Option<Origin>, u64>>,
     /// Only of what has a series the rule is remembered once it is gone.
-    pub(crate) series: Series,
+    pub(in crate::backend::netfilter) series: Series,
 }
 
 type Origin = (Arc<str>, usize);
@@ -32,7 +32,7 @@ const MOST_REMARKED: usize = 255;
 
 impl Totals {
     /// Reads what an earlier life left.
-    pub(crate) fn of_listing(listing: &TableListing) -> Self {
+    pub(super) fn of_listing(listing: &TableListing) -> Self {
         let mut totals = Self::default();
         let rules = listing
             .chain(names::totals().as_str())
@@ -66,14 +66,14 @@ impl Totals {
     }
 
     /// Adds what a chain counted that is about to go.
-    pub(crate) fn add_chain(&mut self, chain: &Chain) {
+    pub(super) fn add_chain(&mut self, chain: &Chain) {
         for count in counts_of(chain).filter(|count| count.packets > 0) {
             self.add(count.key, count.origin, count.packets);
         }
     }
 
     /// Both together; the serial number and the series are this one's.
-    pub(crate) fn plus(mut self, other: &Self) -> Self {
+    pub(super) fn plus(mut self, other: &Self) -> Self {
         for VerdictCount { key, origin, packets } in other.counts() {
             let origin = origin.filter(|(policy, rule)| self.series.has(&(key, Arc::clone(policy), *rule)));
             self.add(key, origin, packets);
@@ -92,7 +92,7 @@ impl Totals {
     }
 
     /// The rules of the chain that keeps them.
-    pub(crate) fn lines(&self) -> Vec<(u64, String)> {
+    pub(in crate::backend::netfilter) fn lines(&self) -> Vec<(u64, String)> {
         let remark = |text: &str| Line::to(Target::Return).comment(text).to_string();
         let serial = (0, remark(&format!("serial {}", self.serial)));
         let mut nameless: BTreeMap<VerdictKey, u64> = BTreeMap::new();
@@ -146,13 +146,13 @@ impl Totals {
 /// What the kernel counts now together with the totals. The lock is held while chains are rewritten: a scrape in
 /// between would see a packet twice, or not at all.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(in crate::backend::netfilter) struct Counters {
     tables: Mutex<[IpTables; 2]>,
     totals: Mutex<Totals>,
 }
 
 impl Counters {
-    pub(crate) fn new(tables: [IpTables; 2]) -> Self {
+    pub(in crate::backend::netfilter) fn new(tables: [IpTables; 2]) -> Self {
         Self {
             tables: Mutex::new(tables),
             totals: Mutex::new(Totals::default()),
@@ -160,12 +160,12 @@ impl Counters {
     }
 
     /// Counts in these tables from now on.
-    pub(crate) fn count_in(&self, tables: [IpTables; 2]) {
+    pub(super) fn count_in(&self, tables: [IpTables; 2]) {
         *self.tables.lock().unwrap_or_else(PoisonError::into_inner) = tables;
     }
 
     /// The totals, for whoever is about to rewrite chains.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Totals> {
+    pub(in crate::backend::netfilter) fn lock(&self) -> MutexGuard<'_, Totals> {
         // Numbers are whole at every moment, whoever died while holding them.
         self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,7 +200,7 @@ impl VerdictCounters for Counters {
 }
 
 /// Lists both families side by side.
-pub(crate) fn list_both(tables: [IpTables; 2]) -> Result<[TableListing; 2], BackendError> {
+pub(super) fn list_both(tables: [IpTables; 2]) -> Result<[TableListing; 2], BackendError> {
     let listed = std::thread::scope(|scope| {
         let [first, second] = tables;
         let other = scope.spawn(move || family_table::list(second));

@@ -10,7 +10,7 @@ use crate::backend::netfilter::render::nflog::told_by;
 
 /// Denial chains, with the number of rules that lead to each.
 #[derive(Debug, Default)]
-pub(crate) struct DenialChains {
+pub(super) struct DenialChains {
     uses: BTreeMap<String, Use>,
     /// Chains that may have come or gone since `take_changed`.
     changed: BTreeSet<String>,
@@ -25,7 +25,7 @@ struct Use {
 
 impl DenialChains {
     /// Counts the rules of a chain that comes.
-    pub(crate) fn add_rules(&mut self, chain: &str, rules: &[String]) {
+    pub(super) fn add_rules(&mut self, chain: &str, rules: &[String]) {
         for rule in rules {
             let Some(told) = told_by(rule) else { continue };
             if let Some(known) = self.uses.get_mut(told) {
@@ -40,7 +40,7 @@ impl DenialChains {
     }
 
     /// … and of one that goes.
-    pub(crate) fn remove_rules(&mut self, rules: &[String]) {
+    pub(in crate::backend::netfilter) fn remove_rules(&mut self, rules: &[String]) {
         for told in rules.iter().filter_map(|rule| told_by(rule)) {
             let Some(known) = self.uses.get_mut(told) else {
                 continue;
@@ -54,17 +54,17 @@ impl DenialChains {
     }
 
     /// Whether rules lead to a denial chain.
-    pub(crate) fn is_used(&self, told: &str) -> bool {
+    pub(in crate::backend::netfilter) fn is_used(&self, told: &str) -> bool {
         self.uses.contains_key(told)
     }
 
     /// Why they do.
-    pub(crate) fn denial(&self, told: &str) -> Option<&Denial> {
+    pub(in crate::backend::netfilter) fn denial(&self, told: &str) -> Option<&Denial> {
         self.uses.get(told)?.why.as_ref()
     }
 
     /// Denial chains that got their first rule, or lost their last one, since the last call.
-    pub(crate) fn take_changed(&mut self) -> BTreeSet<String> {
+    pub(super) fn take_changed(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed)
     }
 }
@@ -77,7 +77,7 @@ mod tests {
     use crate::backend::netfilter::names;
 
     #[test]
-    fn a_reason_stays_as_long_as_any_rule_gives_it() {
+    fn a_denial_chain_stays_while_any_rule_leads_to_it() {
         let chain = names::denial(Digest::of("why"));
         let rule = format!(
             "-m comment --comment \"np deny egress 0 isolation\" -g {}",

@@ -28,7 +28,7 @@ use egret_shared::time::Timestamp;
 
 /// Whose chains are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ChainOwner {
+pub(in crate::backend::netfilter) enum ChainOwner {
     /// All pods'.
     Shared,
     /// The node's own, about clients outside.
@@ -39,7 +39,7 @@ pub(crate) enum ChainOwner {
 
 /// The tables of a family.
 #[derive(Debug)]
-pub(crate) struct FamilyTable {
+pub(super) struct FamilyTable {
     tables: IpTables,
     chains: Tracker<String, Arc<[String]>>,
     /// The owners of desired chains; none where all chains were set at once.
@@ -60,7 +60,7 @@ pub(crate) struct FamilyTable {
 }
 
 impl FamilyTable {
-    pub(crate) fn new(flavour: Flavour, family: Family) -> Self {
+    pub(in crate::backend::netfilter) fn new(flavour: Flavour, family: Family) -> Self {
         Self {
             tables: IpTables::new(flavour, family),
             chains: Tracker::default(),
@@ -75,30 +75,30 @@ impl FamilyTable {
         }
     }
 
-    pub(crate) fn family(&self) -> Family {
+    pub(in crate::backend::netfilter) fn family(&self) -> Family {
         self.tables.family()
     }
 
-    pub(crate) const fn set_jump_position(&mut self, position: JumpPosition) {
+    pub(in crate::backend::netfilter) const fn set_jump_position(&mut self, position: JumpPosition) {
         self.place = position;
     }
 
     /// The chains that the kernel holds.
-    pub(crate) const fn programmed(&self) -> &ProgrammedChains {
+    pub(in crate::backend::netfilter) const fn programmed(&self) -> &ProgrammedChains {
         self.chains.programmed()
     }
 
     /// The connection marks in the chains that the kernel holds.
-    pub(crate) fn connmarks(&self) -> impl Iterator<Item = ChainMark<'_>> {
+    pub(super) fn connmarks(&self) -> impl Iterator<Item = ChainMark<'_>> {
         connmarks::of(self.programmed())
     }
 
-    pub(crate) fn desires(&self, chain: &str) -> bool {
+    pub(in crate::backend::netfilter) fn desires(&self, chain: &str) -> bool {
         self.chains.desired().contains_key(chain)
     }
 
     /// Why desired rules lead to a chain that logs denials.
-    pub(crate) fn denial(&self, chain: &str) -> Option<&Denial> {
+    pub(in crate::backend::netfilter) fn denial(&self, chain: &str) -> Option<&Denial> {
         self.denial_chains.denial(chain)
     }
 
@@ -107,12 +107,12 @@ impl FamilyTable {
         &self.bypassing
     }
 
-    pub(crate) const fn programs(&self) -> IpTables {
+    pub(in crate::backend::netfilter) const fn programs(&self) -> IpTables {
         self.tables
     }
 
     /// Takes over a listing; returns the drift.
-    pub(crate) fn resync(&mut self, listing: &TableListing, now: Timestamp) -> Drift {
+    pub(in crate::backend::netfilter) fn resync(&mut self, listing: &TableListing, now: Timestamp) -> Drift {
         let listed: ProgrammedChains = ours(listing)
             .filter(|chain| chain.name != names::totals().as_str())
             .map(|chain| (chain.name.clone(), self.held(chain)))
@@ -133,14 +133,14 @@ impl FamilyTable {
     }
 
     /// Whether an owner has desired chains.
-    pub(crate) fn has(&self, owner: &ChainOwner) -> bool {
+    pub(in crate::backend::netfilter) fn has(&self, owner: &ChainOwner) -> bool {
         self.owners
             .as_ref()
             .is_some_and(|owners| owners.contains_key(owner))
     }
 
     /// Desires these chains for an owner, and no others for it. Chains that were set at once go.
-    pub(crate) fn set_desired_for(&mut self, owner: ChainOwner, wanted: Chains) {
+    pub(in crate::backend::netfilter) fn set_desired_for(&mut self, owner: ChainOwner, wanted: Chains) {
         if self.owners.is_none() {
             self.set_desired(Chains::new());
         }
@@ -155,7 +155,7 @@ impl FamilyTable {
     }
 
     /// Desires other rules in some chains that an owner has.
-    pub(crate) fn update_desired(&mut self, wanted: Chains) {
+    pub(in crate::backend::netfilter) fn update_desired(&mut self, wanted: Chains) {
         for (name, rules) in wanted {
             self.desire_chain(name, rules);
         }
@@ -183,7 +183,10 @@ impl FamilyTable {
     }
 
     /// Desires the denial chains that the desired rules lead to. Returns those that came or went.
-    pub(crate) fn update_denial_chains(&mut self, telling: NflogSettings) -> BTreeSet<String> {
+    pub(in crate::backend::netfilter) fn update_denial_chains(
+        &mut self,
+        telling: NflogSettings,
+    ) -> BTreeSet<String> {
         let touched = self.denial_chains.take_changed();
         for name in &touched {
             if self.denial_chains.is_used(name) {
@@ -197,7 +200,7 @@ impl FamilyTable {
     }
 
     /// Drops the chains of all other owners.
-    pub(crate) fn retain_owners(&mut self, is_kept: impl Fn(&ChainOwner) -> bool) {
+    pub(in crate::backend::netfilter) fn retain_owners(&mut self, is_kept: impl Fn(&ChainOwner) -> bool) {
         let owners = self
             .owners
             .iter_mut()
@@ -217,13 +220,13 @@ impl FamilyTable {
     }
 
     /// Whether a chain is a shared denial chain that this owner has.
-    pub(crate) fn is_shared_denials_of(&self, name: &str, owner: &ChainOwner) -> bool {
+    pub(super) fn is_shared_denials_of(&self, name: &str, owner: &ChainOwner) -> bool {
         let names = self.owners.as_ref().and_then(|owners| owners.get(owner));
         names::is_shared_denials(name) && names.is_some_and(|names| names.contains(name))
     }
 
     /// Desires these chains, and no others.
-    pub(crate) fn set_desired(&mut self, wanted: Chains) {
+    pub(in crate::backend::netfilter) fn set_desired(&mut self, wanted: Chains) {
         self.owners = None;
         let gone: Vec<String> = self
             .chains
@@ -241,7 +244,7 @@ impl FamilyTable {
     }
 
     /// Whether the kernel holds these chains as they are.
-    pub(crate) fn holds(&self, chains: &Chains) -> bool {
+    pub(in crate::backend::netfilter) fn holds(&self, chains: &Chains) -> bool {
         !has_family(self.family())
             || chains.iter().all(|(name, rules)| {
                 self.chains
@@ -252,7 +255,7 @@ impl FamilyTable {
     }
 
     /// What is still to be done.
-    pub(crate) fn pending(&self) -> Change {
+    pub(in crate::backend::netfilter) fn pending(&self) -> Change {
         if !has_family(self.family()) {
             return Change::default();
         }
@@ -270,7 +273,7 @@ impl FamilyTable {
     }
 
     /// Says that a change was made.
-    pub(crate) fn done(&mut self, change: Change) {
+    pub(in crate::backend::netfilter) fn done(&mut self, change: Change) {
         for (chain, rules) in change.rewrite {
             self.chains.set_programmed(chain, rules);
         }
@@ -287,7 +290,7 @@ impl FamilyTable {
     }
 
     /// At start, append means behind all rules. Later rules of others may stand behind our jump.
-    pub(crate) fn note_jumps_ahead(&mut self, listing: &TableListing) {
+    pub(super) fn note_jumps_ahead(&mut self, listing: &TableListing) {
         let rules = |hook: Hook| listing.chain(hook.name()).map_or(0, |chain| chain.rules.len());
         let early = self.places.iter().filter(|(hook, places)| {
             self.place == JumpPosition::Append && places.last().is_some_and(|place| place + 1 < rules(**hook))
@@ -395,7 +398,7 @@ impl FamilyTable {
     }
 
     /// Desired chains, and what is pending, as text.
-    pub(crate) fn dump(&self) -> String {
+    pub(in crate::backend::netfilter) fn dump(&self) -> String {
         let pending = self.pending();
         let mut text = String::new();
         for (name, rules) in self.chains.desired() {
@@ -419,7 +422,7 @@ impl FamilyTable {
 
 /// Lists the filter table, and of the table `raw` the hook that leads to our chains and these chains. Where only the programs of IPv6 are not there, it is taken for empty: IPv4 is written all the same,
 /// and what cannot be written says so.
-pub(crate) fn list(tables: IpTables) -> Result<TableListing, iptables::Error> {
+pub(in crate::backend::netfilter) fn list(tables: IpTables) -> Result<TableListing, iptables::Error> {
     let nothing = || Ok(TableListing::empty(Which::Filter.name()));
     if !has_family(tables.family()) {
         return nothing();
@@ -456,7 +459,7 @@ fn has_family(family: Family) -> bool {
 }
 
 /// The chains of ours in a listing.
-pub(crate) fn ours(listing: &TableListing) -> impl Iterator<Item = &iptables::Chain> {
+pub(in crate::backend::netfilter) fn ours(listing: &TableListing) -> impl Iterator<Item = &iptables::Chain> {
     listing
         .chains
         .iter()

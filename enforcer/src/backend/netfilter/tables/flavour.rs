@@ -11,26 +11,27 @@ use egret_shared::time::Timestamp;
 use super::counters::{self, Totals};
 use super::family_table::{self, FamilyTable};
 use crate::backend::BackendError;
+use crate::backend::netfilter::marks::generations::Generations;
 use crate::backend::netfilter::model::settings::JumpPosition;
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::tables::ruleset::Ruleset;
 
 /// The tables before a switch to another flavour.
 #[derive(Debug)]
-pub(crate) struct Previous {
+pub(in crate::backend::netfilter) struct Previous {
     tables: [FamilyTable; 2],
     programmed_totals: Option<Vec<(u64, String)>>,
 }
 
 impl Previous {
-    pub(crate) fn flavour(&self) -> Flavour {
+    pub(in crate::backend::netfilter) fn flavour(&self) -> Flavour {
         self.tables[0].programs().flavour()
     }
 }
 
 impl Ruleset {
     /// Goes over to the tables of another flavour; everything desired is pending there.
-    pub(crate) fn switch_to(
+    pub(in crate::backend::netfilter) fn switch_to(
         &mut self,
         flavour: Flavour,
         position: JumpPosition,
@@ -51,43 +52,48 @@ impl Ruleset {
     }
 
     /// Returns to the tables of before.
-    pub(crate) fn switch_back(&mut self, previous: Previous) {
+    pub(in crate::backend::netfilter) fn switch_back(&mut self, previous: Previous) {
         self.tables = previous.tables;
         self.programmed_totals = previous.programmed_totals;
         self.counters.count_in(self.programs());
     }
 
     /// Why the tables are not as desired: that nothing can be written, or why the first pod was refused.
-    pub(crate) fn first_failure(&self) -> Option<String> {
+    pub(in crate::backend::netfilter) fn first_failure(&self) -> Option<String> {
         let refused = || self.refused.values().next().cloned();
         self.broken.clone().or_else(refused)
     }
 
-    /// Adopts from the other flavour, where nothing of ours is in this one: the counts. Returns the chains of IPv4 there.
-    pub(crate) fn adopt_from_other(&self) -> Result<Option<FamilyTable>, BackendError> {
+    /// Adopts counts and generations from the other flavour, where nothing of ours is in this one. Says whether there was
+    /// anything.
+    pub(in crate::backend::netfilter) fn adopt_from_other(
+        &self,
+        generations: &mut Generations,
+    ) -> Result<bool, BackendError> {
         let other = other_than(self.flavour());
         if !self.is_empty() || !has_ours(other) {
-            return Ok(None);
+            return Ok(false);
         }
         let listings = counters::list_both(programs(other))?;
         let mut table = FamilyTable::new(other, Family::V4);
         table.resync(&listings[0], Timestamp::from_millis(0));
+        generations.adopt(table.connmarks());
         *self.counters.lock() = Totals::of_listing(&listings[0]);
         tracing::info!(
             flavour = other.name(),
             "rules of an earlier life are in the other flavour"
         );
-        Ok(Some(table))
+        Ok(true)
     }
 
     /// The other flavour, where rules of ours are left in it although they are written here.
-    pub(crate) fn left_in_other(&self) -> Option<Flavour> {
+    pub(in crate::backend::netfilter) fn left_in_other(&self) -> Option<Flavour> {
         let other = other_than(self.flavour());
         (self.is_whole() && has_ours(other)).then_some(other)
     }
 
     /// Keeps what rules counted that are about to go.
-    pub(crate) fn keep_counts_of(&self, flavour: Flavour) -> Result<(), BackendError> {
+    pub(in crate::backend::netfilter) fn keep_counts_of(&self, flavour: Flavour) -> Result<(), BackendError> {
         let mut totals = self.counters.lock();
         for listing in counters::list_both(programs(flavour))? {
             let counting =

@@ -64,7 +64,7 @@ pub fn look_for_marks(marks: Marks) -> Result<(), ForeignMarks> {
 
 /// Rules of others in front of our jumps by which a packet may pass us: those that accept, and those that lead to a chain
 /// where something is accepted.
-pub(crate) fn bypassing(
+pub(in crate::backend::netfilter) fn bypassing(
     listing: &TableListing,
     family: Family,
     places: &BTreeMap<Hook, Vec<usize>>,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_front_of_us_counts_if_it_may_accept() {
+    fn foreign_rules_before_our_jump_count_if_they_may_accept() {
         let listing = egret_kernel::iptables::parse(
             "*filter\n:FORWARD ACCEPT [0:0]\n:A - [0:0]\n:B - [0:0]\n:C - [0:0]\n\
              -A FORWARD -m comment --comment \"to -j ACCEPT\" -j DROP\n\

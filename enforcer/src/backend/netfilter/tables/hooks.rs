@@ -42,7 +42,7 @@ pub const fn table(hook: Hook) -> Table {
 }
 
 /// The positions of a jump in the chain of a hook.
-pub(crate) fn copies(listing: &TableListing, hook: Hook, jump: &str) -> Vec<usize> {
+pub(in crate::backend::netfilter) fn copies(listing: &TableListing, hook: Hook, jump: &str) -> Vec<usize> {
     let rules = listing.chain(hook.name()).map(|chain| chain.texts().enumerate());
     rules
         .into_iter()

@@ -27,7 +27,7 @@ const REGAINED_IN: Duration = Duration::from_secs(600);
 
 /// The moves that were made lately.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PositionContest(BTreeMap<Hook, Moves>);
+pub(super) struct PositionContest(BTreeMap<Hook, Moves>);
 
 #[derive(Clone, Copy, Debug)]
 struct Moves {
@@ -38,7 +38,7 @@ struct Moves {
 
 impl PositionContest {
     /// Whether a jump that somebody pushed down is to be put back; if so, that counts.
-    pub(crate) fn may_move(&mut self, hook: Hook, now: Timestamp) -> bool {
+    pub(super) fn may_move(&mut self, hook: Hook, now: Timestamp) -> bool {
         let moves = self.0.entry(hook).or_insert(Moves {
             left: MOVES,
             since: now,
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_taken_back_three_times_and_then_once_in_ten_minutes() {
+    fn a_jump_position_is_retaken_three_times_and_then_once_in_ten_minutes() {
         let mut contest = PositionContest::default();
         let mut moved = Vec::new();
         for second in 0..1_300 {

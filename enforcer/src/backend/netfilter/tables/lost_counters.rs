@@ -16,7 +16,7 @@ use crate::backend::netfilter::denials::label::comment_of;
 use crate::backend::netfilter::names;
 
 /// What is lost by these changes, by table.
-pub(crate) fn lost_by(
+pub(super) fn lost_by(
     tables: &[FamilyTable; 2],
     changes: &[Change; 2],
     written: &mut WriteStats,

@@ -20,7 +20,7 @@ use crate::backend::netfilter::tables::ruleset::Ruleset;
 /// What is left to do after [`Ruleset::apply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Applied {
+pub(in crate::backend::netfilter) enum Applied {
     /// Nothing: the tables hold what is desired, or cannot be written.
     All,
     /// The chains that all pods share: pods were written one by one, and some may have been refused.
@@ -29,7 +29,10 @@ pub(crate) enum Applied {
 
 impl Ruleset {
     /// Makes the tables hold what is desired; `pods` are those that have chains.
-    pub(crate) fn apply<'a>(&mut self, pods: impl Iterator<Item = &'a PodKey>) -> Applied {
+    pub(in crate::backend::netfilter) fn apply<'a>(
+        &mut self,
+        pods: impl Iterator<Item = &'a PodKey>,
+    ) -> Applied {
         self.refused.clear();
         self.broken = None;
         match self.write_pending() {
@@ -43,7 +46,7 @@ impl Ruleset {
     }
 
     /// Writes all that is pending.
-    pub(crate) fn write_pending(&mut self) -> Result<(), WriteError> {
+    pub(in crate::backend::netfilter) fn write_pending(&mut self) -> Result<(), WriteError> {
         self.write(self.tables.each_ref().map(FamilyTable::pending))
     }
 
@@ -86,13 +89,13 @@ impl Ruleset {
     }
 
     /// Refused pods that have no chains of before, or only outdated ones: the shared chains are to be desired without them.
-    pub(crate) fn unusable(&self, outdated: &BTreeSet<PodKey>) -> BTreeSet<PodKey> {
+    pub(in crate::backend::netfilter) fn unusable(&self, outdated: &BTreeSet<PodKey>) -> BTreeSet<PodKey> {
         let is_unusable = |pod: &&PodKey| outdated.contains(*pod) || !self.has_chains(pod);
         self.refused.keys().filter(is_unusable).cloned().collect()
     }
 
     /// Writes the chains that all pods share, and removes the chains of pods that are outdated.
-    pub(crate) fn apply_shared(&mut self, outdated: &BTreeSet<PodKey>) {
+    pub(in crate::backend::netfilter) fn apply_shared(&mut self, outdated: &BTreeSet<PodKey>) {
         let refused: Vec<PodChains> = self.refused.keys().map(PodChains::of).collect();
         let kept = self.refused.keys().filter(|pod| !outdated.contains(*pod));
         let kept: Vec<PodChains> = kept.map(PodChains::of).collect();
@@ -165,7 +168,7 @@ impl Ruleset {
 
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WriteError {
+pub(in crate::backend::netfilter) enum WriteError {
     /// The kernel refuses what is in it.
     #[error("{0}")]
     Refused(String),

@@ -17,7 +17,7 @@ pub enum NftWriter {
 
 /// How changes fared by netlink of late.
 #[derive(Debug, Default)]
-pub(crate) struct Wire {
+pub(in crate::backend::netfilter) struct Wire {
     by: NftWriter,
     writer: TransactionWriter,
     /// Refused one after the other.
@@ -28,7 +28,7 @@ pub(crate) struct Wire {
 
 /// What became of a change.
 #[derive(Debug)]
-pub(crate) enum Tried {
+pub(in crate::backend::netfilter) enum Tried {
     Done,
     /// Nothing was changed.
     ForThePrograms,
@@ -46,7 +46,7 @@ impl Wire {
     }
 
     /// Tries to write all of these in one transaction.
-    pub(crate) fn write(&mut self, batches: &[(Family, &str)]) -> Tried {
+    pub(in crate::backend::netfilter) fn write(&mut self, batches: &[(Family, &str)]) -> Tried {
         if batches.is_empty() {
             return Tried::Done;
         }
@@ -79,7 +79,7 @@ impl Wire {
     }
 
     /// Waits until sets that no rule names any more can be destroyed.
-    pub(crate) fn let_go(&mut self) {
+    pub(in crate::backend::netfilter) fn let_go(&mut self) {
         self.writer.let_go();
     }
 

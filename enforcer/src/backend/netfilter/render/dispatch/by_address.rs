@@ -1,6 +1,6 @@
 //! Dispatch by address first, on nodes with many pods. The flavour `nft` compares an address in a fifth of
-//! the time of an interface name. The address is a hint only: behind it the interface decides, and where the
-//! two do not fit, all interfaces are compared.
+//! the time of an interface name. The address is only a hint: the interface decides, and if the two do not fit,
+//! all interfaces are compared.
 //!
 //! ```text
 //!  EGRET-FORWARD ─ -s 10.0.0.0/24 ▸ EGRET-BY-E ─ -s 10.0.0.0/29 ▸ goto EGRET-BY-E-10.0.0.0 ─ -s 10.0.0.2 -i veth1 ▸ goto EGRET-E-x
@@ -9,8 +9,8 @@
 //!                └ ! -s 10.0.0.0/24 ▸ EGRET-FROM
 //! ```
 //!
-//! `EGRET-ASK-E` asks one interface after the other: with branches as of `EGRET-FROM` a packet might be led through more chains
-//! than `nft` follows. Who uses addresses that are not its own pays for that.
+//! `EGRET-ASK-E` compares one interface after the other: branches as in `EGRET-FROM` could exceed the chains that `nft` allows. Only
+//! packets with a foreign source address pay for that.
 
 use std::collections::BTreeMap;
 
@@ -21,28 +21,28 @@ use ipnet::IpNet;
 use super::by_interface::InterfaceRule;
 use crate::backend::netfilter::names;
 
-/// Groups are made smaller until they have so few.
+/// Groups are split until they have at most this many addresses.
 const FEW: usize = 3;
 
-/// A line that decides, and the address that a packet has for which it does.
-pub(crate) type AddressRule = (IpNet, Line);
+/// A line that decides, and the address of the packets for which it does.
+pub(in crate::backend::netfilter::render) type AddressRule = (IpNet, Line);
 
-/// The chains that ask by address first.
+/// The chains that compare addresses first.
 pub(super) struct AddressLookup {
-    /// What holds all addresses.
+    /// The network of all addresses.
     pub(super) all: IpNet,
     pub(super) chains: BTreeMap<ChainName, Vec<Line>>,
 }
 
-/// How chains are called that ask by address.
-pub(crate) struct ChainNames {
+/// The names of the chains that compare addresses.
+pub(in crate::backend::netfilter::render) struct ChainNames {
     /// The one that all packets enter.
-    pub(crate) root: ChainName,
-    /// Those behind it, each about a network.
-    pub(crate) of_network: fn(IpNet) -> ChainName,
+    pub(in crate::backend::netfilter) root: ChainName,
+    /// The chain of each network.
+    pub(in crate::backend::netfilter::render) of_network: fn(IpNet) -> ChainName,
 }
 
-/// Asks by these; `own` are all lines about interfaces. None where the addresses have nothing in common.
+/// Compares these addresses; `own` are all lines about interfaces. None if the addresses have no common network.
 pub(super) fn of(
     direction: Direction,
     hints: Vec<AddressRule>,
@@ -63,9 +63,9 @@ pub(super) fn of(
     Some(AddressLookup { all, chains })
 }
 
-/// The chains that find the line of an address, and the network that holds all addresses; what they find nothing for goes on by
-/// `otherwise`. None where the addresses have nothing in common.
-pub(crate) fn grouped(
+/// The chains that find the line of an address, and the network of all addresses; other packets take `otherwise`. None if the
+/// addresses have no common network.
+pub(in crate::backend::netfilter::render) fn grouped(
     direction: Direction,
     mut hints: Vec<AddressRule>,
     names: &ChainNames,
@@ -96,7 +96,7 @@ pub(crate) fn grouped(
 }
 
 impl AddressLookup {
-    /// The lines that ask: either by address first, or by interface.
+    /// The lines of the dispatch: by address first, or by interface.
     pub(super) fn question(&self, direction: Direction) -> Vec<Line> {
         let hinted = Line::to(Target::Jump(names::address_lookup(direction)));
         let other = Line::to(Target::Jump(names::pod_lookup(direction)));
@@ -115,7 +115,7 @@ fn of_network(line: Line, direction: Direction, network: IpNet) -> Line {
     }
 }
 
-/// The smallest network that holds all of these, which are in order.
+/// The smallest network of all these addresses, which are sorted.
 fn common(hints: &[AddressRule]) -> Option<IpNet> {
     let ((first, _), (last, _)) = (hints.first()?, hints.last()?);
     let mut network = *first;
@@ -125,8 +125,8 @@ fn common(hints: &[AddressRule]) -> Option<IpNet> {
     Some(network.trunc())
 }
 
-/// A little wider where the network is whole octets: of those `nft` loads as many octets as it has, and compares anything but four
-/// of them in 42 ns where it takes 4. What is too wide for a hint is found to be nobody's behind it.
+/// Widens a network of 1, 2 or 3 whole octets by a bit: `nft` would load exactly these octets, and compares anything but four octets
+/// in 42 ns instead of 4 ns. An address that only the wider network has matches no line after it.
 fn wide(network: IpNet) -> IpNet {
     match network {
         IpNet::V4(network) if network.prefix_len().is_multiple_of(8) => {
@@ -137,8 +137,8 @@ fn wide(network: IpNet) -> IpNet {
     }
 }
 
-/// Splits the largest group until there are enough: two thirds of the square root, because the network of a group costs more to
-/// compare than an address in it.
+/// Splits the largest group until there are two thirds of the square root of all addresses: comparing the network of a group costs
+/// more than comparing an address in it.
 fn groups(hints: &[AddressRule]) -> Vec<&[AddressRule]> {
     let most = (2 * hints.len().isqrt() / 3).max(1);
     let mut groups = vec![hints];
@@ -154,7 +154,7 @@ fn groups(hints: &[AddressRule]) -> Vec<&[AddressRule]> {
     groups
 }
 
-/// By the first bit in which they differ; none where there are few, or all have one address.
+/// Splits at the first bit in which they differ; none if there are few, or all are one address.
 fn halves(group: &[AddressRule]) -> Option<(&[AddressRule], &[AddressRule])> {
     if group.len() <= FEW {
         return None;

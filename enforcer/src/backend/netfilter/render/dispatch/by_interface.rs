@@ -9,7 +9,7 @@
 //!             └ EGRET-REST-E: pods that are not known
 //! ```
 //!
-//! Pure. All ways lead to the same last lines, so a name that is nobody's meets them wherever it leaves.
+//! Every branch ends with the same last lines, so an unknown interface meets them in any branch.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ use egret_policies::rules::Direction;
 use crate::backend::netfilter::names;
 use crate::backend::netfilter::render::through;
 
-/// So many interfaces are asked one after the other.
+/// The most interfaces that are compared one after the other.
 const FEW: usize = 8;
-/// So often it is asked by a beginning: each time is a chain more, of which `nft` follows a packet through 15 in all.
+/// The depth of the tree: each level is one more chain, and `nft` allows a packet 15.
 pub(crate) const MOST_BRANCHES: usize = 2;
-/// With fewer than so many a tree gains nothing.
+/// The least interfaces for which a tree pays.
 const MANY: usize = 16;
 
-/// Whether so many interfaces are asked by how they begin.
+/// Whether this many interfaces are dispatched by a tree of prefixes.
 pub(super) const fn is_worth(interfaces: usize) -> bool {
     interfaces > MANY
 }
@@ -34,8 +34,8 @@ pub(super) const fn is_worth(interfaces: usize) -> bool {
 /// A line for one interface.
 pub(super) type InterfaceRule = (InterfaceName, Line);
 
-/// The chains that ask for these interfaces; `shared` are lines about others that are asked first, `rest` what is asked
-/// about whatever is none of them.
+/// The chains that dispatch these interfaces; `shared` are the first lines, about shared interfaces, `rest` the last lines, about
+/// unknown ones.
 pub(super) fn chains(
     direction: Direction,
     shared: Vec<Line>,
@@ -65,7 +65,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// The lines that ask for these, in the order of their names, and the chains behind them.
+    /// The lines for these, in the order of their names, and the chains that they lead to.
     fn ask(&mut self, own: &[InterfaceRule], depth: usize) -> Vec<Line> {
         let common = common_length(own);
         let mut lines = Vec::new();
@@ -105,17 +105,17 @@ impl Tree {
     }
 }
 
-/// How many octets all of them begin with alike.
+/// The length of their common prefix in octets.
 fn common_length(own: &[InterfaceRule]) -> usize {
     let (Some((first, _)), Some((last, _))) = (own.first(), own.last()) else {
         return 0;
     };
-    // In order, so what the outermost have in common all have.
+    // They are sorted, so the prefix of the first and the last is the prefix of all.
     let pairs = first.as_str().bytes().zip(last.as_str().bytes());
     pairs.take_while(|(one, other)| one == other).count()
 }
 
-/// What comes behind the part that all have in common; none for the name that ends there.
+/// The octet after the common prefix; none for the name that ends there.
 fn next(name: &InterfaceName, common: usize) -> Option<u8> {
     name.as_str().as_bytes().get(common).copied()
 }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_a_row_are_no_long_way_either() {
+    fn consecutive_interface_names_are_dispatched_in_few_steps() {
         let names: Vec<String> = (0..500).map(|number| format!("eth{number}")).collect();
         let chains = tree(&names);
         let most = names.iter().map(|name| walk(&chains, name).1).max();
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn few_are_a_list() {
+    fn few_interfaces_are_dispatched_by_a_list() {
         let names: Vec<String> = (0..MANY).map(|number| format!("veth{number}")).collect();
         assert_eq!(tree(&names).len(), 1);
     }
 
     #[test]
-    fn a_branch_is_one_of_ours_and_fits() {
+    fn a_branch_chain_has_a_name_of_ours_within_the_kernels_limit() {
         let names: BTreeSet<String> = (0..40)
             .map(|number| format!("vethabcdefghi{number:02}"))
             .collect();

@@ -8,9 +8,9 @@
 //!             └ marks the flow
 //! ```
 //!
-//! Nothing here ends a packet. The flavour `nft` follows a packet through 15 chains and no more, counting those that it is
-//! sent to by `goto` (NFT_JUMP_STACK_SIZE of include/net/netfilter/nf_tables.h), so tiers share a chain where nothing passes
-//! over one of them. What does not fit is not asked.
+//! These chains drop nothing. The flavour `nft` allows a packet 15 chains, those reached by `goto` included (NFT_JUMP_STACK_SIZE of
+//! include/net/netfilter/nf_tables.h), so tiers share a chain where no rule passes to a later tier. Policies that do not fit are not
+//! evaluated.
 
 use egret_kernel::iptables::{Rule as Line, Target};
 use egret_policies::rules::{Action, DefaultAction, Direction, DirectionRules, PodRules, TierRules};
@@ -20,20 +20,19 @@ use super::{PodDirection, RuleMode};
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::render::dispatch::MOST_BRANCHES;
 
-/// The chains through which a packet may go.
+/// The most chains through which a packet may go.
 const MOST_CHAINS: usize = 15;
-/// Those of them around the tiers: of the hook and the dispatch, with its branches; the pod's own; the default and what is
-/// allowed; what is told.
+/// The chains around the tiers: hook, dispatch with its branches, entry of the pod, default, allow, and logging.
 const AROUND: usize = 3 + MOST_BRANCHES + 1 + 2 + 1;
 
-/// Whether there is anything to ask about a direction, and it can be asked.
+/// Whether a direction has policies in audit, and they can be evaluated.
 pub(super) fn is_asked(rules: &PodRules, direction: Direction, sets: &AvailableSets) -> bool {
     !rules.audit.direction(direction).tiers.is_empty() && why_not_audited(rules, direction, sets).is_none()
 }
 
-/// Why policies in audit cannot be asked about a direction. An Allow whose set is not there would have what it allows told as
-/// denied, so then nothing is asked.
-pub(crate) fn why_not_audited(
+/// Why policies in audit cannot be evaluated for a direction. Packets that an Allow over a missing set allows would be logged as
+/// denied, so then nothing is evaluated.
+pub(in crate::backend::netfilter) fn why_not_audited(
     rules: &PodRules,
     direction: Direction,
     sets: &AvailableSets,
@@ -50,7 +49,7 @@ pub(crate) fn why_not_audited(
     }
 }
 
-/// By how many chains more a packet may be led than by those that there are at least.
+/// The number of chains through which a packet may go beyond the minimum.
 pub(super) fn spare(rules: &PodRules, direction: Direction) -> usize {
     let decides: Vec<&TierRules> = rules.direction(direction).tiers.iter().collect();
     let audit = &rules.audit.direction(direction).tiers;
@@ -67,7 +66,7 @@ fn passes(tier: &TierRules) -> bool {
 }
 
 impl PodDirection<'_> {
-    /// Has what is allowed go to the chains that are asked.
+    /// Lets allowed packets pass the audit chains.
     pub(super) fn ask_audit(&mut self) {
         let ask = Line::to(Target::Jump(self.chains.audit(self.direction))).to_string();
         let allow = self.chains.allow(self.direction);
@@ -77,7 +76,7 @@ impl PodDirection<'_> {
             .insert(0, ask);
     }
 
-    /// Writes the chains that are asked.
+    /// Renders the audit chains.
     pub(super) fn render_audit(&mut self, rules: &DirectionRules) {
         self.mode = RuleMode::Audit;
         let mut name = self.chains.audit(self.direction);

@@ -8,8 +8,8 @@
 //!                          └ … the pods' ingress …
 //! ```
 //!
-//! Every packet towards the destination is asked: nothing is marked, so a rule that is new counts for open connections
-//! at once, and a pod's mark still means that the pod's rules allowed it.
+//! Every packet towards the destination is judged and none is marked: a new rule counts for open connections at once, and a
+//! pod's mark still means that the pod's rules allowed the connection.
 
 use egret_kernel::iptables::{InterfaceName, Rule as Line, Target};
 use egret_policies::rules::{Action, Direction, DirectionRules, NodeRules, TierRules};
@@ -43,7 +43,7 @@ impl PodDirection<'_> {
         if has_allow(&rules.tiers) {
             self.put(&self.chains.allow(self.direction), back());
         }
-        // What the node sends to an address of its own comes in there, rewritten or not.
+        // Packets from the node to its own address pass here too, with or without DNAT.
         let own = Line::to(Target::Return).input(loopback());
         let lines = vec![conn_state::related(self.context.family), own];
         let name = self.chains.entry(self.direction);
@@ -54,7 +54,7 @@ impl PodDirection<'_> {
     }
 }
 
-/// What a ClusterEgressFirewall allows only leaves its list, so there is none.
+/// An Allow of a ClusterEgressFirewall only leaves its list, so there is none.
 fn has_allow(tiers: &[TierRules]) -> bool {
     let mut rules = tiers.iter().flat_map(|tier| &tier.rules);
     rules.any(|rule| rule.action == Action::Allow)

@@ -6,15 +6,15 @@
 //!             └ all that rules say about the rest, in their order
 //! ```
 //!
-//! Either chain has the rules that may match there, in the order of the list, so the first that matches is the same rule.
-//! A rule that asks for more ports, or for none, is in both.
+//! Each chain has the rules that may match there, in the order of the list, so the first match is the same rule. A rule with more
+//! ports, or without ports, is in both.
 
 use egret_policies::rules::PortMatch;
 use egret_shared::net::{PortRange, Transport};
 
-/// With fewer rules that are alike a chain more gains nothing.
+/// The least rules with the same ports for which a chain of their own pays.
 const FEW: usize = 3;
-/// Each is a line that all packets of the list meet.
+/// The most port groups: all packets of the list pass the line of each.
 const MOST: usize = 4;
 
 /// Ports of a protocol.
@@ -27,13 +27,13 @@ pub(super) struct PortGroup {
 /// The rules of a list by what they may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PortSplit<Rule> {
-    /// In order: a packet is judged by the first whose ports it has.
+    /// In order: the first whose ports match judges the packet.
     pub(super) alike: Vec<(PortGroup, Vec<Rule>)>,
     pub(super) rest: Vec<Rule>,
 }
 
 impl PortGroup {
-    /// Those that a rule asks for; none where it asks for none, or for what has none.
+    /// The ports of a rule; none without ports, or with a protocol without ports.
     pub(super) const fn of(port: PortMatch) -> Option<Self> {
         match port {
             PortMatch::Any | PortMatch::Icmp => None,
@@ -41,17 +41,17 @@ impl PortGroup {
         }
     }
 
-    /// As what a rule asks for.
+    /// As a port match of a rule.
     pub(super) const fn wanted(self) -> PortMatch {
         PortMatch::Range(self.transport, self.range)
     }
 
-    /// Whether all that has these ports is what a rule asks for.
+    /// Whether a rule matches all packets with these ports.
     pub(super) fn imply(self, port: PortMatch) -> bool {
         has_all(port, self.wanted())
     }
 
-    /// Whether something of these ports may be what a rule asks for.
+    /// Whether a rule may match a packet with these ports.
     fn may_be(self, port: PortMatch) -> bool {
         match port {
             PortMatch::Any => true,
@@ -63,13 +63,13 @@ impl PortGroup {
         }
     }
 
-    /// Whether all that a rule asks for has these ports.
+    /// Whether a rule matches only packets with these ports.
     fn hold(self, port: PortMatch) -> bool {
         has_all(self.wanted(), port)
     }
 }
 
-/// Whether all that one asks for is what the other asks for.
+/// Whether the first matches only packets that the second matches.
 pub(super) fn has_all(wide: PortMatch, narrow: PortMatch) -> bool {
     match (wide, narrow) {
         (PortMatch::Any, _) | (PortMatch::Icmp, PortMatch::Icmp) => true,
@@ -82,7 +82,7 @@ pub(super) fn has_all(wide: PortMatch, narrow: PortMatch) -> bool {
 }
 
 impl<Rule: Copy> PortSplit<Rule> {
-    /// Splits a list, by at most four ports that most rules ask for.
+    /// Splits a list by at most four ports: those of the most rules.
     pub(super) fn of(rules: &[Rule], port: impl Fn(Rule) -> PortMatch) -> Self {
         let asked: Vec<PortMatch> = rules.iter().map(|rule| port(*rule)).collect();
         let ports = frequent(&asked);
@@ -98,7 +98,7 @@ impl<Rule: Copy> PortSplit<Rule> {
     }
 }
 
-/// The ports that most rules ask for, in their order, where more rules ask for them than would stand in both chains.
+/// The ports of the most rules, in order, if more rules have them than would be in both chains.
 fn frequent(asked: &[PortMatch]) -> Vec<PortGroup> {
     let mut sorted: Vec<PortGroup> = asked.iter().filter_map(|port| PortGroup::of(*port)).collect();
     sorted.sort_unstable();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_many_rules_ask_for_has_a_chain() {
+    fn only_ports_of_many_rules_get_a_chain() {
         let web = PortMatch::Range(Transport::Tcp, range(443, 443));
         let names = PortMatch::Range(Transport::Udp, range(53, 53));
         let rules: Vec<(usize, PortMatch)> = [vec![web; 4], vec![names; 3], vec![PortMatch::Any; 2]]

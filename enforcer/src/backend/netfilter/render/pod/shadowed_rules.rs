@@ -1,10 +1,9 @@
-//! Removes shadowed rules: those of which an earlier rule of the list decides all that they match. Policies
-//! of several authors say the same of the same peers, and each such rule would cost packets a lookup and the
-//! kernel a check at each change.
+//! Removes shadowed rules: an earlier rule of the list matches all their packets. Policies of several authors often
+//! have the same rule for the same peers, and each would cost packets a lookup and the kernel a check at each
+//! change.
 //!
-//! What a policy says is not asked here, only what rules match: so a rule is left out by what stands in the same list in front
-//! of it, and nothing of what becomes of a packet, of its counters or of its reason depends on it. And of networks of one family that
-//! policies write out nothing is said in the other.
+//! Only matches are compared, not policies. An earlier rule of the same list decides each packet of a removed rule, so verdicts,
+//! counters and reasons stay the same. Rules over fixed networks of one family are not rendered in the other.
 
 use std::collections::HashMap;
 
@@ -23,7 +22,7 @@ pub(super) fn without<'a>(
     let mut decided = Decided::new();
     let is_whole = |rule: &Rule| rule.sets().all(|id| sets.contains_key(&id));
     let is_reached = |rule: &&Rule| {
-        // A rule one of whose sets is not there closes, or is not there itself: it is not what it says.
+        // A rule over a missing set closes, or is not rendered: its match is not what it says.
         if !is_whole(rule) {
             return true;
         }
@@ -50,7 +49,7 @@ fn is_about_nobody(rule: &Rule, sets: &AvailableSets, family: Family) -> bool {
     sets.get(id).is_some_and(|set| !set.families.has(family))
 }
 
-/// The ports about which a packet's other end is decided, by whom rules are about: a peer, without some addresses.
+/// The ports that earlier rules decide, by peer and exception.
 type Decided = HashMap<(PeerMatch, Option<SetId>), Vec<PortMatch>>;
 
 fn about(peer: &PeerMatch, except: Option<SetId>) -> (PeerMatch, Option<SetId>) {
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_what_one_rule_in_front_decides() {
+    fn a_rule_is_omitted_only_if_one_earlier_rule_decides_all_its_packets() {
         let (a, b) = (PeerMatch::In(set(0)), PeerMatch::In(set(1)));
         let all = || PeerMatch::Any;
         let web = to(Transport::Tcp, 443, 443);

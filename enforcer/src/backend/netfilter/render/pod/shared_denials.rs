@@ -6,10 +6,10 @@
 //!             └ next rule
 //! ```
 //!
-//! Nothing in such a chain is a pod's own, so it is called by the digest of what it says, and all pods whose rules say the same
-//! jump to the same one: `external` is three rules, over all pods and for each port.
+//! Such a chain names nothing of a single pod. Its name is a digest of its content, and all pods with the same rules jump to it: the
+//! peer `external` is three rules, for all pods and for each port.
 //!
-//! What comes back from it goes on behind it, as it would behind the last of these rules.
+//! A packet that returns continues after the jump, as it would after the last of these rules.
 
 use egret_kernel::iptables::{Rule as Line, Target};
 use egret_policies::rules::{Action, Digest, PeerMatch, PortMatch, Rule, TierRules};
@@ -31,8 +31,8 @@ impl PodDirection<'_> {
         lines
     }
 
-    /// The ports for which a group may have a chain of its own. It is a jump more, for which there must be room, and a rule one
-    /// of whose sets is not there closes for all ports.
+    /// The ports for which a group may have a chain of its own. The chain is one more jump, for which there must be room. A rule
+    /// over a missing set closes for all ports, so its group has none.
     fn asked_once(&self, group: &[&Rule]) -> Option<PortGroup> {
         let ports = PortGroup::of(group.first()?.port)?;
         let is_asked = self.ports.is_none_or(|known| !known.imply(ports.wanted()));

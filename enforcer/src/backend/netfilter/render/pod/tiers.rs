@@ -8,16 +8,15 @@
 //!             └ goto the next tier
 //! ```
 //!
-//! With a goto from list to list there would be an end to how many the flavour `nft` can hold: it follows a packet through
-//! 15 chains, gotos counted, and refuses the whole table where there may be more (NFT_JUMP_STACK_SIZE of
-//! include/net/netfilter/nf_tables.h).
+//! A goto from list to list would limit their number: the flavour `nft` allows a packet 15 chains, gotos included, and refuses
+//! the whole table where there may be more (NFT_JUMP_STACK_SIZE of include/net/netfilter/nf_tables.h).
 
 use egret_kernel::iptables::{ChainName, Rule as Line, Target};
 use egret_policies::rules::{Action, DefaultAction, TierRules};
 
 use super::PodDirection;
 
-/// What is asked at one place.
+/// Lists that are evaluated together.
 pub(super) enum TierGroup<'a> {
     /// A tier, or one of its lists.
     List(&'a TierRules),
@@ -45,15 +44,15 @@ impl<'a> TierGroup<'a> {
     }
 }
 
-/// Whether what a list does not deny is left to whoever is asked next: what returns from an Allow would be as well.
+/// Whether a list has no Allow: a packet that returns from an Allow would go on to the next list.
 fn leaves_open(list: &TierRules) -> bool {
     list.default_action == DefaultAction::NextTier
         && list.rules.iter().all(|rule| rule.action != Action::Allow)
 }
 
 impl PodDirection<'_> {
-    /// Writes the chains of parts, of which the first is `name` and begins with `lines`; returns the chain behind the last
-    /// one, with the lines that it begins with.
+    /// Renders the chains of parts; the first is `name` and starts with `lines`. Returns the chain after the last one, with its
+    /// first lines.
     pub(super) fn parts(
         &mut self,
         parts: &[TierGroup<'_>],
@@ -86,7 +85,7 @@ impl PodDirection<'_> {
         }
     }
 
-    /// The lines that ask all lists of a row, whose chains are called by their places, from 1.
+    /// The lines that jump to each list, whose chains are numbered from 1.
     fn row(&mut self, lists: &[&TierRules]) -> Vec<Line> {
         let mut lines = Vec::new();
         for (place, list) in lists.iter().enumerate() {

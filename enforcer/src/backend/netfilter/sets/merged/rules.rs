@@ -25,14 +25,14 @@ pub(super) struct MergedRules {
 impl MergedRules {
     /// Joins what can be merged; `kind` knows the sets that can be.
     pub(super) fn of(rules: &DirectionRules, kind: impl Fn(SetId) -> Option<SetKind>) -> Self {
-        let known = Known {
+        let mergeable = MergeableSets {
             kind,
-            apart: named_otherwise(rules),
+            excluded: named_otherwise(rules),
         };
         let mut merged = BTreeMap::new();
         let tiers = rules.tiers.iter().map(|tier| TierRules {
             tier: tier.tier,
-            rules: merge(&tier.rules, &known, &mut merged),
+            rules: merge(&tier.rules, &mergeable, &mut merged),
             default_action: tier.default_action,
         });
         Self {
@@ -44,14 +44,14 @@ impl MergedRules {
     }
 }
 
-/// What is known of sets that rules name.
-struct Known<K> {
+/// Which of the sets that rules name can be merged.
+struct MergeableSets<K> {
     kind: K,
-    /// They are not merged in these rules.
-    apart: BTreeSet<SetId>,
+    /// Sets that are not merged in these rules.
+    excluded: BTreeSet<SetId>,
 }
 
-impl<K: Fn(SetId) -> Option<SetKind>> Known<K> {
+impl<K: Fn(SetId) -> Option<SetKind>> MergeableSets<K> {
     fn set(&self, rule: &Rule) -> Option<(SetId, SetKind)> {
         match rule.peer {
             PeerMatch::In(id) => (self.kind)(id).map(|kind| (id, kind)),
@@ -61,7 +61,7 @@ impl<K: Fn(SetId) -> Option<SetKind>> Known<K> {
 
     /// The set of a rule that may be merged with others.
     fn part(&self, rule: &Rule) -> Option<(SetId, SetKind)> {
-        let is_part = |(id, _): &(SetId, SetKind)| rule.except.is_none() && !self.apart.contains(id);
+        let is_part = |(id, _): &(SetId, SetKind)| rule.except.is_none() && !self.excluded.contains(id);
         self.set(rule).filter(is_part)
     }
 }
@@ -79,15 +79,15 @@ fn named_otherwise(rules: &DirectionRules) -> BTreeSet<SetId> {
 
 fn merge<K: Fn(SetId) -> Option<SetKind>>(
     list: &[Rule],
-    known: &Known<K>,
+    mergeable: &MergeableSets<K>,
     merged: &mut BTreeMap<SetId, (SetKind, Parts)>,
 ) -> Vec<Rule> {
     let is_allow = |rule: &Rule| rule.action == Action::Allow;
     let runs = list.chunk_by(|one, other| is_allow(one) && is_allow(other));
-    runs.flat_map(|run| merge_run(run, known, merged)).collect()
+    runs.flat_map(|run| merge_run(run, mergeable, merged)).collect()
 }
 
-/// Rules that are alike, by the place of the first of them.
+/// Rules that are alike, at the position of the first of them.
 struct Group<'a> {
     kind: SetKind,
     first: &'a Rule,
@@ -101,37 +101,40 @@ enum Entry<'a> {
     Alone(&'a Rule),
 }
 
-/// The order of rules that only allow says nothing, so what is found sooner is asked sooner.
+/// The cost of a rule for the kernel. The order of Allow rules has no meaning, so the cheapest come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
-    /// At most one look.
-    First,
-    /// The kernel looks into such a set once for each length of prefix in it.
+enum LookupCost {
+    /// At most one lookup.
+    Single,
+    /// One lookup for each length of prefix in the set.
     Networks,
-    /// It asks the routing table, or is rare.
+    /// A lookup in the routing table, or a rare rule.
     OwnAddresses,
 }
 
 fn merge_run<K: Fn(SetId) -> Option<SetKind>>(
     run: &[Rule],
-    known: &Known<K>,
+    mergeable: &MergeableSets<K>,
     merged: &mut BTreeMap<SetId, (SetKind, Parts)>,
 ) -> Vec<Rule> {
-    let mut entries = entries(run, known);
-    entries.sort_by_key(|entry| entry.turn(known));
+    let mut entries = entries(run, mergeable);
+    entries.sort_by_key(|entry| entry.cost(mergeable));
     entries.into_iter().map(|entry| entry.rule(merged)).collect()
 }
 
-fn entries<'a, K: Fn(SetId) -> Option<SetKind>>(run: &'a [Rule], known: &Known<K>) -> Vec<Entry<'a>> {
-    let mut places: BTreeMap<(PortMatch, SetKind), usize> = BTreeMap::new();
+fn entries<'a, K: Fn(SetId) -> Option<SetKind>>(
+    run: &'a [Rule],
+    mergeable: &MergeableSets<K>,
+) -> Vec<Entry<'a>> {
+    let mut positions: BTreeMap<(PortMatch, SetKind), usize> = BTreeMap::new();
     let mut entries: Vec<Entry<'_>> = Vec::new();
     for rule in run {
-        let Some((id, kind)) = known.part(rule) else {
+        let Some((id, kind)) = mergeable.part(rule) else {
             entries.push(Entry::Alone(rule));
             continue;
         };
-        let place = *places.entry((rule.port, kind)).or_insert(entries.len());
-        match entries.get_mut(place) {
+        let position = *positions.entry((rule.port, kind)).or_insert(entries.len());
+        match entries.get_mut(position) {
             Some(Entry::Group(group)) => group.take_in(rule, id),
             Some(Entry::Alone(_)) | None => entries.push(Entry::Group(Group {
                 kind,
@@ -145,15 +148,15 @@ fn entries<'a, K: Fn(SetId) -> Option<SetKind>>(run: &'a [Rule], known: &Known<K
 }
 
 impl Entry<'_> {
-    fn turn<K: Fn(SetId) -> Option<SetKind>>(&self, known: &Known<K>) -> Turn {
+    fn cost<K: Fn(SetId) -> Option<SetKind>>(&self, mergeable: &MergeableSets<K>) -> LookupCost {
         let rule = match self {
             Self::Group(group) => group.first,
             Self::Alone(rule) => rule,
         };
-        match (&rule.peer, known.set(rule)) {
-            (PeerMatch::In(_), Some((_, SetKind::Networks))) => Turn::Networks,
-            (PeerMatch::In(_) | PeerMatch::Any, _) => Turn::First,
-            (PeerMatch::OwnNode | PeerMatch::Itself, _) => Turn::OwnAddresses,
+        match (&rule.peer, mergeable.set(rule)) {
+            (PeerMatch::In(_), Some((_, SetKind::Networks))) => LookupCost::Networks,
+            (PeerMatch::In(_) | PeerMatch::Any, _) => LookupCost::Single,
+            (PeerMatch::OwnNode | PeerMatch::Itself, _) => LookupCost::OwnAddresses,
         }
     }
 

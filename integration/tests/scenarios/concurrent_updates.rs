@@ -3,9 +3,9 @@
 
 use egret_integration::{PodSpec, Records, World};
 
+use super::deployment::{Deployment, TestResult, eventually, only_names, patient_question};
 use super::programs::Programs;
 use super::refusals::BY_PROGRAMS;
-use super::stage::{Stage, Told, eventually, only_names, patient_question};
 
 /// The pod `other` may reach nobody.
 pub(super) const OTHER_ALONE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
@@ -26,7 +26,7 @@ spec:
     - networks: [0.0.0.0/0, "::/0"]
 "#;
 
-pub(super) fn a_name_is_usable_before_a_long_change_of_other_rules_ends(world: &mut World) -> Told {
+pub(super) fn a_name_is_usable_before_a_long_change_of_other_rules_ends(world: &mut World) -> TestResult {
     let programs = Programs::beside(world.files())?;
     for pod in ["client", "other"] {
         world.add(PodSpec::new(pod))?;
@@ -40,29 +40,29 @@ pub(super) fn a_name_is_usable_before_a_long_change_of_other_rules_ends(world: &
         .with_variable("PATH", &programs.path());
     let enforcer = world.start(slow)?;
     let dnsd = world.start(world.dnsd().with(["--stall-deadline", "4s"]))?;
-    let stage = Stage {
+    let deployment = Deployment {
         world,
         dnsd,
         enforcer,
     };
-    stage.wait_until_joined();
-    stage
+    deployment.wait_until_joined();
+    deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));
-    stage.ask("other", "api.example.test");
-    let mut of_the_other = stage.assert_reaches("other", "203.0.113.7");
+    deployment.ask("other", "api.example.test");
+    let mut of_the_other = deployment.assert_reaches("other", "203.0.113.7");
     programs.hold()?;
-    stage.world.manifests().write("closed.yaml", OTHER_ALONE)?;
+    deployment.world.manifests().write("closed.yaml", OTHER_ALONE)?;
     eventually("the rules are being written", || programs.is_running());
-    stage.ask_as("client", &patient_question("api.example.test"));
-    stage.assert_reaches("client", "203.0.113.7");
+    deployment.ask_as("client", &patient_question("api.example.test"));
+    deployment.assert_reaches("client", "203.0.113.7");
     assert!(
         programs.is_running() && of_the_other.is_alive(),
         "the change has not ended"
     );
     programs.release()?;
     eventually("the change is in force", || !of_the_other.is_alive());
-    stage.assert_refused("other", "203.0.113.7");
-    stage.assert_reaches("client", "203.0.113.7");
+    deployment.assert_refused("other", "203.0.113.7");
+    deployment.assert_reaches("client", "203.0.113.7");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the story is played on: the world with its pods and names, the two daemons, and what a step can do with them.
+//! The world of the demo with its pods and names, both daemons, and the operations of the steps.
 
 use std::{
     env,
@@ -31,16 +31,16 @@ pub(super) const ATTEMPT: Duration = Duration::from_millis(700);
 /// How long an address outlives its TTL here: so that nobody has to wait half a minute to see it end.
 const GRACE: &str = "recordGrace: 1s\n";
 
-/// The daemons are dropped before the world that they run in.
+/// A world with both daemons running. The daemons are dropped before the world.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct Deployment {
     pub(super) dnsd: Daemon,
     pub(super) enforcer: Daemon,
     pub(super) world: World,
     screen: Screen,
 }
 
-impl Stage {
+impl Deployment {
     /// Builds the world and starts both daemons in it.
     pub(super) fn build(screen: Screen) -> Result<Self, DemoError> {
         screen.heading("    The world");
@@ -48,7 +48,7 @@ impl Stage {
             .with(PodSpec::new("client").in_namespace("shop"))?
             .with(PodSpec::new("other").in_namespace("shop"))?
             .with(PodSpec::new("worker").in_namespace("tools"))?;
-        fill_the_internet(&world);
+        add_upstream_names(&world);
         for port in [8010, 8011] {
             world.pod("worker").serve(port, Service::Http)?;
         }
@@ -144,7 +144,7 @@ pub(super) fn address(text: &str) -> IpAddr {
     text.parse().expect("the demo's addresses are addresses")
 }
 
-fn fill_the_internet(world: &World) {
+fn add_upstream_names(world: &World) {
     let upstream = world.upstream();
     let set = |name: &str, addresses: &[&str]| {
         upstream.set(name, Records::addresses(addresses.iter().copied()).ttl(30));
@@ -183,7 +183,11 @@ fn introduce(screen: Screen, world: &World) {
         row(&name, pod.netns_name(), &is);
     }
     let servers = "a DNS server, and all addresses for documentation";
-    row("the internet", world.internet_namespace(), servers);
+    row(
+        "the upstream network",
+        world.upstream_network_namespace(),
+        servers,
+    );
 }
 
 fn start(screen: Screen, world: &World, spec: DaemonSpec) -> Result<Daemon, WorldError> {

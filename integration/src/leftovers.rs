@@ -1,4 +1,4 @@
-//! What a world could leave behind, and what it could change in the machine's own namespace.
+//! What a world may leave behind, and what it may change in the machine's own namespace.
 //!
 //! A test process that is killed leaves its pins, folders and cgroups; the next world sweeps them, by the pid in their
 //! names. Its processes have died with it.
@@ -95,7 +95,7 @@ fn is_of_a_dead_process(name: &str, prefix: &str) -> bool {
     let number = parts.next().and_then(|number| number.parse::<u32>().ok());
     let ours = parts
         .next()
-        .is_none_or(|role| role == "node" || role == "internet" || role.starts_with("pod-"));
+        .is_none_or(|role| role == "node" || role == "upstream" || role.starts_with("pod-"));
     match (pid, number) {
         (Some(pid), Some(_)) => ours && !Path::new("/proc").join(pid.to_string()).exists(),
         (None, _) | (_, None) => false,
@@ -149,7 +149,7 @@ mod tests {
     use super::is_of_a_dead_process;
 
     #[test]
-    fn only_what_dead_worlds_left_is_swept() {
+    fn only_leftovers_of_dead_worlds_are_removed() {
         let own = std::process::id();
         for (name, prefix, swept) in [
             ("eg-4294967295-0-node", "eg", true),

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use crate::node::{Node, Probe, hold_settled};
 use crate::node_world::{Change, NOW, address, in_fresh_namespace, pod, rule, run, set, tier};
-use crate::wires::What;
+use crate::tun::What;
 
 const LISTED: &str = "10.0.1.5";
 const OTHER: &str = "10.0.1.4";
@@ -30,7 +30,7 @@ fn no_memory_for_members(taken: &Taken) -> Option<Errno> {
 }
 
 #[test]
-fn a_list_that_does_not_come_to_be_denies_and_opens_no_less_than_one_that_is_there() {
+fn rules_over_a_set_that_was_not_created_deny_no_less() {
     for flavour in Flavour::BOTH {
         for refusal in [no_memory_for_a_set_of_v6, no_memory_for_members] {
             in_fresh_namespace(move || {
@@ -49,7 +49,7 @@ fn a_list_that_does_not_come_to_be_denies_and_opens_no_less_than_one_that_is_the
 
 /// A rule of theirs holds it, so it stays: what is in it is no list of ours.
 #[test]
-fn a_list_of_somebody_else_in_the_place_of_ours_is_asked_by_nobody() {
+fn a_foreign_set_with_the_name_of_ours_is_used_by_no_rule() {
     for flavour in Flavour::BOTH {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);

@@ -1,4 +1,4 @@
-//! What it costs the enforcer that pods are told addresses, a thousand new ones in each second: the bench is the dnsd.
+//! The CPU time of the enforcer for 1,000 new records a second; the bench takes the place of dnsd.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -24,8 +24,8 @@ use serde_json::json;
 
 use crate::cluster::{STAND_INS, Size, stand_in_address};
 use crate::cpu;
-use crate::place::Place;
 use crate::report::median;
+use crate::testbed::Testbed;
 
 const EACH_SECOND: u64 = 1_000;
 /// Of a round.
@@ -70,20 +70,20 @@ const BURSTS: [Burst; 4] = [
 
 /// New names with an address each, for all pods in turn, of a policy that allows them.
 pub(crate) fn addresses(rounds: usize) -> anyhow::Result<()> {
-    let mut place = Place::new(Size::TARGET)?;
-    place.objects.push(json!({
+    let mut testbed = Testbed::new(Size::TARGET)?;
+    testbed.objects.push(json!({
         "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "names"},
         "spec": {
             "tier": "Admin", "priority": 5, "subject": {"namespaces": {}},
             "egress": [{"name": "names", "action": "Accept", "to": [{"domainNames": ["*.bench.example"]}]}],
         },
     }));
-    let enforcer = place.start_enforcer(Flavour::Nft)?;
-    let mut dnsd = Dnsd::join(&place)?;
+    let enforcer = testbed.start_enforcer(Flavour::Nft)?;
+    let mut dnsd = Dnsd::join(&testbed)?;
     let mut shares = [const { Vec::<f64>::new() }; BURSTS.len()];
     let mut floors = [const { Vec::<f64>::new() }; BURSTS.len()];
     let mut with_sets = [const { Vec::<f64>::new() }; BURSTS.len()];
-    let sets = place.world.node().ipset_list()?.matches("Name: ").count();
+    let sets = testbed.world.node().ipset_list()?.matches("Name: ").count();
     let memory = cpu::memory_of_process(enforcer.pid())?;
     for _ in 0..rounds.min(MOST_ROUNDS) {
         for (number, burst) in BURSTS.iter().enumerate() {
@@ -96,7 +96,7 @@ pub(crate) fn addresses(rounds: usize) -> anyhow::Result<()> {
     }
     let more = cpu::memory_of_process(enforcer.pid())?.saturating_sub(memory);
     println!(
-        "\n{} addresses were told; the enforcer had {} KiB before and {} octets more for each",
+        "\n{} addresses were sent; the enforcer had {} KiB before and {} octets more for each",
         dnsd.sequence.as_u64(),
         memory / 1024,
         more / dnsd.sequence.as_u64().max(1)
@@ -108,7 +108,7 @@ pub(crate) fn addresses(rounds: usize) -> anyhow::Result<()> {
 /// Of each kind of burst the enforcer's shares and those of what there is at least.
 fn print(sets: usize, all: [&[Vec<f64>; BURSTS.len()]; 3]) {
     println!(
-        "\n### {EACH_SECOND} new addresses a second, told to {STAND_INS} pods in turn, beside {sets} sets\n"
+        "\n### {EACH_SECOND} new addresses a second, sent to {STAND_INS} pods in turn, beside {sets} sets\n"
     );
     println!(
         "| answers come | the enforcer's share of a core, % | most | a thread that only reads and replies, % \
@@ -130,8 +130,8 @@ struct Dnsd {
 }
 
 impl Dnsd {
-    fn join(place: &Place) -> anyhow::Result<Self> {
-        let stream = UnixStream::connect(place.world.link())?;
+    fn join(testbed: &Testbed) -> anyhow::Result<Self> {
+        let stream = UnixStream::connect(testbed.world.link())?;
         let realized = Arc::new(AtomicU64::new(0));
         let mut dnsd = Self {
             stream: stream.try_clone()?,
@@ -155,19 +155,19 @@ impl Dnsd {
         let before = cpu::of_process(process)?;
         let start = Instant::now();
         let end = start + Duration::from_secs(SECONDS);
-        let mut told = 0;
-        while at_once > 0 && told < EACH_SECOND * SECONDS {
+        let mut sent = 0;
+        while at_once > 0 && sent < EACH_SECOND * SECONDS {
             let messages: Vec<ToEnforcer> = (0..at_once).map(|_| self.next_answer()).collect();
             self.say(&messages)?;
-            told += at_once;
-            let next = start + Duration::from_micros(told * 1_000_000 / EACH_SECOND);
+            sent += at_once;
+            let next = start + Duration::from_micros(sent * 1_000_000 / EACH_SECOND);
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         let seconds = start.elapsed().as_secs_f64();
         let share = (cpu::of_process(process)? - before).as_secs_f64() / seconds * 100.0;
         while self.realized.load(Ordering::Relaxed) < self.sequence.as_u64() {
-            ensure!(end.elapsed() < PATIENCE, "what was told is not realized");
+            ensure!(end.elapsed() < PATIENCE, "what was sent is not realized");
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(share)
@@ -222,13 +222,13 @@ fn floor<W: FnMut() -> anyhow::Result<()>>(
         Ok(cpu::of_thread()? - before)
     });
     ours.read_exact(&mut [0; REPLY])?;
-    let (start, mut told) = (Instant::now(), 0);
-    while at_once > 0 && told < EACH_SECOND * FLOOR_SECONDS {
+    let (start, mut sent) = (Instant::now(), 0);
+    while at_once > 0 && sent < EACH_SECOND * FLOOR_SECONDS {
         let many = usize::try_from(at_once)?;
         ours.write_all(&vec![0; many * OCTETS_OF_ANSWER])?;
         ours.read_exact(&mut [0; REPLY])?;
-        told += at_once;
-        let next = start + Duration::from_micros(told * 1_000_000 / EACH_SECOND);
+        sent += at_once;
+        let next = start + Duration::from_micros(sent * 1_000_000 / EACH_SECOND);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     let end = start + Duration::from_secs(FLOOR_SECONDS);
@@ -247,7 +247,7 @@ struct Writes {
     names: Vec<String>,
     file: File,
     at_once: u64,
-    told: u32,
+    sent: u32,
 }
 
 impl Writes {
@@ -268,9 +268,9 @@ impl Writes {
         Ok(Self {
             sets: ipsets,
             names: names[names.len() - STAND_INS..].to_vec(),
-            file: File::from(memfd_create("told", MFdFlags::empty())?),
+            file: File::from(memfd_create("records", MFdFlags::empty())?),
             at_once,
-            told: 0,
+            sent: 0,
         })
     }
 
@@ -285,9 +285,9 @@ impl Writes {
     }
 
     fn change(&mut self) -> MemberChange {
-        self.told += 1;
-        let pod = usize::try_from(self.told).expect("it fits") % STAND_INS;
-        let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + self.told);
+        self.sent += 1;
+        let pod = usize::try_from(self.sent).expect("it fits") % STAND_INS;
+        let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + self.sent);
         let lifetime = NonZeroU32::new(300).expect("300 is not 0");
         MemberChange {
             name: self.names[pod].clone(),

@@ -430,16 +430,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn at_every_instant_joint_sets_admit_what_their_parts_admit(story in prop::collection::vec(happening(), 1..6)) {
+    fn at_every_step_of_a_batch_merged_sets_admit_what_their_parts_admit(story in prop::collection::vec(happening(), 1..6)) {
         let mut world = World::default();
-        let (mut apart, mut joint) = (Simulator::new(), Simulator::new());
-        let mut joints = MergedSets::default();
+        let (mut apart, mut merged) = (Simulator::new(), Simulator::new());
+        let mut merged_sets = MergedSets::default();
         for happening in &story {
             let batch = world.follow(happening);
-            let joined = joints.merge(&batch);
-            let (wanted, seen) = (walk(&mut apart, &batch), walk(&mut joint, &joined));
+            let joined = merged_sets.merge(&batch);
+            let (wanted, seen) = (walk(&mut apart, &batch), walk(&mut merged, &joined));
             prop_assert_eq!(seen.last(), wanted.last());
-            prop_assert_eq!(audited(&joint), audited(&apart));
+            prop_assert_eq!(audited(&merged), audited(&apart));
             for packet in 0..wanted[0].len() {
                 let (seen, wanted) = (course(&seen, packet), course(&wanted, packet));
                 prop_assert!(follows(&seen, &wanted), "packet {}: {:?} instead of {:?}", packet, seen, wanted);
@@ -447,10 +447,10 @@ proptest! {
         }
         let mut fresh = Simulator::new();
         fresh.apply(&MergedSets::default().merge(&world.whole()), NOW).unwrap();
-        prop_assert_eq!(&joint, &fresh, "a restart has other rules or sets");
-        let of_pods = joint.pods().flat_map(|rules| rules.egress.sets().chain(rules.audit.sets()));
-        let named: BTreeSet<SetId> = of_pods.chain(joint.node().into_iter().flat_map(NodeRules::sets)).collect();
-        let there: BTreeSet<SetId> = joint.sets().map(|spec| spec.id).collect();
+        prop_assert_eq!(&merged, &fresh, "a restart has other rules or sets");
+        let of_pods = merged.pods().flat_map(|rules| rules.egress.sets().chain(rules.audit.sets()));
+        let named: BTreeSet<SetId> = of_pods.chain(merged.node().into_iter().flat_map(NodeRules::sets)).collect();
+        let there: BTreeSet<SetId> = merged.sets().map(|spec| spec.id).collect();
         prop_assert_eq!(there, named, "there are sets that no rule needs");
     }
 }
@@ -479,7 +479,7 @@ fn six_policies() -> (World, Batch) {
 }
 
 #[test]
-fn what_several_policies_allow_at_a_port_is_one_rule_for_each_kind_of_set() {
+fn allow_rules_of_several_policies_at_a_port_become_one_rule_for_each_kind_of_set() {
     let (_, batch) = six_policies();
     let joined = MergedSets::default().merge(&batch);
     let rules = &joined.rules_replaced[0].egress.tiers[1].rules;
@@ -491,7 +491,7 @@ fn what_several_policies_allow_at_a_port_is_one_rule_for_each_kind_of_set() {
 }
 
 #[test]
-fn what_stands_before_a_deny_is_not_joined_with_what_stands_behind_it() {
+fn rules_before_a_deny_are_not_merged_with_rules_after_it() {
     let said = |action, peer| Said {
         action,
         peer,
@@ -529,10 +529,10 @@ fn what_stands_before_a_deny_is_not_joined_with_what_stands_behind_it() {
 }
 
 #[test]
-fn a_member_leaves_a_joint_set_with_the_last_part_that_has_it() {
+fn a_member_leaves_a_merged_set_with_the_last_part_that_has_it() {
     let (mut world, batch) = six_policies();
-    let mut joints = MergedSets::default();
-    let first = joints.merge(&batch);
+    let mut merged_sets = MergedSets::default();
+    let first = merged_sets.merge(&batch);
     let PeerMatch::In(all) = first.rules_replaced[0].egress.tiers[1].rules[0].peer else {
         unreachable!("it is a rule over a set");
     };
@@ -543,7 +543,7 @@ fn a_member_leaves_a_joint_set_with_the_last_part_that_has_it() {
             pods: Vec::new(),
             node: None,
         });
-        joints.merge(&batch).into_owned().members_changed
+        merged_sets.merge(&batch).into_owned().members_changed
     };
     assert_eq!(toggle(0, 1), [], "the second policy has it as well");
     let gone = MembersChanged {
@@ -557,14 +557,14 @@ fn a_member_leaves_a_joint_set_with_the_last_part_that_has_it() {
 }
 
 #[test]
-fn what_pods_are_told_goes_as_it_comes() {
+fn sets_of_records_are_not_merged() {
     let (mut world, batch) = six_policies();
-    let mut joints = MergedSets::default();
-    joints.merge(&batch);
+    let mut merged_sets = MergedSets::default();
+    merged_sets.merge(&batch);
     let told = world.follow(&Happening {
         toggled: vec![(8, 1)],
         pods: Vec::new(),
         node: None,
     });
-    assert!(matches!(joints.merge(&told), std::borrow::Cow::Borrowed(_)));
+    assert!(matches!(merged_sets.merge(&told), std::borrow::Cow::Borrowed(_)));
 }

@@ -1,4 +1,4 @@
-//! The usual set-up of a story: pods, a policy, both daemons; and the words in which stories ask and expect.
+//! The usual setup of a scenario: pods, a policy, both daemons; and helpers for look-ups, connections and expectations.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,19 +11,19 @@ use egret_integration::{
     World,
 };
 
-/// An error means that the story could not be told; what is not as it should be is a panic.
-pub(super) type Told = Result<(), Box<dyn std::error::Error>>;
+/// An error means that the scenario could not run. A failed expectation is a panic.
+pub(super) type TestResult = Result<(), Box<dyn std::error::Error>>;
 
-/// How long something that must happen is waited for.
+/// The timeout for an event that must happen.
 pub(super) const PATIENCE: Duration = Duration::from_secs(4);
-/// How long an attempt goes on that may be refused in silence; the kernel repeats a SYN after a second.
+/// The timeout of an attempt that may be dropped: below the second after which the kernel repeats a SYN.
 pub(super) const QUICK: Duration = Duration::from_millis(300);
-/// How long nothing must happen, for a story to believe that it does not.
+/// The time in which nothing may happen when nothing is expected.
 pub(super) const MOMENT: Duration = Duration::from_millis(150);
 /// The port of the echo servers.
 const ECHO: u16 = 7;
 
-/// The client may reach nobody; whoever else there is, whom it likes.
+/// The client may reach nobody; other pods may reach everybody.
 pub(super) const CLIENT_ALONE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
 kind: ClusterNetworkPolicy
 metadata:
@@ -42,7 +42,7 @@ spec:
     - networks: [0.0.0.0/0, "::/0"]
 "#;
 
-/// All pods may ask the node's DNS and reach these names, and nothing else.
+/// All pods may query the node's DNS and reach these names, and nothing else.
 pub(super) fn only_names(names: &[&str]) -> String {
     let names = names
         .iter()
@@ -79,9 +79,9 @@ spec:
     )
 }
 
-/// What a story starts with.
+/// The setup of a scenario.
 #[derive(Clone, Debug)]
-pub(super) struct Setting {
+pub(super) struct Setup {
     pods: Vec<PodSpec>,
     policy: String,
     backend: &'static str,
@@ -89,7 +89,7 @@ pub(super) struct Setting {
     enforcer: Vec<String>,
 }
 
-impl Setting {
+impl Setup {
     /// One pod `client`, this policy, the netfilter backend.
     pub(super) fn of(policy: impl Into<String>) -> Self {
         Self {
@@ -144,32 +144,32 @@ impl Setting {
     }
 
     /// Adds the pods, writes the policy, starts both daemons and waits until they are joined.
-    pub(super) fn play(self, world: &mut World) -> Result<Stage<'_>, Box<dyn std::error::Error>> {
+    pub(super) fn deploy(self, world: &mut World) -> Result<Deployment<'_>, Box<dyn std::error::Error>> {
         for pod in self.pods {
             world.add(pod)?;
         }
         world.manifests().write("policy.yaml", &self.policy)?;
         let enforcer = world.start(world.enforcer(self.backend).with(self.enforcer))?;
         let dnsd = world.start(world.dnsd().with(self.dnsd))?;
-        let stage = Stage {
+        let deployment = Deployment {
             world,
             dnsd,
             enforcer,
         };
-        stage.wait_until_joined();
-        Ok(stage)
+        deployment.wait_until_joined();
+        Ok(deployment)
     }
 }
 
 /// A world with both daemons running. The daemons end before the world does.
 #[derive(Debug)]
-pub(super) struct Stage<'w> {
+pub(super) struct Deployment<'w> {
     pub(super) world: &'w World,
     pub(super) dnsd: Daemon,
     pub(super) enforcer: Daemon,
 }
 
-impl Stage<'_> {
+impl Deployment<'_> {
     #[track_caller]
     pub(super) fn pod(&self, name: &str) -> &Pod {
         self.world.pod(name)
@@ -179,7 +179,7 @@ impl Stage<'_> {
         self.world.upstream()
     }
 
-    /// The answer to a question for A records that the pod sends to dnsd.
+    /// The reply to the pod's query for A records.
     #[track_caller]
     pub(super) fn ask(&self, pod: &str, name: &str) -> Reply {
         self.ask_as(pod, &Lookup::of(name, RecordType::A))
@@ -212,7 +212,7 @@ impl Stage<'_> {
         outcome.connection()
     }
 
-    /// Silence is what netfilter answers, EPERM what the cgroup hooks do.
+    /// Netfilter drops, cgroup hooks return EPERM.
     #[track_caller]
     pub(super) fn assert_refused(&self, pod: &str, address: &str) {
         let outcome = self.reach(pod, address);
@@ -234,7 +234,7 @@ impl Stage<'_> {
         held.records_of(self.pod(pod)).into_keys().collect()
     }
 
-    /// Waits until dnsd and the enforcer have told each other who they are and what is interesting.
+    /// Waits until dnsd is connected to the enforcer and has its interest.
     #[track_caller]
     pub(super) fn wait_until_joined(&self) {
         let knows_interest = |(_, page): (u16, String)| page.contains("have interest in names");
@@ -244,29 +244,32 @@ impl Stage<'_> {
         });
     }
 
-    /// How often dnsd counted this.
+    /// The sum of a metric of dnsd.
     #[track_caller]
     pub(super) fn dnsd_counted(&self, metric: &str, labels: &[(&str, &str)]) -> f64 {
         metrics(&self.dnsd).sum(metric, labels)
     }
 }
 
-/// Has others accept everything in front of the source check, again and again until that is left to them: then dnsd is the first
-/// who looks at a source.
-pub(super) fn without_source_check(stage: &Stage<'_>) -> Told {
+/// Inserts a foreign ACCEPT before the source check until the enforcer leaves the position to it: then dnsd is the first to check a
+/// source address.
+pub(super) fn without_source_check(deployment: &Deployment<'_>) -> TestResult {
     const QUIET: Duration = Duration::from_secs(1);
     let accept = ["-w", "-t", "raw", "-I", "PREROUTING", "-j", "ACCEPT"];
     let listed = ["-w", "-t", "raw", "-S", "PREROUTING", "1"];
     for program in ["iptables", "ip6tables"] {
         let mut since = std::time::Instant::now();
         while since.elapsed() < QUIET {
-            let first = stage
+            let first = deployment
                 .world
                 .node()
                 .run(&[&[program][..], &listed].concat())?
                 .stdout;
             if first.trim_end() != "-A PREROUTING -j ACCEPT" {
-                stage.world.node().run_well(&[&[program][..], &accept].concat())?;
+                deployment
+                    .world
+                    .node()
+                    .run_well(&[&[program][..], &accept].concat())?;
                 since = std::time::Instant::now();
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -283,7 +286,7 @@ pub(super) fn metrics(daemon: &Daemon) -> Metrics {
     }
 }
 
-/// Runs `during` while the pods' questions are under way; what comes back is in the receiver, in its order.
+/// Runs `during` while the pods' queries are outstanding. The receiver has the replies in order of arrival.
 pub(super) fn while_asking<T>(
     questions: &[(&Pod, Lookup)],
     during: impl FnOnce(&Receiver<Result<Reply, LookupFailure>>) -> T,
@@ -293,7 +296,7 @@ pub(super) fn while_asking<T>(
         for (pod, lookup) in questions {
             let tell = tell.clone();
             scope.spawn(move || {
-                // The story has ended early: it has panicked, and says why.
+                // The receiver is gone if the scenario has panicked.
                 drop(tell.send(pod.look_up(lookup)));
             });
         }
@@ -301,19 +304,19 @@ pub(super) fn while_asking<T>(
     })
 }
 
-/// A question for A records whose answer may be held for seconds.
+/// A query for A records whose answer may be held for seconds.
 pub(super) fn patient_question(name: &str) -> Lookup {
     Lookup::of(name, RecordType::A).patience(PATIENCE)
 }
 
-/// Nothing arrives for a moment.
+/// Asserts that nothing arrives for `MOMENT`.
 #[track_caller]
 pub(super) fn assert_nothing_comes<T: std::fmt::Debug>(receiver: &Receiver<T>) {
     let early = receiver.recv_timeout(MOMENT);
     assert!(early.is_err(), "too early: {early:?}");
 }
 
-/// The next answer.
+/// The next reply.
 #[track_caller]
 pub(super) fn next_of(receiver: &Receiver<Result<Reply, LookupFailure>>) -> Reply {
     match receiver.recv_timeout(PATIENCE) {
@@ -322,13 +325,13 @@ pub(super) fn next_of(receiver: &Receiver<Result<Reply, LookupFailure>>) -> Repl
     }
 }
 
-/// Looks again and again until it is so.
+/// Polls until it is so.
 #[track_caller]
 pub(super) fn eventually(what: &str, is_so: impl FnMut() -> bool) -> Duration {
     within(PATIENCE, what, is_so)
 }
 
-/// Looks again and again until it is so, and says how long that took.
+/// Polls until it is so. Returns the time that this took.
 #[track_caller]
 pub(super) fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     let begun = Instant::now();
@@ -336,7 +339,7 @@ pub(super) fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> 
     begun.elapsed()
 }
 
-/// The same, where it may never be so.
+/// Polls until it is so or the timeout ends. Returns whether it became so.
 pub(super) fn is_soon(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while !is_so() {

@@ -1,6 +1,6 @@
 //! How long an answer is held while the rules of another pod change all the time.
 //!
-//! With daemons that have switches and `EGRET_SWITCH_OFF=records-meanwhile`, as it was when answers waited for rules.
+//! With daemons that have switches and `EGRET_SWITCH_OFF=records-meanwhile`, answers wait for rules.
 
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot be made says why")]

@@ -19,7 +19,7 @@ use crate::stories;
 const SOME: usize = 400;
 
 #[test]
-fn what_keeps_places_is_gone_before_a_set_is_made_and_rules_are_those_of_a_start_without_it() {
+fn preallocated_sets_are_removed_before_real_ones_and_change_no_rule() {
     on_a_node(|node, batch| {
         let (_without, standing) = node.start(batch);
         hold_settled(&standing);
@@ -43,7 +43,7 @@ fn what_keeps_places_is_gone_before_a_set_is_made_and_rules_are_those_of_a_start
 }
 
 #[test]
-fn a_life_that_ends_before_its_first_batch_leaves_nothing() {
+fn a_stop_before_the_first_batch_leaves_no_preallocated_set() {
     on_a_node(|node, _| {
         let (before, all_before) = (node.holds(), all());
         drop(making_room(node));
@@ -53,7 +53,7 @@ fn a_life_that_ends_before_its_first_batch_leaves_nothing() {
 
 /// It would wait to be told again, and leave pods open until then of which nobody knows whether there is a policy.
 #[test]
-fn what_a_killed_life_leaves_of_it_is_not_taken_for_its_rules() {
+fn preallocated_sets_of_a_killed_process_are_not_adopted() {
     on_a_node(|node, batch| {
         for number in [0, 63, 4711] {
             run("ipset", &["create", &names::preallocated(number), "hash:ip"]);
@@ -67,7 +67,7 @@ fn what_a_killed_life_leaves_of_it_is_not_taken_for_its_rules() {
 }
 
 #[test]
-fn where_an_earlier_life_left_its_sets_they_have_their_places() {
+fn with_sets_of_an_earlier_process_nothing_is_preallocated() {
     on_a_node(|node, batch| {
         drop(node.start(batch));
         let planned = Planned::here(Plan::Nothing);
@@ -83,7 +83,7 @@ fn where_an_earlier_life_left_its_sets_they_have_their_places() {
 }
 
 #[test]
-fn no_memory_for_places_keeps_nothing_from_being_in_force() {
+fn a_failed_preallocation_delays_no_rule() {
     fn is_tenth(taken: &Taken) -> Option<Errno> {
         taken.what.contains(" 0009-egret-room").then_some(Errno::ENOMEM)
     }

@@ -1,4 +1,4 @@
-//! What a life may find at its start: leftovers, halves, and what people edited. Each is put right with the least change, and
+//! What a start may find: leftovers, incomplete state, and edits of others. Each is repaired with the least change, and
 //! cleanup removes it.
 
 use std::collections::BTreeSet;
@@ -15,24 +15,24 @@ use crate::node::Node;
 use crate::node_world::{NOW, in_fresh_namespace, run};
 use crate::stories;
 
-/// What somebody did, what of it is counted as repaired, and what may be written because of it.
+/// An edit by others, the kinds of repair that are counted, and what may be written for it.
 struct Edit {
     name: &'static str,
-    make: fn(&Found),
+    make: fn(&EditedNode),
     repaired: &'static [&'static str],
-    written: &'static [Written],
+    written: &'static [WrittenPart],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Written {
+enum WrittenPart {
     /// One message to a set.
     Set,
     /// A chain of IPv4 that all pods share.
-    Shared,
+    SharedChain,
     /// A chain of a pod in IPv4.
-    Pods,
-    /// IPv6. Where a pod's rules were others, what they allowed is judged again, hence by a new generation in both families.
-    Other,
+    PodChain,
+    /// IPv6. Where rules of a pod differed, its connections are re-evaluated by a new generation in both families.
+    Ipv6,
     /// A jump of IPv4.
     Jump,
 }
@@ -46,103 +46,112 @@ const EDITS: &[Edit] = &[
     },
     Edit {
         name: "a rule in front of a shared chain",
-        make: |found| found.iptables(&["-I", "EGRET-FORWARD", "-j", "ACCEPT"]),
+        make: |edited| edited.iptables(&["-I", "EGRET-FORWARD", "-j", "ACCEPT"]),
         repaired: &["chain_changed"],
-        written: &[Written::Shared],
+        written: &[WrittenPart::SharedChain],
     },
     Edit {
         name: "a rule in a pod's chain",
-        make: |found| found.iptables(&["-I", &found.pods_chain(), "-d", "203.0.113.99/32", "-j", "RETURN"]),
+        make: |edited| {
+            edited.iptables(&[
+                "-I",
+                &edited.pods_chain(),
+                "-d",
+                "203.0.113.99/32",
+                "-j",
+                "RETURN",
+            ])
+        },
         repaired: &["chain_changed"],
-        written: &[Written::Pods, Written::Other],
+        written: &[WrittenPart::PodChain, WrittenPart::Ipv6],
     },
     Edit {
         name: "a pod's chain is empty",
-        make: |found| found.iptables(&["-F", &found.pods_chain()]),
+        make: |edited| edited.iptables(&["-F", &edited.pods_chain()]),
         repaired: &["chain_changed"],
-        written: &[Written::Pods, Written::Other],
+        written: &[WrittenPart::PodChain, WrittenPart::Ipv6],
     },
     Edit {
         name: "our jump is missing",
-        make: |found| found.iptables(&jump("-D")),
+        make: |edited| edited.iptables(&jump("-D")),
         repaired: &["jump"],
-        written: &[Written::Jump],
+        written: &[WrittenPart::Jump],
     },
     Edit {
         name: "our jump is there twice",
-        make: |found| found.iptables(&jump("-A")),
+        make: |edited| edited.iptables(&jump("-A")),
         repaired: &["jump"],
-        written: &[Written::Jump],
+        written: &[WrittenPart::Jump],
     },
     Edit {
         name: "chains of a pod that is not there",
-        make: |found| {
-            found.iptables(&["-N", "EGRET-E2-aaaaaaaaaaaaaaaa"]);
-            found.iptables(&["-A", "EGRET-E2-aaaaaaaaaaaaaaaa", "-j", "ACCEPT"]);
+        make: |edited| {
+            edited.iptables(&["-N", "EGRET-E2-aaaaaaaaaaaaaaaa"]);
+            edited.iptables(&["-A", "EGRET-E2-aaaaaaaaaaaaaaaa", "-j", "ACCEPT"]);
         },
         repaired: &["chain_extra"],
-        written: &[Written::Pods],
+        written: &[WrittenPart::PodChain],
     },
     Edit {
         name: "a set that nobody wants",
         make: |_| drop(run("ipset", &["create", "egret-aaaaaaaaaaaaaaaa-4", "hash:ip"])),
         repaired: &[],
-        written: &[Written::Set],
+        written: &[WrittenPart::Set],
     },
     Edit {
         name: "a place that a life kept until its first batch",
         make: |_| drop(run("ipset", &["create", &names::preallocated(7), "hash:ip"])),
         repaired: &[],
-        written: &[Written::Set],
+        written: &[WrittenPart::Set],
     },
     Edit {
         name: "a member too many",
-        make: |found| drop(run("ipset", &["add", &found.set(), "192.0.2.99"])),
+        make: |edited| drop(run("ipset", &["add", &edited.set(), "192.0.2.99"])),
         repaired: &["member_extra", "chain_changed"],
-        written: &[Written::Set, Written::Pods, Written::Other],
+        written: &[WrittenPart::Set, WrittenPart::PodChain, WrittenPart::Ipv6],
     },
     Edit {
         name: "a member too few",
-        make: |found| drop(run("ipset", &["flush", &found.set()])),
+        make: |edited| drop(run("ipset", &["flush", &edited.set()])),
         repaired: &[],
-        written: &[Written::Set],
+        written: &[WrittenPart::Set],
     },
     Edit {
         name: "a set and the rules that name it are gone",
-        make: |found| {
-            found.destroy_set();
+        make: |edited| {
+            edited.destroy_set();
         },
         repaired: &["chain_changed"],
-        written: &[Written::Set, Written::Pods, Written::Other],
+        written: &[WrittenPart::Set, WrittenPart::PodChain, WrittenPart::Ipv6],
     },
     Edit {
         name: "a set of another type",
-        make: |found| found.remake(&["hash:net"]),
+        make: |edited| edited.remake(&["hash:net"]),
         repaired: &["chain_changed"],
-        written: &[Written::Set, Written::Pods, Written::Other],
+        written: &[WrittenPart::Set, WrittenPart::PodChain, WrittenPart::Ipv6],
     },
     Edit {
         name: "a set of another family",
-        make: |found| found.remake(&["hash:ip", "family", "inet6"]),
+        make: |edited| edited.remake(&["hash:ip", "family", "inet6"]),
         repaired: &["chain_changed"],
-        written: &[Written::Set, Written::Pods, Written::Other],
+        written: &[WrittenPart::Set, WrittenPart::PodChain, WrittenPart::Ipv6],
     },
     Edit {
         name: "a set with hardly any room",
-        make: |found| found.remake(&["hash:ip", "maxelem", "1"]),
+        make: |edited| edited.remake(&["hash:ip", "maxelem", "1"]),
         repaired: &["chain_changed"],
-        written: &[Written::Set, Written::Pods, Written::Other],
+        written: &[WrittenPart::Set, WrittenPart::PodChain, WrittenPart::Ipv6],
     },
     Edit {
         name: "a set with lifetimes",
-        make: |found| found.remake(&["hash:ip", "timeout", "0"]),
+        make: |edited| edited.remake(&["hash:ip", "timeout", "0"]),
         repaired: &["chain_changed"],
-        written: &[Written::Set, Written::Pods, Written::Other],
+        written: &[WrittenPart::Set, WrittenPart::PodChain, WrittenPart::Ipv6],
     },
     Edit {
         name: "one family alone was written",
-        make: |found| {
-            let rules = IpTables::new(found.node.flavour, Family::V6);
+        make: |edited| {
+            let rules = IpTables::new(edited.node.flavour, Family::V6);
             let listing = rules.save(egret_kernel::iptables::Table::Filter).unwrap();
             let ours = || {
                 listing
@@ -158,7 +167,7 @@ const EDITS: &[Edit] = &[
             rules.restore(&(text + "COMMIT\n")).unwrap();
         },
         repaired: &["chain_changed", "chain_missing", "jump"],
-        written: &[Written::Pods, Written::Other],
+        written: &[WrittenPart::PodChain, WrittenPart::Ipv6],
     },
 ];
 
@@ -166,13 +175,13 @@ fn jump(how: &'static str) -> [&'static str; 4] {
     [how, "FORWARD", "-j", "EGRET-FORWARD"]
 }
 
-/// A node that holds everything, to be edited.
-struct Found<'a> {
+/// A node that holds everything, and is edited.
+struct EditedNode<'a> {
     node: &'a Node,
     batch: &'a Batch,
 }
 
-impl Found<'_> {
+impl EditedNode<'_> {
     fn iptables(&self, arguments: &[&str]) {
         run(&format!("iptables-{}", self.node.flavour.name()), arguments);
     }
@@ -218,12 +227,12 @@ impl Found<'_> {
 }
 
 #[test]
-fn whatever_a_life_finds_it_puts_right_with_the_least_change_and_counts_it() {
-    on_an_edited_node(|found, edit| {
-        let expected = found.node.holds();
-        (edit.make)(found);
+fn a_start_repairs_each_edit_with_the_least_change_and_counts_it() {
+    on_an_edited_node(|edited, edit| {
+        let expected = edited.node.holds();
+        (edit.make)(edited);
         let planned = Planned::here(Plan::Nothing);
-        let (_backend, standing) = found.node.start(found.batch);
+        let (_backend, standing) = edited.node.start(edited.batch);
         let name = edit.name;
         assert_eq!(
             (&standing.pending.len(), &standing.broken),
@@ -233,7 +242,7 @@ fn whatever_a_life_finds_it_puts_right_with_the_least_change_and_counts_it() {
         let repaired: BTreeSet<&str> = standing.repaired.keys().copied().collect();
         assert_eq!(repaired, edit.repaired.iter().copied().collect(), "{name}");
         let taken = planned.taken();
-        let written: BTreeSet<Written> = taken.iter().flat_map(written).collect();
+        let written: BTreeSet<WrittenPart> = taken.iter().flat_map(written).collect();
         assert!(
             written.iter().all(|one| edit.written.contains(one)),
             "{name}: {written:?} by {taken:#?}"
@@ -242,19 +251,19 @@ fn whatever_a_life_finds_it_puts_right_with_the_least_change_and_counts_it() {
             taken.iter().all(|taken| !taken.what.contains("flush")),
             "{name}: {taken:?}"
         );
-        assert_eq!(found.node.holds(), expected, "{name}");
+        assert_eq!(edited.node.holds(), expected, "{name}");
     });
 }
 
 #[test]
-fn cleanup_removes_every_trace_in_any_state_and_tells_before_what_it_would_remove() {
-    on_an_edited_node(|found, edit| {
-        (edit.make)(found);
-        let before = found.node.holds();
+fn cleanup_removes_everything_after_each_edit_and_its_dry_run_lists_it() {
+    on_an_edited_node(|edited, edit| {
+        (edit.make)(edited);
+        let before = edited.node.holds();
         let told = cleanup::everywhere(Mode::Tell).unwrap();
-        assert_eq!(found.node.holds(), before, "{}", edit.name);
+        assert_eq!(edited.node.holds(), before, "{}", edit.name);
         assert_eq!(cleanup::everywhere(Mode::Remove).unwrap(), told, "{}", edit.name);
-        let after = found.node.holds();
+        let after = edited.node.holds();
         assert_eq!(
             (after.ours, after.theirs),
             (Vec::new(), before.theirs),
@@ -272,7 +281,7 @@ fn cleanup_removes_every_trace_in_any_state_and_tells_before_what_it_would_remov
     });
 }
 
-fn on_an_edited_node(test: fn(&Found<'_>, &Edit)) {
+fn on_an_edited_node(test: fn(&EditedNode<'_>, &Edit)) {
     for flavour in Flavour::BOTH {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
@@ -281,23 +290,23 @@ fn on_an_edited_node(test: fn(&Found<'_>, &Edit)) {
             for edit in EDITS {
                 cleanup::remove(flavour).unwrap();
                 let _begun = node.start(&batches[0]);
-                let found = Found {
+                let edited = EditedNode {
                     node: &node,
                     batch: &batches[0],
                 };
-                test(&found, edit);
+                test(&edited, edit);
             }
             assert_eq!(node.others(), others);
         });
     }
 }
 
-fn written(taken: &Taken) -> Vec<Written> {
+fn written(taken: &Taken) -> Vec<WrittenPart> {
     let Step::Rules(family) = taken.step else {
-        return vec![Written::Set];
+        return vec![WrittenPart::Set];
     };
     if family == Family::V6 {
-        return vec![Written::Other];
+        return vec![WrittenPart::Ipv6];
     }
     let each = taken.what.lines().filter_map(|line| {
         if let Some(chain) = line.strip_prefix(':') {
@@ -305,16 +314,16 @@ fn written(taken: &Taken) -> Vec<Written> {
             // It only keeps numbers.
             let counts = name == names::totals().as_str();
             let kind = if names::is_shared(name) {
-                Written::Shared
+                WrittenPart::SharedChain
             } else {
-                Written::Pods
+                WrittenPart::PodChain
             };
             return (!counts).then_some(kind);
         }
         let is_jump = ["-I ", "-D ", "-A FORWARD", "-A INPUT"]
             .iter()
             .any(|start| line.starts_with(start));
-        is_jump.then_some(Written::Jump)
+        is_jump.then_some(WrittenPart::Jump)
     });
     each.collect()
 }

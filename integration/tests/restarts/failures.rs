@@ -1,4 +1,4 @@
-//! The moments at which a daemon may die.
+//! The failures that a daemon meets.
 
 use egret_integration::{LoadPlan, World};
 
@@ -9,7 +9,7 @@ use crate::{
     verdicts::realize,
 };
 
-/// Says something about another pod, so that the enforcer has rules to write.
+/// A policy of another pod, so that the enforcer has rules to write.
 const UNRELATED: &str = "
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -19,9 +19,9 @@ spec:
   policyTypes: [Ingress, Egress]
 ";
 
-pub(crate) type Happening = fn(&mut Daemons, &World, Victim, &mut Seeded) -> TestResult;
+pub(crate) type Failure = fn(&mut Daemons, &World, Victim, &mut Seeded) -> TestResult;
 
-pub(crate) const MOMENTS: &[(&str, Happening)] = &[
+pub(crate) const FAILURES: &[(&str, Failure)] = &[
     ("killed at rest", |daemons, _, victim, _| {
         Ok(daemons.of(victim).kill().map(drop)?)
     }),

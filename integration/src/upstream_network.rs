@@ -1,4 +1,4 @@
-//! The internet: a namespace that holds every address reserved for tests and documentation (RFC 5737, RFC 2544,
+//! The upstream network: a namespace with every address reserved for tests and documentation (RFC 5737, RFC 2544,
 //! RFC 3849), with a few servers that answer on all of them.
 //!
 //! The prefixes are local routes (AnyIP), so no address has to be added before it can serve. All servers run on one
@@ -15,14 +15,14 @@ use tokio::{
 };
 
 use crate::{
-    WorldError, cables,
+    WorldError, attachment,
     datagram::WildcardUdp,
     netns::Netns,
     node::{self, Node},
     sockets::SocketMaker,
 };
 
-/// TCP and UDP ports that are served from the start, on every address of the internet.
+/// TCP and UDP ports that are served from the start, on every address of the upstream network.
 pub const SERVICES: &[(u16, Service)] = &[
     (7, Service::TcpEcho),
     (19, Service::Push),
@@ -79,22 +79,22 @@ impl Service {
     }
 }
 
-/// The namespace of the internet, joined to the node.
+/// The namespace of the upstream network, joined to the node.
 #[derive(Debug)]
-pub(crate) struct Internet {
+pub(crate) struct UpstreamNetwork {
     netns: Arc<Netns>,
     servers: Servers,
 }
 
-impl Internet {
+impl UpstreamNetwork {
     pub(crate) fn create(world: &str, node: &Node, servers: Servers) -> Result<Self, WorldError> {
-        let netns = Arc::new(Netns::create(world, "internet", SYSCTLS)?);
+        let netns = Arc::new(Netns::create(world, "upstream", SYSCTLS)?);
         lay_uplink(node.netns(), &netns)?;
-        let internet = Self { netns, servers };
+        let upstream_network = Self { netns, servers };
         SERVICES
             .iter()
-            .try_for_each(|&(port, service)| internet.serve(port, service))?;
-        Ok(internet)
+            .try_for_each(|&(port, service)| upstream_network.serve(port, service))?;
+        Ok(upstream_network)
     }
 
     pub(crate) fn serve(&self, port: u16, service: Service) -> Result<(), WorldError> {
@@ -278,14 +278,14 @@ pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The veth pair between node and internet, and the routes of both.
-fn lay_uplink(node: &Netns, internet: &Netns) -> Result<(), WorldError> {
+/// The veth pair between node and upstream network, and the routes of both.
+fn lay_uplink(node: &Netns, upstream_network: &Netns) -> Result<(), WorldError> {
     node.ip(&format!(
         "link add uplink type veth peer name eth0 netns {}\n\
          link set uplink up\n\
          address add {}/30 dev uplink\n\
          address add {}/64 dev uplink nodad\n",
-        internet.name(),
+        upstream_network.name(),
         node::ADDRESS,
         node::ADDRESS_V6,
     ))?;
@@ -299,7 +299,7 @@ fn lay_uplink(node: &Netns, internet: &Netns) -> Result<(), WorldError> {
             format!("route add 10.{network}.0.0/16 via {v4}\nroute add fd{network}::/64 via {v6}\n")
         })
         .concat();
-    internet.ip(&format!(
+    upstream_network.ip(&format!(
         "link set lo up\n\
          link set eth0 up\n\
          address add 10.76.0.1/30 dev eth0\n\
@@ -307,8 +307,8 @@ fn lay_uplink(node: &Netns, internet: &Netns) -> Result<(), WorldError> {
          address add {}/16 dev eth0\n\
          address add {}/64 dev eth0 nodad\n\
          {to_pods}{reserved}",
-        cables::MACVLAN_GATEWAY,
-        cables::MACVLAN_GATEWAY_V6,
+        attachment::MACVLAN_GATEWAY,
+        attachment::MACVLAN_GATEWAY_V6,
     ))?;
     node.ip("route add default via 10.76.0.1\nroute add default via fd76::1\n")
 }

@@ -1,10 +1,8 @@
-//! Promise S-1, its part on cores: what threads that answer from one cache take from each other. Each answers cached
-
-//! questions, as it would those of a batch, and nothing comes or goes: sockets, whose locks are the kernel's, have no part in
-//! it, and no generator needs a processor.
+//! Promise S-1, its part on cores: how much threads that answer from one cache slow each other down. Each thread answers cached
+//! questions in batches, without sockets: these have locks of the kernel, and need a load generator.
 //!
-//! Prints how many answers so many threads make in the time in which one makes one: as many as there are threads would be
-//! perfect. With more threads than processors it says nothing.
+//! Prints the answers of all threads per answer of a single thread. The ideal is the number of threads. The figure has no meaning
+//! with more threads than processors.
 
 #![allow(
     clippy::disallowed_methods,
@@ -40,9 +38,9 @@ fn main() -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let _entered = runtime.enter();
-    let door = Arc::new(Door::new()?);
+    let server = Arc::new(Server::new()?);
     let most = thread::available_parallelism()?.get().min(16);
-    runtime.block_on(door.fill(most))?;
+    runtime.block_on(server.fill(most))?;
     println!("/proc/loadavg: {}", std::fs::read_to_string("/proc/loadavg")?);
     println!("| threads | answers a second of each | as many as one makes × |\n|---|---|---|");
     let counts: Vec<usize> = [1, 2, 4, 8, 16]
@@ -52,7 +50,7 @@ fn main() -> anyhow::Result<()> {
     let mut made = vec![Vec::new(); counts.len()];
     for _ in 0..ROUNDS {
         for (count, made) in counts.iter().zip(&mut made) {
-            made.push(answers(&door, *count)?);
+            made.push(answers(&server, *count)?);
         }
     }
     let alone = median(&mut made[0]);
@@ -65,13 +63,13 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// A dnsd without sockets.
-struct Door {
+struct Server {
     resolver: Arc<Resolver>,
     table: Arc<ZoneTable>,
     questions: Vec<Vec<u8>>,
 }
 
-impl Door {
+impl Server {
     fn new() -> anyhow::Result<Self> {
         let yaml = format!("listen: [\"127.0.0.1:0\"]\nupstreams: [\"{}\"]\n", upstream()?);
         let written: RawConfig = serde_saphyr::from_str(&yaml)?;
@@ -86,7 +84,7 @@ impl Door {
         let serving = ActiveConfig::new(config, None, &host_interfaces, &telemetry)?;
         let (_, table) = serving.tables.first_key_value().context("one address")?;
         let table = Arc::clone(table);
-        let client_lookup = Arc::new(ClientLookup::new(Box::new(Everywhere)));
+        let client_lookup = Arc::new(ClientLookup::new(Box::new(OneInterface)));
         let gate = ResponseGate::new(
             hold,
             clock::now(),
@@ -103,11 +101,11 @@ impl Door {
         })
     }
 
-    /// Tells each of these pods each name, until no answer is held any more: dnsd waits some time for an enforcer.
+    /// Asks for each name from each of these pods, until no answer is held any more: dnsd waits some time for an enforcer.
     async fn fill(&self, pods: usize) -> anyhow::Result<()> {
         for pod in 0..pods {
             let mut passes = 0;
-            while self.tell(pod).await? > 0 {
+            while self.ask_each(pod).await? > 0 {
                 passes += 1;
                 ensure!(passes < 100, "answers are held for ever");
             }
@@ -115,13 +113,13 @@ impl Door {
         Ok(())
     }
 
-    /// Tells a pod each name; how many of them it waited for.
-    async fn tell(&self, pod: usize) -> anyhow::Result<usize> {
+    /// Asks for each name from a pod. Returns the number of answers that were not in the cache.
+    async fn ask_each(&self, pod: usize) -> anyhow::Result<usize> {
         let (mut waiting, mut waited) = (JoinSet::new(), 0);
         for question in &self.questions {
             let step = self
                 .resolver
-                .answer(question, arrival(pod), &self.table, ReceivedAt::now());
+                .answer(question, packet_info(pod), &self.table, ReceivedAt::now());
             if let Disposition::Pending(pending) = step {
                 waiting.spawn(pending.reply());
                 waited += 1;
@@ -137,14 +135,14 @@ impl Door {
         Ok(waited)
     }
 
-    /// Answers for as long as it may; how often.
+    /// Answers for `SPAN`. Returns the number of answers.
     fn answer(&self, thread: usize) -> anyhow::Result<usize> {
         let (begun, mut made) = (Instant::now(), 0);
         let mut questions = self.questions.iter().cycle().skip(thread * NAMES / 16);
         while begun.elapsed() < SPAN {
             let batch = self.resolver.batch(&self.table, ReceivedAt::now());
             for question in questions.by_ref().take(BATCH) {
-                let Disposition::Reply(_) = batch.answer(question, arrival(thread)) else {
+                let Disposition::Reply(_) = batch.answer(question, packet_info(thread)) else {
                     bail!("all of them are in the cache");
                 };
                 made += 1;
@@ -154,8 +152,8 @@ impl Door {
     }
 }
 
-/// Of a pod of its own for each thread.
-fn arrival(thread: usize) -> PacketInfo {
+/// Each thread answers a pod of its own.
+fn packet_info(thread: usize) -> PacketInfo {
     let pod = u8::try_from(thread + 1).expect("16 threads");
     PacketInfo {
         source: SocketAddr::from((Ipv4Addr::new(10, 0, 0, pod), 5_353)),
@@ -165,13 +163,13 @@ fn arrival(thread: usize) -> PacketInfo {
     }
 }
 
-fn answers(door: &Arc<Door>, threads: usize) -> anyhow::Result<usize> {
+fn answers(server: &Arc<Server>, threads: usize) -> anyhow::Result<usize> {
     let together = Arc::new(Barrier::new(threads));
     let threads = (0..threads).map(|number| {
-        let (door, together) = (Arc::clone(door), Arc::clone(&together));
+        let (server, together) = (Arc::clone(server), Arc::clone(&together));
         thread::spawn(move || {
             together.wait();
-            door.answer(number)
+            server.answer(number)
         })
     });
     let threads: Vec<_> = threads.collect();
@@ -194,7 +192,7 @@ const fn per_cent(part: usize, whole: usize) -> usize {
 fn question(number: usize) -> Vec<u8> {
     let label = format!("n{number}");
     let mut octets = vec![0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    for label in [label.as_bytes(), b"abreast", b"test"] {
+    for label in [label.as_bytes(), b"threads", b"test"] {
         octets.push(u8::try_from(label.len()).expect("a short label"));
         octets.extend_from_slice(label);
     }
@@ -227,10 +225,10 @@ fn upstream() -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-/// Every pod is behind the interface that it asks by.
-struct Everywhere;
+/// Every pod is behind interface 1.
+struct OneInterface;
 
-impl Routes for Everywhere {
+impl Routes for OneInterface {
     fn route_to(&mut self, _address: IpAddr) -> std::io::Result<Route> {
         Ok(Route::Interface(1))
     }

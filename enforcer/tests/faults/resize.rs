@@ -17,7 +17,7 @@ use nix::errno::Errno;
 
 use crate::node::{Node, Probe, hold_settled};
 use crate::node_world::{Change, NOW, in_fresh_namespace, pod, rule, seconds, set, tier};
-use crate::wires::What;
+use crate::tun::What;
 
 #[test]
 fn a_set_that_outgrows_its_table_gets_one_sixteen_times_as_large_and_keeps_lifetimes() {
@@ -44,7 +44,7 @@ fn a_set_that_outgrows_its_table_gets_one_sixteen_times_as_large_and_keeps_lifet
 }
 
 #[test]
-fn records_that_are_over_make_no_set_larger() {
+fn expired_records_resize_no_set() {
     on_a_node(|node| {
         let (mut backend, _) = node.start(&nobody_told());
         for hour in 0..4_u32 {
@@ -57,7 +57,7 @@ fn records_that_are_over_make_no_set_larger() {
 }
 
 #[test]
-fn whatever_the_kernel_refuses_the_set_has_all_members() {
+fn after_a_refused_resize_the_set_has_its_members() {
     for plan in [refusing::<0>, refusing::<1>, refusing::<2>, refusing::<3>] {
         on_a_node(move |node| {
             let (mut backend, _) = node.start(&nobody_told());
@@ -93,7 +93,7 @@ fn refusing<const PLACE: usize>(taken: &Taken) -> Option<Errno> {
 }
 
 #[test]
-fn whenever_a_life_ends_the_set_has_what_it_had() {
+fn after_a_crash_in_a_resize_the_set_has_its_members() {
     on_a_node(|node| {
         for steps in 0.. {
             let (mut backend, _) = node.start(&nobody_told());

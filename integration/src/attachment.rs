@@ -20,10 +20,10 @@ pub const BRIDGE: &str = "cni0";
 const BRIDGE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 78, 255, 254);
 const BRIDGE_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 0xfffe);
 
-/// What a pod with a second interface reaches by it.
+/// The networks that a pod reaches by its second interface.
 pub const SECOND_NETWORK: &str = "198.18.0.0/15";
 pub const SECOND_NETWORK_V6: &str = "2001:db8:2::/48";
-/// The internet's addresses in the network of macvlan interfaces.
+/// The upstream network's addresses in the network of macvlan interfaces.
 pub(crate) const MACVLAN_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 80, 255, 254);
 pub(crate) const MACVLAN_GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd80, 0, 0, 0, 0, 0, 0, 0xfffe);
 
@@ -35,7 +35,7 @@ pub enum Attachment {
     Routed,
     /// A port of [`BRIDGE`].
     Bridge {
-        /// What comes in by the port may leave by it.
+        /// Hairpin mode: a frame may leave by the port on which it arrived.
         hairpin: bool,
     },
 }
@@ -189,7 +189,7 @@ fn lay_port(
     ))
 }
 
-/// As a node has it where nobody loaded `br_netfilter`: iptables does not see what goes from port to port.
+/// As on a node without `br_netfilter`: packets between ports of a bridge do not pass iptables.
 fn lay_bridge(node: &Netns) -> Result<(), WorldError> {
     for family in ["iptables", "ip6tables"] {
         node.sysctl(&format!("bridge/bridge-nf-call-{family}"), "0")?;

@@ -1,4 +1,4 @@
-//! A world of its own for each way to enforce, so that rounds of all of them can be had in turn.
+//! A world of its own for each way to enforce, so that their rounds can alternate.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -33,14 +33,14 @@ pub(crate) enum Enforcing {
 
 /// A node with two clients, their server and 107 interfaces more.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Testbed {
     pub(crate) path: Path,
     pub(crate) objects: Vec<Value>,
     // Dropped last: the sockets above are in its namespaces.
     pub(crate) world: World,
 }
 
-impl Place {
+impl Testbed {
     pub(crate) fn new(size: Size) -> anyhow::Result<Self> {
         let pod = |(namespace, name): (&str, &str)| PodSpec::new(name).in_namespace(namespace);
         let world = World::new()?
@@ -55,14 +55,14 @@ impl Place {
     }
 
     pub(crate) fn enforced_by(size: Size, enforcing: Enforcing) -> anyhow::Result<Self> {
-        let place = Self::new(size)?;
+        let testbed = Self::new(size)?;
         match enforcing {
             Enforcing::Nothing => {}
-            Enforcing::OneRule(flavour) => place.write_one_rule(flavour)?,
-            Enforcing::Egret(flavour) => place.leave_rules(flavour, &[])?,
-            Enforcing::EachAlone(flavour) => place.leave_rules(flavour, &["--rule-metrics", "1"])?,
+            Enforcing::OneRule(flavour) => testbed.write_one_rule(flavour)?,
+            Enforcing::Egret(flavour) => testbed.leave_rules(flavour, &[])?,
+            Enforcing::EachAlone(flavour) => testbed.leave_rules(flavour, &["--rule-metrics", "1"])?,
         }
-        Ok(place)
+        Ok(testbed)
     }
 
     /// What every stateful firewall begins with.

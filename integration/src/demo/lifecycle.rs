@@ -10,9 +10,9 @@ use crate::{Daemon, Family, Load, LoadPlan, LoadReport, Metrics, Node, daemon::d
 
 use super::{
     DemoError, Seen,
+    deployment::{BLOG, Deployment, UNKNOWN, address, in_the_node, shorten},
     names::outcome,
     screen::Screen,
-    stage::{BLOG, Stage, UNKNOWN, address, in_the_node, shorten},
 };
 
 const GRACE_AND_TTL: Duration = Duration::from_secs(3);
@@ -20,11 +20,11 @@ const GRACE_AND_TTL: Duration = Duration::from_secs(3);
 const TOO_LATE: Duration = Duration::from_millis(4_500);
 const PHASE: Duration = Duration::from_secs(4);
 
-pub(super) fn see_an_answer_held(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let before = stage.dnsd.metrics()?;
-    let told = stage.getent("client", "held.cdn.example.test")?;
-    let connected = stage.curl("client", "held.cdn.example.test")?;
-    let after = stage.dnsd.metrics()?;
+pub(super) fn see_an_answer_held(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let before = deployment.dnsd.metrics()?;
+    let told = deployment.getent("client", "held.cdn.example.test")?;
+    let connected = deployment.curl("client", "held.cdn.example.test")?;
+    let after = deployment.dnsd.metrics()?;
     let grown = |name: &str| after.sum(name, &[]) - before.sum(name, &[]);
     let held = grown("egret_dnsd_held_seconds_count");
     let stalled = grown("egret_dnsd_stalls_total");
@@ -35,19 +35,19 @@ pub(super) fn see_an_answer_held(stage: &mut Stage) -> Result<Seen, DemoError> {
     ))
 }
 
-pub(super) fn let_a_record_run_out(stage: &mut Stage) -> Result<Seen, DemoError> {
+pub(super) fn let_a_record_run_out(deployment: &mut Deployment) -> Result<Seen, DemoError> {
     let told = Instant::now();
-    stage.getent("client", "brief.cdn.example.test")?;
+    deployment.getent("client", "brief.cdn.example.test")?;
     let brief = address("203.0.113.80");
-    let mut open = stage.connect("client", brief, 443);
-    stage
+    let mut open = deployment.connect("client", brief, 443);
+    deployment
         .screen()
         .line("A probe keeps one connection open and goes on trying new ones.");
-    let ended = stage
+    let ended = deployment
         .screen()
         .wait("until a new connection is refused", TOO_LATE, || {
             let tried = told.elapsed();
-            (!stage.connects("client", brief, 443)).then_some(tried)
+            (!deployment.connects("client", brief, 443)).then_some(tried)
         });
     let goes_on = match &mut open {
         crate::Outcome::Connected(connection) => connection.is_alive(),
@@ -67,26 +67,26 @@ pub(super) fn let_a_record_run_out(stage: &mut Stage) -> Result<Seen, DemoError>
     })
 }
 
-pub(super) fn kill_the_enforcer(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let load = start_load(stage);
-    kill_and_return(stage, &load, |stage| &mut stage.enforcer)?;
-    Ok(judge(stage.screen(), &load.stop()))
+pub(super) fn kill_the_enforcer(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let load = start_load(deployment);
+    kill_and_return(deployment, &load, |deployment| &mut deployment.enforcer)?;
+    Ok(judge(deployment.screen(), &load.stop()))
 }
 
-pub(super) fn kill_dnsd(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let load = start_load(stage);
-    kill_and_return(stage, &load, |stage| &mut stage.dnsd)?;
-    Ok(judge(stage.screen(), &load.stop()))
+pub(super) fn kill_dnsd(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let load = start_load(deployment);
+    kill_and_return(deployment, &load, |deployment| &mut deployment.dnsd)?;
+    Ok(judge(deployment.screen(), &load.stop()))
 }
 
-pub(super) fn scrape_both(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let screen = stage.screen();
+pub(super) fn scrape_both(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let screen = deployment.screen();
     screen.line("A Prometheus in the node's namespace scrapes these:");
-    for daemon in [&stage.dnsd, &stage.enforcer] {
+    for daemon in [&deployment.dnsd, &deployment.enforcer] {
         let url = format!("curl -s http://{}/metrics", daemon.spec().admin);
-        screen.typed("#", &in_the_node(stage.world.node(), &url));
+        screen.typed("#", &in_the_node(deployment.world.node(), &url));
     }
-    let (dnsd, enforcer) = (stage.dnsd.metrics()?, stage.enforcer.metrics()?);
+    let (dnsd, enforcer) = (deployment.dnsd.metrics()?, deployment.enforcer.metrics()?);
     let answers = dnsd.sum("egret_dnsd_responses_total", &[("rcode", "NOERROR")]);
     let [allows, denies] = ["allow", "deny"].map(|action| verdicts(&enforcer, action));
     Ok(Seen::new(
@@ -95,18 +95,18 @@ pub(super) fn scrape_both(stage: &mut Stage) -> Result<Seen, DemoError> {
     ))
 }
 
-pub(super) fn clean_up(stage: &mut Stage) -> Result<Seen, DemoError> {
-    let screen = stage.screen();
-    for daemon in [&mut stage.dnsd, &mut stage.enforcer] {
+pub(super) fn clean_up(deployment: &mut Deployment) -> Result<Seen, DemoError> {
+    let screen = deployment.screen();
+    for daemon in [&mut deployment.dnsd, &mut deployment.enforcer] {
         screen.typed("#", &format!("kill {}", daemon.pid()));
         let end = daemon.terminate()?;
         screen.line(&format!("{}: {}", daemon.spec().name, describe_end(end)));
     }
-    let node = stage.world.node();
+    let node = deployment.world.node();
     let stayed = held_by_the_kernel(node)?;
-    let enforcer = stage.enforcer.spec().binary.display().to_string();
-    let state = stage.world.state().display().to_string();
-    let objects = stage.world.state_objects().display().to_string();
+    let enforcer = deployment.enforcer.spec().binary.display().to_string();
+    let state = deployment.world.state().display().to_string();
+    let objects = deployment.world.state_objects().display().to_string();
     let clean = format!(
         "{} cleanup --state {state} --state-objects {objects}",
         shorten(Path::new(&enforcer))
@@ -152,34 +152,34 @@ fn verdicts(enforcer: &Metrics, action: &str) -> f64 {
     enforcer.sum("egret_enforcer_verdicts_total", &[("action", action)])
 }
 
-pub(super) fn start_load(stage: &Stage) -> Load {
+pub(super) fn start_load(deployment: &Deployment) -> Load {
     let forbidden = [BLOG, UNKNOWN].map(|text| SocketAddr::new(address(text), 443));
     let plan = LoadPlan {
         port: 443,
         ..LoadPlan::of(["api.example.test", "{}.cdn.example.test"]).forbidding(forbidden)
     };
-    stage.world.load("client", plan)
+    deployment.world.load("client", plan)
 }
 
 /// Kills one daemon under load, lets the load go on without it, starts it again, lets the load go on with it.
 fn kill_and_return(
-    stage: &mut Stage,
+    deployment: &mut Deployment,
     load: &Load,
-    daemon: fn(&mut Stage) -> &mut Daemon,
+    daemon: fn(&mut Deployment) -> &mut Daemon,
 ) -> Result<(), DemoError> {
-    let screen = stage.screen();
+    let screen = deployment.screen();
     go_on(load, "before it is killed", 2)?;
     let killed = Instant::now();
-    let pid = daemon(stage).pid();
+    let pid = daemon(deployment).pid();
     screen.typed("#", &format!("kill -KILL {pid}"));
-    daemon(stage).kill()?;
+    daemon(deployment).kill()?;
     go_on(load, "while it is gone", 0)?;
-    daemon(stage).restart()?;
-    daemon(stage).wait_until_ready()?;
+    daemon(deployment).restart()?;
+    daemon(deployment).wait_until_ready()?;
     screen.line(&format!(
         "back after {} ms, pid {}",
         killed.elapsed().as_millis(),
-        daemon(stage).pid()
+        daemon(deployment).pid()
     ));
     go_on(load, "after it is back", 5)
 }

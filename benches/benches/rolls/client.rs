@@ -1,4 +1,4 @@
-//! Who asks: at a steady rate whatever the answers do, each question from a socket of its own, and never twice.
+//! A DNS client that sends queries at a steady rate, each once and from a socket of its own, without waiting for answers.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -20,17 +20,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// One in so many goes over TCP.
 const OVER_TCP: u32 = 4;
 
-/// What came of the questions.
+/// The outcomes of queries.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
-    /// From when each was due to its answer.
-    took: Vec<Duration>,
+pub(crate) struct Outcomes {
+    /// From the time at which a query was due to its answer.
+    latencies: Vec<Duration>,
     lost: Vec<String>,
 }
 
-impl Asked {
+impl Outcomes {
     pub(crate) fn add(&mut self, more: Self) {
-        self.took.extend(more.took);
+        self.latencies.extend(more.latencies);
         self.lost.extend(more.lost);
     }
 
@@ -38,21 +38,21 @@ impl Asked {
         self.lost.len()
     }
 
-    /// So much of a thousand took no longer.
-    pub(crate) fn within(&mut self, per_mille: usize) -> Duration {
-        self.took.sort_unstable();
-        let last = self.took.len().saturating_sub(1);
-        self.took
+    /// The latency that so many of a thousand answers do not exceed.
+    pub(crate) fn percentile(&mut self, per_mille: usize) -> Duration {
+        self.latencies.sort_unstable();
+        let last = self.latencies.len().saturating_sub(1);
+        self.latencies
             .get(last * per_mille / 1000)
             .copied()
             .unwrap_or_default()
     }
 
     pub(crate) fn print(&mut self, row: &str) {
-        let took = [500, 990, 999, 1000].map(|per_mille| self.within(per_mille).as_micros().to_string());
+        let took = [500, 990, 999, 1000].map(|per_mille| self.percentile(per_mille).as_micros().to_string());
         println!(
             "| {row} | {} | {} | {} |",
-            self.took.len() + self.lost.len(),
+            self.latencies.len() + self.lost.len(),
             self.lost.len(),
             took.join(" | "),
         );
@@ -62,31 +62,31 @@ impl Asked {
     }
 }
 
-/// Asks from one pod; its thread is inside the pod's network.
+/// Sends queries from one pod; its thread is in the pod's network namespace.
 #[derive(Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Client {
     pause: Duration,
     names: u32,
-    waiting: Vec<Waiting>,
-    asked: Asked,
+    pending: Vec<PendingQuery>,
+    outcomes: Outcomes,
 }
 
-/// A question under way.
+/// An outstanding query.
 #[derive(Debug)]
-struct Waiting {
+struct PendingQuery {
     due: Instant,
-    way: Way,
+    socket: QuerySocket,
 }
 
 #[derive(Debug)]
-enum Way {
+enum QuerySocket {
     Datagram(UdpSocket),
     /// Not connected yet, with what is to be written then.
     Connecting(TcpStream, Vec<u8>),
     Connected(TcpStream, Vec<u8>),
 }
 
-impl Asker {
+impl Client {
     /// Enters the pod with this thread.
     pub(crate) fn within(pod: &str, rate: u32, names: u32) -> anyhow::Result<Self> {
         let path = Path::new("/run/netns").join(pod);
@@ -95,30 +95,30 @@ impl Asker {
         Ok(Self {
             pause: Duration::from_secs(1) / rate,
             names,
-            waiting: Vec::new(),
-            asked: Asked::default(),
+            pending: Vec::new(),
+            outcomes: Outcomes::default(),
         })
     }
 
-    /// Asks until it is told to stop, and then waits for the last answers.
-    pub(crate) fn ask_until(mut self, stop: &AtomicBool) -> anyhow::Result<Asked> {
+    /// Sends queries until `stop` is set, then waits for the last answers.
+    pub(crate) fn ask_until(mut self, stop: &AtomicBool) -> anyhow::Result<Outcomes> {
         let mut due = Instant::now();
         for number in 0.. {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            // Who is late hears all the same, or answers would wait for questions.
-            self.hear(due)?;
+            // Answers are received even when a query is late: otherwise they would wait for it.
+            self.receive(due)?;
             while Instant::now() < due {
-                self.hear(due)?;
+                self.receive(due)?;
             }
             self.ask(number, due);
             due += self.pause;
         }
-        while !self.waiting.is_empty() {
-            self.hear(Instant::now() + Duration::from_millis(100))?;
+        while !self.pending.is_empty() {
+            self.receive(Instant::now() + Duration::from_millis(100))?;
         }
-        Ok(self.asked)
+        Ok(self.outcomes)
     }
 
     fn ask(&mut self, number: u32, due: Instant) {
@@ -128,86 +128,89 @@ impl Asker {
             SocketAddr::new(DNS_V6.into(), 53)
         };
         let question = question(number, &format!("n{}.example.test", number % self.names));
-        let way = if number.is_multiple_of(OVER_TCP) {
+        let socket = if number.is_multiple_of(OVER_TCP) {
             connect(server, &question)
         } else {
             send(server, &question)
         };
-        match way {
-            Ok(way) => self.waiting.push(Waiting { due, way }),
-            Err(error) => self.asked.lost.push(format!("{server}: {error}")),
+        match socket {
+            Ok(socket) => self.pending.push(PendingQuery { due, socket }),
+            Err(error) => self.outcomes.lost.push(format!("{server}: {error}")),
         }
     }
 
-    /// Waits for answers until `end`, and takes those that there are.
-    fn hear(&mut self, end: Instant) -> io::Result<()> {
+    /// Waits for answers until `end`, and receives those that came.
+    fn receive(&mut self, end: Instant) -> io::Result<()> {
         let left = end.saturating_duration_since(Instant::now());
-        let mut watched: Vec<PollFd<'_>> = self.waiting.iter().map(Waiting::watched).collect();
+        let mut watched: Vec<PollFd<'_>> = self.pending.iter().map(PendingQuery::watched).collect();
 
         ppoll(&mut watched, Some(TimeSpec::from_duration(left)), None)?;
         let ready: Vec<bool> = watched.iter().map(|it| it.any().unwrap_or(true)).collect();
         drop(watched);
         let now = Instant::now();
-        for (waiting, is_ready) in std::mem::take(&mut self.waiting).into_iter().zip(ready) {
-            let due = waiting.due;
+        for (query, is_ready) in std::mem::take(&mut self.pending).into_iter().zip(ready) {
+            let due = query.due;
             let went = if is_ready {
-                waiting.go_on()
+                query.advance()
             } else {
-                Ok(Some(waiting))
+                Ok(Some(query))
             };
             match went {
-                Ok(None) => self.asked.took.push(now - due),
-                Ok(Some(waiting)) if now - due < PATIENCE => self.waiting.push(waiting),
-                Ok(Some(waiting)) => self.asked.lost.push(format!("nothing came: {:?}", waiting.way)),
-                Err(error) => self.asked.lost.push(error.to_string()),
+                Ok(None) => self.outcomes.latencies.push(now - due),
+                Ok(Some(query)) if now - due < PATIENCE => self.pending.push(query),
+                Ok(Some(query)) => self
+                    .outcomes
+                    .lost
+                    .push(format!("nothing came: {:?}", query.socket)),
+                Err(error) => self.outcomes.lost.push(error.to_string()),
             }
         }
         Ok(())
     }
 }
 
-impl Waiting {
+impl PendingQuery {
     fn watched(&self) -> PollFd<'_> {
-        let (socket, wanted): (BorrowedFd<'_>, _) = match &self.way {
-            Way::Datagram(socket) => (socket.as_fd(), PollFlags::POLLIN),
-            Way::Connecting(stream, _) => (stream.as_fd(), PollFlags::POLLOUT),
-            Way::Connected(stream, _) => (stream.as_fd(), PollFlags::POLLIN),
+        let (socket, wanted): (BorrowedFd<'_>, _) = match &self.socket {
+            QuerySocket::Datagram(socket) => (socket.as_fd(), PollFlags::POLLIN),
+            QuerySocket::Connecting(stream, _) => (stream.as_fd(), PollFlags::POLLOUT),
+            QuerySocket::Connected(stream, _) => (stream.as_fd(), PollFlags::POLLIN),
         };
         PollFd::new(socket, wanted)
     }
 
-    /// Goes on; nothing where it is answered.
-    fn go_on(self) -> io::Result<Option<Self>> {
+    /// Takes the next step of the query; none when it is answered.
+    fn advance(self) -> io::Result<Option<Self>> {
         let due = self.due;
         let mut octets = [0; 1500];
-        let way = match self.way {
-            Way::Datagram(socket) => {
+        let socket = match self.socket {
+            QuerySocket::Datagram(socket) => {
                 let length = socket.recv(&mut octets)?;
                 return check(&octets[..length]).map(|()| None);
             }
-            Way::Connecting(mut stream, question) => {
+            QuerySocket::Connecting(mut stream, question) => {
                 if let Some(error) = stream.take_error()? {
                     return Err(error);
                 }
                 stream.write_all(&question)?;
-                Way::Connected(stream, Vec::new())
+                QuerySocket::Connected(stream, Vec::new())
             }
-            Way::Connected(mut stream, mut heard) => {
+            QuerySocket::Connected(mut stream, mut received) => {
                 match stream.read(&mut octets) {
                     Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                    Ok(length) => heard.extend_from_slice(&octets[..length]),
+                    Ok(length) => received.extend_from_slice(&octets[..length]),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     Err(error) => return Err(error),
                 }
-                if let Some((length, message)) = heard.split_first_chunk::<2>()
+                if let Some((length, message)) = received.split_first_chunk::<2>()
                     && message.len() >= usize::from(u16::from_be_bytes(*length))
                 {
                     return check(message).map(|()| None);
                 }
-                Way::Connected(stream, heard)
+                QuerySocket::Connected(stream, received)
             }
         };
-        Ok(Some(Self { due, way }))
+        Ok(Some(Self { due, socket }))
     }
 }
 
@@ -219,15 +222,15 @@ fn check(message: &[u8]) -> io::Result<()> {
     }
 }
 
-fn send(server: SocketAddr, question: &[u8]) -> io::Result<Way> {
+fn send(server: SocketAddr, question: &[u8]) -> io::Result<QuerySocket> {
     let socket = Socket::new(Domain::for_address(server), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
     socket.connect(&server.into())?;
     socket.send(question)?;
-    Ok(Way::Datagram(socket.into()))
+    Ok(QuerySocket::Datagram(socket.into()))
 }
 
-fn connect(server: SocketAddr, question: &[u8]) -> io::Result<Way> {
+fn connect(server: SocketAddr, question: &[u8]) -> io::Result<QuerySocket> {
     let socket = Socket::new(Domain::for_address(server), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     // Tens of thousands of closed ones would wait for a minute each.
@@ -238,7 +241,7 @@ fn connect(server: SocketAddr, question: &[u8]) -> io::Result<Way> {
     }
     let length = u16::try_from(question.len()).map_err(io::Error::other)?;
     let framed = [&length.to_be_bytes()[..], question].concat();
-    Ok(Way::Connecting(socket.into(), framed))
+    Ok(QuerySocket::Connecting(socket.into(), framed))
 }
 
 /// RFC 1035 §4.1.1: an id, RD, one question for an address.

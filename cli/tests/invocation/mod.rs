@@ -1,4 +1,4 @@
-//! Asks the built program: manifests, probes and records go in, rows come out.
+//! Runs the built program: manifests, probes and records are its input, rows its output.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of this")]
@@ -10,23 +10,23 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Everything that is asked at once, in a folder of its own.
-pub struct Asked {
+/// An invocation with all its input, in a folder of its own.
+pub struct Invocation {
     folder: PathBuf,
     probes: Vec<String>,
     records: Vec<String>,
     options: Vec<&'static str>,
 }
 
-/// What came out.
+/// Exit status and output of a program that has ended.
 #[derive(Clone)]
-pub struct Answered {
+pub struct ProgramOutput {
     pub status: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Asked {
+impl Invocation {
     /// A folder that no other test has.
     pub fn of(test: &str) -> Self {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(test);
@@ -103,11 +103,11 @@ impl Asked {
     }
 
     /// Runs the program with probes from its standard input.
-    pub fn answer(self) -> Answered {
+    pub fn answer(self) -> ProgramOutput {
         self.run("verdict")
     }
 
-    fn run(self, subcommand: &str) -> Answered {
+    fn run(self, subcommand: &str) -> ProgramOutput {
         let records = self.folder.join("records.jsonl");
         fs::write(&records, self.records.join("\n")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
@@ -135,7 +135,7 @@ impl Asked {
     }
 }
 
-impl Answered {
+impl ProgramOutput {
     pub fn rows(&self) -> Vec<Value> {
         self.stdout
             .lines()
@@ -219,7 +219,7 @@ pub fn end(text: &str) -> String {
 }
 
 /// Runs a command to its end, with a text at its standard input.
-pub fn run(mut command: Command, input: &str) -> Answered {
+pub fn run(mut command: Command, input: &str) -> ProgramOutput {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -236,7 +236,7 @@ pub fn run(mut command: Command, input: &str) -> Answered {
         stderr,
     } = child.wait_with_output().unwrap();
     writer.join().unwrap();
-    Answered {
+    ProgramOutput {
         status: status.code(),
         stdout: String::from_utf8(stdout).unwrap(),
         stderr: String::from_utf8(stderr).unwrap(),
