@@ -149,6 +149,8 @@ pub enum Invalid {
     Corefile(Vec<String>),
 }
 
+/// Answers held for all clients: ten clients that use the whole of `heldPerClient`.
+const MAX_HELD: usize = 2_000;
 /// Where a successor of a node-cache asks, which has no flag for it.
 const DEFAULT_HANDOVER: &str = "/run/egret/dnsd-handover.sock";
 
@@ -289,7 +291,7 @@ impl RawConfig {
         let hold = GateLimits {
             deadline: span("stallDeadline", self.stall_deadline, 200, 1, 4_000)?,
             per_client: count("heldPerClient", self.held_per_client, 200)?,
-            total: within("heldTotal", self.held_total, 2_000, 1, 8_000)?,
+            total: MAX_HELD,
             records,
         };
         let config = Config {

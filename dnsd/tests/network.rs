@@ -139,8 +139,6 @@ fn intercepting() -> RuleSettings {
                 .map(|text| text.parse().unwrap())
                 .to_vec(),
             mark: Mark::new(0x20, bit),
-            table: 20_053,
-            priority: 53,
             except: vec!["192.0.2.0/24".parse().unwrap()],
         }),
         ..settings(Fallback::None)

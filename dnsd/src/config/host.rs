@@ -7,7 +7,7 @@ use std::time::Duration;
 use egret_kernel::iptables::InterfaceName;
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, MillisDuration, span, within};
+use super::{Invalid, MillisDuration, span};
 use crate::config::host_setup::{Fallback, HostSetup, RuleSettings};
 use crate::config::model::{BindTo, Plan};
 
@@ -21,9 +21,6 @@ pub struct HostOptions {
     /// Rules that keep DNS to these addresses out of conntrack, and let it in behind policy [default: false]
     #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub rules: Option<bool>,
-    /// The port of probes, which the rules keep out of conntrack as well: 1 to 65535 [default: 8080]
-    #[arg(long, value_name = "PORT")]
-    pub health_port: Option<u16>,
     /// How often interface and rules are looked at: 1s to 24h [default: 60s]
     #[arg(long, value_name = "SPAN")]
     pub sync_interval: Option<MillisDuration>,
@@ -62,7 +59,6 @@ impl HostOptions {
         Self {
             interface: self.interface.or(below.interface),
             rules: self.rules.or(below.rules),
-            health_port: self.health_port.or(below.health_port),
             sync_interval: self.sync_interval.or(below.sync_interval),
             skip_teardown: self.skip_teardown.or(below.skip_teardown),
             fallback: self.fallback.or(below.fallback),
@@ -88,7 +84,7 @@ impl HostOptions {
             settings: RuleSettings {
                 local_ips,
                 dns_port,
-                health_port: within("host.healthPort", self.health_port, 8080, 1, u16::MAX)?,
+                health_port: health_port(plan),
                 fallback: self.fallback()?,
                 intercept: None,
             },
@@ -136,6 +132,14 @@ fn interface(name: &str) -> Result<String, Invalid> {
         .map(|name| name.as_str().to_owned())
 }
 
+/// The port of the first `health` page; CoreDNS' own where there is none.
+fn health_port(plan: &Plan) -> u16 {
+    const DEFAULT: u16 = 8080;
+    plan.health
+        .first()
+        .map_or(DEFAULT, |health| health.address.port())
+}
+
 /// The addresses that blocks are bound to, and their port.
 fn local(plan: &Plan) -> Result<(Vec<IpAddr>, u16), Invalid> {
     let mut found = (Vec::new(), None);
@@ -164,5 +168,28 @@ fn single(to: &BindTo) -> Option<IpAddr> {
     match to {
         BindTo::Address(address) if !address.is_unspecified() => Some(*address),
         BindTo::Address(_) | BindTo::Interface(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The port that the rules keep out of conntrack, of a file with these fields beside its server blocks.
+    fn probed(fields: &str) -> u16 {
+        let servers = "servers: [{zones: [.], bind: [{to: [169.254.20.10]}]}]";
+        let raw = serde_saphyr::from_str::<super::super::RawConfig>(&format!("{servers}\n{fields}")).unwrap();
+        let host = HostOptions {
+            rules: Some(true),
+            ..HostOptions::default()
+        };
+        let setup = host.setup(&raw.validate().unwrap().plan).unwrap().unwrap();
+        setup.settings.health_port
+    }
+
+    #[test]
+    fn rules_keep_the_port_of_health_out_of_conntrack() {
+        assert_eq!(probed(""), 8080);
+        assert_eq!(probed("health: [{address: \"169.254.20.10:8181\"}]"), 8181);
     }
 }

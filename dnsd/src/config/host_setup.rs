@@ -8,6 +8,10 @@ use egret_shared::net::IpNet;
 
 /// The port whose queries are intercepted.
 pub const INTERCEPT_PORT: u16 = 53;
+/// The routing table of intercepted packets. The tables below 256 have names (`/etc/iproute2/rt_tables`).
+pub const INTERCEPT_TABLE: u32 = 20_053;
+/// The priority of the routing rule that leads to this table: behind `local` (0), before `main` (32766).
+pub const INTERCEPT_PRIORITY: u32 = 53;
 
 /// What is set up on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,10 +64,6 @@ pub struct Interception {
     pub to: Vec<IpAddr>,
     /// The mark of intercepted packets.
     pub mark: Mark,
-    /// The routing table for them.
-    pub table: u32,
-    /// The priority of the routing rule that leads to that table.
-    pub priority: u32,
     /// Destinations that are not intercepted.
     pub except: Vec<IpNet>,
 }

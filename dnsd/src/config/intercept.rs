@@ -10,7 +10,7 @@ use egret_kernel::{Family, Mark};
 use egret_shared::net::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, within};
+use super::Invalid;
 use crate::config::environment;
 use crate::config::host_setup::{HostSetup, INTERCEPT_PORT, Interception};
 use crate::config::values::InvalidValue;
@@ -34,12 +34,6 @@ pub struct InterceptOptions {
     /// The bits of the packet mark that say what is caught [default: 0x20]
     #[arg(long = "intercept-mark", value_name = "BITS")]
     pub mark: Option<MarkBits>,
-    /// The table of routes for what is caught: 256 to 4294967294 [default: 20053]
-    #[arg(long = "intercept-table", value_name = "NUMBER")]
-    pub table: Option<u32>,
-    /// The place of the rule of routing that leads there: 1 to 32765 [default: 53]
-    #[arg(long = "intercept-priority", value_name = "NUMBER")]
-    pub priority: Option<u32>,
 }
 
 /// Whom dnsd asks what it caught.
@@ -93,8 +87,6 @@ impl InterceptOptions {
             trusted_resolvers: self.trusted_resolvers.or(below.trusted_resolvers),
             except: self.except.or(below.except),
             mark: self.mark.or(below.mark),
-            table: self.table.or(below.table),
-            priority: self.priority.or(below.priority),
         }
     }
 
@@ -129,8 +121,6 @@ impl InterceptOptions {
         Ok(Interception {
             to: Family::ALL.into_iter().filter_map(first).collect(),
             mark: Mark::new(bits.get(), bits),
-            table: within("intercept.table", self.table, 20_053, 256, u32::MAX - 1)?,
-            priority: within("intercept.priority", self.priority, 53, 1, 32_765)?,
             except: self.except.into_iter().flatten().chain(services()).collect(),
         })
     }
@@ -154,8 +144,6 @@ impl InterceptOptions {
     fn is_unsaid(&self) -> Result<(), Invalid> {
         let is_said = self.except.is_some()
             || self.mark.is_some()
-            || self.table.is_some()
-            || self.priority.is_some()
             || self.upstream.is_some()
             || self.trusted_resolvers.is_some();
         if is_said {
@@ -203,10 +191,7 @@ mod tests {
         let to: Vec<String> = found.to.iter().map(ToString::to_string).collect();
         assert_eq!(to, ["169.254.20.10", "fd00::a"]);
         assert_eq!((found.mark.value(), found.mark.mask().get()), (0x30, 0x30));
-        assert_eq!(
-            (found.table, found.priority, found.except[0]),
-            (20_053, 53, "192.0.2.0/24".parse().unwrap())
-        );
+        assert_eq!(found.except[0], "192.0.2.0/24".parse().unwrap());
     }
 
     #[test]
@@ -215,7 +200,6 @@ mod tests {
             ("{enabled: true}", None, "host.rules"),
             ("{enabled: true}", setup(false, 53), "host.rules"),
             ("{enabled: true}", setup(true, 5353), "port 53"),
-            ("{enabled: true, table: 254}", setup(true, 53), "intercept.table"),
             ("{mark: \"0x20\"}", setup(true, 53), "intercept.enabled"),
             ("{upstream: original}", setup(true, 53), "intercept.enabled"),
         ] {

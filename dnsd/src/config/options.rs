@@ -54,9 +54,6 @@ pub struct RawConfig {
     /// Answers held for one client: 1 to 10000000 [default: 200]
     #[arg(long, value_name = "COUNT")]
     pub held_per_client: Option<usize>,
-    /// Answers held for all clients: 1 to 8000 [default: 2000]
-    #[arg(long, value_name = "COUNT")]
-    pub held_total: Option<usize>,
     /// Addresses remembered for one client: 1 to 10000000 [default: 10000]
     #[arg(long, value_name = "COUNT")]
     pub records_per_client: Option<usize>,
@@ -168,7 +165,6 @@ impl RawConfig {
             on_stall: self.on_stall.or(below.on_stall),
             stall_deadline: self.stall_deadline.or(below.stall_deadline),
             held_per_client: self.held_per_client.or(below.held_per_client),
-            held_total: self.held_total.or(below.held_total),
             records_per_client: self.records_per_client.or(below.records_per_client),
             records_total: self.records_total.or(below.records_total),
             record_grace: self.record_grace.or(below.record_grace),

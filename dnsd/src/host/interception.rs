@@ -26,7 +26,7 @@ use egret_kernel::iptables::{
 use egret_kernel::routing::LocalDelivery;
 use egret_kernel::{Family, Transport};
 
-use crate::config::host_setup::{INTERCEPT_PORT, Interception};
+use crate::config::host_setup::{INTERCEPT_PORT, INTERCEPT_PRIORITY, INTERCEPT_TABLE, Interception};
 use crate::host::rule::DesiredRule;
 
 pub use marks::{ForeignMark, foreign};
@@ -77,8 +77,8 @@ impl Interception {
         LocalDelivery {
             family,
             mark: self.mark,
-            table: self.table,
-            priority: self.priority,
+            table: INTERCEPT_TABLE,
+            priority: INTERCEPT_PRIORITY,
         }
     }
 
@@ -185,8 +185,6 @@ mod tests {
         let interception = Interception {
             to: vec!["169.254.20.10".parse().unwrap()],
             mark: Mark::new(0x20, NonZeroU32::new(0x20).unwrap()),
-            table: 20_053,
-            priority: 53,
             except: Vec::new(),
         };
         let texts: Vec<String> = interception
