@@ -363,7 +363,7 @@ fn an_answer_that_tells_who_asked_is_for_one_client() {
         ("{{ .Name }} 60 A 192.0.2.1", false),
     ] {
         let templates = Templates::new(&[with_match(".*", answer)], &[]).unwrap();
-        assert_eq!(templates.tell_clients_apart(), expected, "{answer}");
+        assert_eq!(templates.depend_on_client(), expected, "{answer}");
     }
 }
 
