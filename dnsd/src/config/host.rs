@@ -1,4 +1,4 @@
-//! What dnsd sets up on its host: the interface, the rules, the fallback, and where a successor asks.
+//! The fields under `host`: interface, rules, fallback, and the takeover socket.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -15,45 +15,46 @@ use crate::config::model::{BindTo, Plan};
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct HostOptions {
-    /// An interface that is made to hold the addresses which are listened on [default: none is made]
+    /// The interface that dnsd creates for its listen addresses [default: none]
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
-    /// Rules that keep DNS to these addresses out of conntrack, and let it in behind policy [default: false]
+    /// Rules that bypass conntrack for DNS to these addresses, and accept it behind the enforcer's jumps [default:
+    /// false]
     #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub rules: Option<bool>,
-    /// How often interface and rules are looked at: 1s to 24h [default: 60s]
+    /// How often dnsd checks interface and rules: 1s to 24h [default: 60s]
     #[arg(long, value_name = "SPAN")]
     pub sync_interval: Option<MillisDuration>,
-    /// Interface and rules stay at the end [default: false]
+    /// Interface and rules stay at exit [default: false]
     #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub skip_teardown: Option<bool>,
-    /// What pods get while no dnsd is alive; with rules only [default: clusterDNS]
+    /// Who answers pods while no dnsd is alive; needs --rules [default: clusterDNS]
     #[arg(long, value_name = "WHAT")]
     pub fallback: Option<FallbackKind>,
-    /// Whom the fallback asks for addresses that are no Service's: pods of the cluster DNS, not the Service [default: those that the
-    /// enforcer knows]
+    /// Where the fallback sends queries to addresses that are not a Service's: pods of the cluster DNS, not its Service
+    /// [default: those that the enforcer names]
     #[arg(long = "fallback-server", value_name = "ADDR:PORT", num_args = 1 ..)]
     pub fallback_servers: Option<Vec<SocketAddr>>,
-    /// Where a successor asks for the sockets [default: none is answered]
+    /// The Unix socket where a new process requests the sockets [default: none]
     #[arg(long, value_name = "PATH")]
     pub handover: Option<PathBuf>,
 }
 
-/// What pods get while no dnsd is alive.
+/// Who answers pods while no dnsd is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum FallbackKind {
     /// The cluster DNS.
     #[serde(rename = "clusterDNS")]
     #[value(name = "clusterDNS")]
     ClusterDns,
-    /// Nothing: names must be enforced.
+    /// Nobody: names stay enforced.
     #[serde(rename = "none")]
     #[value(name = "none")]
     None,
 }
 
 impl HostOptions {
-    /// These fields, and `below` where nothing was written.
+    /// These fields; `below` has the values of unset ones.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         Self {
@@ -67,7 +68,7 @@ impl HostOptions {
         }
     }
 
-    /// What is meant, for the addresses of a plan; nothing where nothing is set up.
+    /// The setup for the addresses of a plan; `None` if nothing is set up.
     ///
     /// # Errors
     /// With the field.
@@ -93,10 +94,10 @@ impl HostOptions {
         }))
     }
 
-    /// What pods get while no dnsd is alive.
+    /// The fallback.
     ///
     /// # Errors
-    /// When servers are named that nobody asks.
+    /// When servers are named and the fallback is none.
     pub fn fallback(&self) -> Result<Fallback, Invalid> {
         let servers = self.fallback_servers.clone().unwrap_or_default();
         match self.fallback.unwrap_or(FallbackKind::ClusterDns) {
@@ -112,7 +113,7 @@ impl HostOptions {
         span("host.syncInterval", self.sync_interval, 60_000, 1_000, 86_400_000)
     }
 
-    /// A fallback that nobody sets up would be believed to be there.
+    /// A fallback without rules would be believed to exist.
     fn is_without_rules(&self) -> Result<(), Invalid> {
         if self.fallback == Some(FallbackKind::ClusterDns) || self.fallback_servers.is_some() {
             return Err(Invalid::Contradiction("host.fallback needs host.rules: true"));
@@ -132,7 +133,7 @@ fn interface(name: &str) -> Result<String, Invalid> {
         .map(|name| name.as_str().to_owned())
 }
 
-/// The port of the first `health` page; CoreDNS' own where there is none.
+/// The port of the first `health` page; CoreDNS' default if there is none.
 fn health_port(plan: &Plan) -> u16 {
     const DEFAULT: u16 = 8080;
     plan.health
@@ -140,7 +141,7 @@ fn health_port(plan: &Plan) -> u16 {
         .map_or(DEFAULT, |health| health.address.port())
 }
 
-/// The addresses that blocks are bound to, and their port.
+/// The addresses of the blocks, and their port.
 fn local(plan: &Plan) -> Result<(Vec<IpAddr>, u16), Invalid> {
     let mut found = (Vec::new(), None);
     for block in &plan.blocks {
@@ -175,7 +176,7 @@ fn single(to: &BindTo) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// The port that the rules keep out of conntrack, of a file with these fields beside its server blocks.
+    /// The health port in the rules, for these fields beside server blocks.
     fn probed(fields: &str) -> u16 {
         let servers = "servers: [{zones: [.], bind: [{to: [169.254.20.10]}]}]";
         let raw = serde_saphyr::from_str::<super::super::RawConfig>(&format!("{servers}\n{fields}")).unwrap();

@@ -1,4 +1,4 @@
-//! What dnsd catches of the pods' questions to other resolvers.
+//! The fields under `intercept`: interception of pods' queries to other resolvers.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,34 +19,34 @@ use crate::config::values::InvalidValue;
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct InterceptOptions {
-    /// Answer what pods ask of other resolvers at port 53; needs --rules [default: false]
+    /// Answer pods' queries to other resolvers at port 53; needs --rules [default: false]
     #[arg(long = "intercept", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub enabled: Option<bool>,
-    /// Whom dnsd asks what it caught [default: ours]
+    /// Where intercepted queries are sent [default: ours]
     #[arg(long = "intercept-upstream", value_name = "WHOM")]
     pub upstream: Option<InterceptUpstream>,
-    /// Resolvers whose answers open names as ours do, where the original one is asked [default: none]
+    /// With original: resolvers whose answers are recorded [default: none]
     #[arg(long = "trusted-resolver", value_name = "ADDRESS", num_args = 1..)]
     pub trusted_resolvers: Option<Vec<IpAddr>>,
-    /// Destinations whose questions go there as they are
+    /// Destinations that are not intercepted [default: none]
     #[arg(long = "intercept-except", value_name = "CIDR", num_args = 1..)]
     pub except: Option<Vec<IpNet>>,
-    /// The bits of the packet mark that say what is caught [default: 0x20]
+    /// Bits of the packet mark that no other program writes [default: 0x20]
     #[arg(long = "intercept-mark", value_name = "BITS")]
     pub mark: Option<MarkBits>,
 }
 
-/// Whom dnsd asks what it caught.
+/// Where intercepted queries are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum InterceptUpstream {
-    /// Nobody else than for other questions: its own upstreams, cache and names.
+    /// To dnsd's own blocks, as other queries.
     Ours,
-    /// Whom the pod asked.
+    /// To the resolver that the pod queried.
     Original,
 }
 
-/// Bits of a mark, all of which are set; written in hexadecimal.
+/// Bits of a mark, all set, in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct MarkBits(NonZeroU32);
@@ -71,14 +71,14 @@ impl fmt::Display for MarkBits {
 
 egret_shared::as_text!(MarkBits);
 
-/// What kube-proxy translates behind the rule that catches: the packets of a connection would be looked for under an
-/// address that its socket does not have.
+/// Services are exempt: kube-proxy translates after the intercepting rule, and the socket of the connection would not
+/// be found.
 fn services() -> impl Iterator<Item = IpNet> {
     environment::services().into_iter().map(IpNet::from)
 }
 
 impl InterceptOptions {
-    /// These fields, and `below` where nothing was written.
+    /// These fields; `below` has the values of unset ones.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         Self {
@@ -90,10 +90,10 @@ impl InterceptOptions {
         }
     }
 
-    /// Adds what is meant to what is set up on the host.
+    /// Adds the interception to the setup of the host.
     ///
     /// # Errors
-    /// With the field, or what is missing beside it.
+    /// With the field, or what it needs.
     pub fn apply(self, setup: Option<HostSetup>) -> Result<Option<HostSetup>, Invalid> {
         if !self.enabled.unwrap_or(false) {
             return self.is_unsaid().map(|()| setup);
@@ -125,10 +125,10 @@ impl InterceptOptions {
         })
     }
 
-    /// Whose answers are believed where the original resolvers are asked; nothing where they are not.
+    /// The trusted resolvers with `original`; `None` with `ours`.
     ///
     /// # Errors
-    /// When somebody is trusted who is not asked.
+    /// When resolvers are trusted and `upstream` is ours.
     pub fn trusted(&self) -> Result<Option<BTreeSet<IpAddr>>, Invalid> {
         let trusted = self.trusted_resolvers.iter().flatten().copied().collect();
         match self.upstream.unwrap_or(InterceptUpstream::Ours) {
@@ -140,7 +140,7 @@ impl InterceptOptions {
         }
     }
 
-    /// What is said and not done would be believed to be done.
+    /// A field without effect would be believed to have one.
     fn is_unsaid(&self) -> Result<(), Invalid> {
         let is_said = self.except.is_some()
             || self.mark.is_some()
