@@ -32,7 +32,7 @@ fn a_fault_is_told_with_its_place_and_with_the_stack_where_a_block_says_stacktra
     // What is found to be wrong from here on is told by the test.
     drop(take_hook());
     for ((errors, has_stack), fault) in ROWS.into_iter().zip(faults) {
-        assert!(fault.place.contains("faults.rs:"), "the place: {fault:?}");
+        assert!(fault.location.contains("faults.rs:"), "the location: {fault:?}");
         assert_eq!(fault.message, "on purpose", "the message: {fault:?}");
         let stack = fault.stack.as_ref();
         let names_it = stack.map(|stack| stack.contains("breaks_in_a_place_with_a_name"));

@@ -1,15 +1,15 @@
-//! What is counted of sockets.
+//! The counters of the listeners.
 
 use metrics::{Counter, counter};
 
-/// The counters of all listeners together.
+/// The counters of all listeners.
 #[derive(Clone)]
 pub(super) struct Metrics {
-    /// Datagrams that further threads read.
+    /// Datagrams read by further threads.
     pub(super) further_threads_datagrams: Counter,
-    /// TCP connections closed at once, being over a limit.
+    /// TCP connections closed at once because of a limit.
     pub(super) tcp_refused: Counter,
-    /// TCP connections ended, since their client left too much unread.
+    /// TCP connections ended because of unread replies or another client's share.
     pub(super) tcp_cut: Counter,
 }
 
@@ -20,7 +20,7 @@ impl std::fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Registers them at zero.
+    /// Registers the counters.
     #[must_use]
     pub(super) fn register() -> Self {
         describe();

@@ -1,7 +1,7 @@
-//! Threads beside the first. Each has a runtime of its own: in a burst it reads from the sockets of the first one, and
+//! Threads beside the first. Each has a runtime of its own: in a burst it reads the sockets of the first one, and
 //! answers what it has read.
 //!
-//! They end with the program. A thread that ends before ends its tasks, which ends the listeners that they belong to.
+//! They end with the program. If one ends earlier, its tasks end, and so do their listeners.
 
 use std::future::pending;
 use std::io;

@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// Who did it, and what is waited for before it ends.
+    /// Reports the task's id; the receiver ends the job.
     type Job = (mpsc::UnboundedSender<tokio::task::Id>, oneshot::Receiver<()>);
 
     async fn work((done, end): Job) {
@@ -137,7 +137,7 @@ mod tests {
         done.send(id()).unwrap();
     }
 
-    /// Lets every task go as far as it can.
+    /// Lets every task run until it waits.
     async fn settle() {
         for _ in 0..16 {
             yield_now().await;

@@ -1,4 +1,4 @@
-//! The histograms' buckets, and the gauges: figures of other rooms, read when the metrics are asked for.
+//! Histogram buckets, and gauges: figures of other rooms, read at each scrape.
 
 use metrics::{Gauge, Unit, gauge};
 
@@ -7,7 +7,7 @@ pub const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0,
 ];
 
-/// Upper bounds of the histograms that CoreDNS has too (`TimeBuckets` and `SlimTimeBuckets`): its dashboards go on working.
+/// Upper bounds of CoreDNS' histograms (`TimeBuckets` and `SlimTimeBuckets`), so that its dashboards keep working.
 pub const COREDNS_BUCKETS: [(&str, &[f64]); 3] = [
     ("coredns_proxy_request_duration_seconds", &TIME_BUCKETS),
     ("coredns_forward_request_duration_seconds", &TIME_BUCKETS),

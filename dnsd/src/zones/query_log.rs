@@ -102,7 +102,7 @@ impl Rules {
             for part in &rule.format {
                 match part {
                     Part::Text(text) => line.push_str(text),
-                    Part::Placeholder(place) => fill(*place, event, &mut line),
+                    Part::Placeholder(placeholder) => fill(*placeholder, event, &mut line),
                 }
             }
             line
@@ -119,13 +119,13 @@ fn parse(format: &str) -> Vec<Part> {
     let mut rest = format.as_str();
     while let Some(end) = rest.find('}') {
         let (before, after) = rest.split_at(end + 1);
-        let place = before
+        let placeholder = before
             .rfind('{')
-            .and_then(|start| Some((start, place(&before[start + 1..end])?)));
-        match place {
-            Some((start, place)) => {
+            .and_then(|start| Some((start, placeholder(&before[start + 1..end])?)));
+        match placeholder {
+            Some((start, placeholder)) => {
                 push_text(&mut parts, &before[..start]);
-                parts.push(Part::Placeholder(place));
+                parts.push(Part::Placeholder(placeholder));
             }
             None => push_text(&mut parts, before),
         }
@@ -143,7 +143,7 @@ fn push_text(parts: &mut Vec<Part>, text: &str) {
     }
 }
 
-fn place(word: &str) -> Option<Placeholder> {
+fn placeholder(word: &str) -> Option<Placeholder> {
     Some(match word {
         "type" => Placeholder::Type,
         "name" => Placeholder::Name,
@@ -166,10 +166,10 @@ fn place(word: &str) -> Option<Placeholder> {
     })
 }
 
-fn fill(place: Placeholder, event: &AnsweredQuery<'_>, line: &mut String) {
+fn fill(placeholder: Placeholder, event: &AnsweredQuery<'_>, line: &mut String) {
     let (query, arrival) = (event.query, event.arrival);
     let edns = query.edns.as_ref();
-    let written = match place {
+    let written = match placeholder {
         Placeholder::Type => write!(line, "{}", kind_name(query.question.kind)),
         Placeholder::Name => write!(line, "{}", query.question.name),
         Placeholder::Class => write!(line, "{}", class_name(query.question.class)),
