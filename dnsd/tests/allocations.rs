@@ -95,7 +95,7 @@ fn known(answer: ValidatedResponse<Answer>) -> ResolvedAnswer {
 }
 
 #[test]
-fn a_hit_allocates_its_reply_and_nothing_else() {
+fn a_cache_hit_allocates_only_its_reply() {
     let known = known(matched("a.test", RecordType::A, |asked| {
         response(asked, vec![address("a.test", 60, "192.0.2.1")])
     }));
@@ -130,7 +130,7 @@ fn a_hit_allocates_its_reply_and_nothing_else() {
 }
 
 #[test]
-fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
+fn the_cache_takes_what_it_reports_and_at_most_250_octets_for_an_address() {
     // Right behind a growth of its tables, long after one, and with what it could not hold gone again.
     const LARGE: usize = 64 << 20;
     for (names, limit) in [
@@ -161,7 +161,7 @@ fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
 }
 
 #[test]
-fn a_ledger_takes_no_more_than_120_octets_for_a_name_with_an_address() {
+fn records_take_at_most_120_octets_for_a_name_with_one_address() {
     let limits = RecordLimits {
         per_client: 10_000,
         total: 160_000,

@@ -438,7 +438,7 @@ const COUNTED: &[&str] = &[
 ];
 
 #[test]
-fn whatever_node_cache_counts_is_counted_by_its_names_labels_and_bounds() {
+fn every_metric_of_node_cache_has_its_name_labels_and_buckets() {
     let node_cache = Peer::NODE_CACHE.build().unwrap_or_else(|error| panic!("{error}"));
     let counted = |program: &Path, is_ours: bool| {
         let [call, _] = &EVERYTHING.calls;
@@ -456,7 +456,7 @@ fn whatever_node_cache_counts_is_counted_by_its_names_labels_and_bounds() {
 }
 
 #[test]
-fn what_only_node_cache_does_is_done_as_node_cache_does_it() {
+fn the_host_setup_is_that_of_node_cache() {
     let node_cache = Peer::NODE_CACHE.build().unwrap_or_else(|error| panic!("{error}"));
     let only = std::env::var("EGRET_ONLY").unwrap_or_default();
     let rows = ROWS.iter().filter(|row| row.about.contains(&only));

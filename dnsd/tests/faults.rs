@@ -20,7 +20,7 @@ fn plan(errors: &str) -> Plan {
 }
 
 #[test]
-fn a_fault_is_told_with_its_place_and_with_the_stack_where_a_block_says_stacktrace() {
+fn a_panic_is_reported_with_its_location_and_with_stacktrace_its_backtrace() {
     const ROWS: [(&str, bool); 3] = [("", false), ("{\n stacktrace\n }", true), ("", false)];
     let (sender, told) = channel();
     set_panic_hook(move |fault| sender.send(fault.clone()).unwrap());

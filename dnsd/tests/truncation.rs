@@ -41,7 +41,7 @@ fn ends(answer: &ValidatedResponse<Answer>) -> Vec<usize> {
 }
 
 #[test]
-fn as_many_records_as_fit_are_given_to_the_octet() {
+fn a_truncated_reply_has_all_records_that_fit() {
     let answer = answer();
     let ends = ends(&answer);
     assert_eq!(ends.len(), 30);
@@ -67,7 +67,7 @@ fn as_many_records_as_fit_are_given_to_the_octet() {
 }
 
 #[test]
-fn aliases_come_before_the_addresses_and_nothing_of_other_sections_is_left() {
+fn a_truncated_reply_keeps_aliases_first_and_drops_other_sections() {
     let mut records = vec![alias(NAME, 60, "edge.example.test")];
     records.extend((0..60).map(|n| address("edge.example.test", 60, &format!("192.0.2.{n}"))));
     let answer = matched(NAME, RecordType::A, |asked| {

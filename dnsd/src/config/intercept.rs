@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_caught_is_handed_to_the_first_address_of_each_family() {
+    fn intercepted_packets_go_to_the_first_address_of_each_family() {
         let written = read("{enabled: true, mark: \"0x30\", except: [192.0.2.0/24]}");
         let setup = written.apply(setup(true, 53)).unwrap().unwrap();
         let found = setup.settings.intercept.unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_or_would_be_believed_to_be_done_is_refused() {
+    fn impossible_interception_and_fields_without_effect_are_refused() {
         for (text, setup, reason) in [
             ("{enabled: true}", None, "host.rules"),
             ("{enabled: true}", setup(false, 53), "host.rules"),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_named_is_trusted() {
+    fn only_named_resolvers_are_trusted() {
         assert_eq!(read("{enabled: true}").trusted().unwrap(), None);
         let nobody = read("{upstream: original}").trusted().unwrap();
         assert_eq!(nobody, Some(BTreeSet::new()));

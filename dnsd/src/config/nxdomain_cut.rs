@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_s_zones_are_cut_and_those_that_are_named_unless_it_is_off() {
+    fn cluster_domains_and_configured_zones_have_cuts_unless_it_is_off() {
         let of_cluster = ("cluster.local.".to_owned(), true);
         let named = ("ec2.internal.".to_owned(), false);
         for (is_on, further, wanted) in [
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_its_field() {
+    fn an_invalid_zone_is_refused_with_its_field() {
         for (is_on, further, wrong) in [
             (Some(false), "ec2.internal", "nxdomainCut, which is false"),
             (None, ".", "nxdomainCutZones"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn search_domains_in_which_clouds_name_machines_are_cut_and_no_others() {
+    fn only_search_domains_of_clouds_have_cuts() {
         for (search, taken) in [
             ("ec2.internal", &["ec2.internal."][..]),
             ("EU-west-1.compute.internal.", &["eu-west-1.compute.internal."]),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_read_where_there_is_to_be_none_and_one_that_is_named_must_be_there() {
+    fn none_reads_no_file_and_a_named_file_must_exist() {
         assert_eq!(searched(None, Some("none")).unwrap(), []);
         let error = searched(None, Some("/nowhere/resolv.conf"))
             .unwrap_err()

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_about_its_own_question_whichever_is_expected() {
+    fn an_answer_has_its_own_question_whichever_is_expected() {
         let expected = *answer(b"\x01a\x04test\0\0\x01\0\x01").message().question();
         for question in [
             b"\x01a\x04test\0\0\x01\0\x01".as_slice(),

@@ -181,7 +181,7 @@ mod tests {
     use egret_kernel::Mark;
 
     #[test]
-    fn a_family_in_which_dnsd_does_not_listen_is_left_alone() {
+    fn a_family_without_a_listener_is_not_intercepted() {
         let interception = Interception {
             to: vec!["169.254.20.10".parse().unwrap()],
             mark: Mark::new(0x20, NonZeroU32::new(0x20).unwrap()),

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_the_only_word_of_its_name_in_base64url() {
+    fn a_query_is_the_only_dns_parameter_in_base64url() {
         for (query, found) in [
             ("dns=AAEB", Some(vec![0, 1, 1])),
             ("x=1&dns=_-8", Some(vec![0xff, 0xef])),

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_has_one_query_as_long_as_it_says_with_the_id_zero() {
+    fn a_stream_has_one_query_of_its_stated_length_with_id_zero() {
         let query = with_option(10);
         let length = u16::try_from(query.len()).unwrap();
         assert_eq!(read_query(framed(length, &query)), Some(query.clone()));

@@ -229,7 +229,7 @@ mod tests {
     const BOTH: [&str; 2] = ["127.0.0.2:0", "[::1]:0"];
 
     #[tokio::test]
-    async fn replies_leave_by_another_socket_from_the_address_and_port_that_was_asked() {
+    async fn replies_are_sent_by_another_socket_from_the_queried_address_and_port() {
         for address in BOTH {
             let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             let own = datagrams.local_address().unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_asks_is_heard_where_queries_come_to() {
+    async fn queries_arrive_at_the_receiving_socket() {
         for address in BOTH {
             let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             let own = datagrams.local_address().unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_can_be_bound_beside_the_two() {
+    async fn no_other_socket_can_be_bound_beside_the_two() {
         for address in BOTH {
             let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             let own = datagrams.local_address().unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wildcard_replies_by_the_socket_that_was_asked() {
+    async fn a_wildcard_replies_by_the_receiving_socket() {
         for address in ["0.0.0.0:0", "[::]:0"] {
             let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             assert!(datagrams.outlet().is_none(), "it has too many addresses for one");

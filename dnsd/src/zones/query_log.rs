@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_format_has_known_places_and_all_else_stays() {
+    fn a_format_has_known_placeholders_and_other_text_stays() {
         for (format, shown) in [
             ("{type} {name}", "A example.org."),
             ("{ {name} }", "{ example.org. }"),
@@ -300,7 +300,7 @@ mod tests {
 
     /// The name is its client's: it must not end the quotes around it, the line, or what a terminal shows.
     #[test]
-    fn no_name_writes_more_than_itself_into_a_line() {
+    fn a_name_cannot_forge_log_fields() {
         let labels: [(&[u8], &str); 6] = [
             (b"a\" NOERROR\nx", "a\\034\\032noerror\\010x"),
             (b"a\\\"b", "a\\\\\\034b"),

@@ -5,9 +5,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod verdicts;
-mod given;
-mod room;
+mod cacheability;
+mod answers;
+mod eviction;
 mod model;
 
 use std::time::Duration;

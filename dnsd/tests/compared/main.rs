@@ -33,7 +33,7 @@ use world::join_all;
 const AT_ONCE: usize = 12;
 
 #[test]
-fn every_option_that_is_accepted_has_a_row() {
+fn every_accepted_option_has_a_row() {
     let rows: Vec<&str> = rows::all().map(|row| row.option).collect();
     let unobservable = differences::UNOBSERVABLE.iter().map(|(option, _)| *option);
     let covered: Vec<&str> = rows.iter().copied().chain(unobservable).collect();
@@ -77,7 +77,7 @@ fn each_configuration_of_a_row_means_the_same_as_yaml() {
 }
 
 #[test]
-fn every_difference_is_of_a_row() {
+fn every_difference_belongs_to_a_row() {
     for difference in DIFFERENCES {
         let is_known = rows::all().any(|row| row.name() == difference.row);
         assert!(is_known, "there is no row {:?}", difference.row);

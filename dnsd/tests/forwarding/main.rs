@@ -7,6 +7,6 @@ mod world;
 mod datagrams;
 mod edns;
 mod connections;
-mod choice;
-mod patience;
+mod selection;
+mod timeouts;
 mod tls;

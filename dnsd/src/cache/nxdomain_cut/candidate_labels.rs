@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_labels_neither_becomes_common_nor_drives_out_what_is() {
+    fn a_flood_of_labels_neither_becomes_common_nor_evicts_common_labels() {
         let mut candidates = CandidateLabels::default();
         assert!(!candidates.repeats(b"com", b"api", at(5), at(0)));
         assert!(candidates.repeats(b"com", b"www", at(5), at(0)));

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_read_as_go_reads_them() {
+    fn durations_are_read_as_in_go() {
         for (text, millis) in [
             ("0", Some(0)),
             ("+5s", Some(5_000)),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_the_same() {
+    fn written_state_is_read_as_equal() {
         for nanos in [
             0,
             1,

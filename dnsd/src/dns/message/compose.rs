@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_of_the_name_change_by_their_bits_and_nothing_else_does() {
+    fn only_letters_of_the_name_change_case() {
         let long = b"\x3fabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijk\x02ab";
         // Type 65 (HTTPS) and class 97 have the octets of letters.
         for name in [b"\x04a-9Z\x01b".as_slice(), long, b""] {

@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stands_where_it_would_be_read_and_nowhere_else() {
+    fn a_name_matches_only_where_it_is_read_as_equal() {
         // Labels, pointers backward, forward and to themselves, other letters, other labels of the same octets, a
         // truncated name.
         let message = b"\x01a\x04test\0\x01A\xc0\x02\x03a\x04t\xc0\x00\x01a\xc0\x20\xc0\x18\x04TEST\0\x01a\x04tes\x40\x01b\0";
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_read_as_people_write_it_and_written_so_again() {
+    fn presentation_format_round_trips() {
         for (text, written) in [
             (".", "."),
             ("", "."),

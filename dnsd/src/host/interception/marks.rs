@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_takes_ours_if_it_asks_for_a_bit_of_ours_as_we_write_it() {
+    fn a_foreign_rule_matches_our_mark_by_a_common_bit() {
         let mark = |value, mask| Mark::new(value, std::num::NonZeroU32::new(mask).unwrap());
         for (asked, takes) in [
             (mark(0x20, 0x20), true),

@@ -128,11 +128,11 @@ fn spec(set: InterceptSet, family: Family) -> SetSpec {
 /// Applies the latest state from the enforcer, until the channel closes.
 pub async fn follow_pods(
     mut seats: PodSets,
-    mut told: watch::Receiver<Option<NodePods>>,
+    mut updates: watch::Receiver<Option<NodePods>>,
     mut dns: watch::Receiver<ClusterDns>,
 ) {
     loop {
-        let pods = told.borrow_and_update().clone();
+        let pods = updates.borrow_and_update().clone();
         let services = dns.borrow_and_update().services.clone();
         let held = pods.as_ref().map_or(Ok(()), |pods| seats.hold(pods, &services));
         let pause = match held {
@@ -144,7 +144,7 @@ pub async fn follow_pods(
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            changed = told.changed() => if changed.is_err() { return },
+            changed = updates.changed() => if changed.is_err() { return },
             changed = dns.changed() => if changed.is_err() { return },
         }
     }

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_configured_is_asked_else_who_was_told_else_who_stands_there() {
+    fn fallback_servers_are_the_configured_else_the_named_else_those_in_the_table() {
         let servers =
             |texts: &[&str]| -> Vec<SocketAddr> { texts.iter().map(|text| text.parse().unwrap()).collect() };
         let of = |texts| {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_servers_so_many_are_learned() {
+    fn the_number_of_learned_servers_is_limited() {
         let endpoints: Vec<SocketAddr> = (1..=100).map(|last| ([10, 0, 1, last], 53).into()).collect();
         let fallback = Fallback::ClusterDns { servers: Vec::new() };
         let now =
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_past_is_read_and_counted_from_zero_again() {
+    fn bypass_counters_are_read_and_reset() {
         let fallback = Fallback::ClusterDns { servers: Vec::new() };
         let desired = settings(&["10.0.0.1"], fallback).desired(Family::V4);
         let ours = desired.iter().map(|rule| rule.rule.to_string());

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_is_named() {
+    fn invalid_config_maps_are_named() {
         for (stub_domains, upstreams, words) in [
             ("[]", "", "stubDomains: invalid type"),
             (

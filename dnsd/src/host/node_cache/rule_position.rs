@@ -159,7 +159,7 @@ mod tests {
 
     /// Whether the enforcer's jump or these rules were first, or node-cache left its rules at the head.
     #[test]
-    fn what_is_let_in_stands_behind_policy_whoever_came_first() {
+    fn accept_rules_follow_the_enforcers_jumps_in_any_order_of_start() {
         let settings = settings(&["10.0.0.1"], Fallback::None);
         let desired = settings.desired(Family::V4);
         let ours: Vec<String> = desired
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_another_day_are_replaced() {
+    fn servers_of_an_earlier_process_are_replaced() {
         let some = |server: &str| {
             settings(
                 &["10.0.0.1"],

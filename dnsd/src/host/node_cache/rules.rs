@@ -260,7 +260,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn without_a_fallback_they_are_the_twelve_of_node_cache() {
+    fn without_a_fallback_there_are_the_twelve_rules_of_node_cache() {
         let skip = "-m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK";
         let allow = "-m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT";
         let (to, from) = ("-d 169.254.20.10/32", "-s 169.254.20.10/32");
@@ -294,7 +294,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn with_a_fallback_only_what_is_alive_is_untracked_and_the_rest_is_shared_among_the_servers() {
+    fn with_a_fallback_only_live_addresses_are_untracked_and_others_translated_in_equal_shares() {
         let servers = ["10.0.0.1:53", "10.0.0.2:53", "[fd00::1]:53", "10.0.0.3:53"];
         let servers = servers.map(|text| text.parse().unwrap()).to_vec();
         let desired =

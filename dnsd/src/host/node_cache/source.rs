@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_leaves_what_was_in_force() {
+    fn an_invalid_source_leaves_the_corefile_in_force() {
         let mut world = World::new("keeps");
         let (changed, errors) = world.refresh();
         assert!(!changed && errors[0].contains("the template"), "{errors:?}");

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn stub_domains_come_behind_it_in_the_order_of_their_names() {
+    fn stub_domains_follow_sorted_by_name() {
         let domain = |name: &str, servers: &[&str]| {
             (
                 name.to_owned(),
@@ -187,7 +187,7 @@ corp:53 {
     }
 
     #[test]
-    fn a_service_that_nobody_told_of_stands_as_go_prints_nothing() {
+    fn a_missing_service_address_is_rendered_as_in_go() {
         assert!(rendered(TEMPLATE, &KubeDns::default(), None).contains("forward . <nil> {"));
         assert_eq!(
             service_variable("kube-dns-upstream"),

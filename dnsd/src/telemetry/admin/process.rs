@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_told_in_octets_whatever_a_page_is() {
+    fn resident_memory_is_in_octets_for_any_page_size() {
         let status = "VmHWM:\t   30000 kB\nVmRSS:\t    8192 kB\nRssAnon:\t 1000 kB\n";
         assert_eq!(resident(status), Some(8_388_608.0));
         for status in ["", "VmRSS:\n", "VmRSS:\t 2 pages\n", "VmHWM:\t 1 kB\n"] {

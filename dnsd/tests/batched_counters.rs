@@ -82,7 +82,7 @@ async fn filled(name: &str, upstream: &Upstream) -> Dnsd {
 }
 
 #[tokio::test]
-async fn what_is_answered_together_is_counted_as_what_is_answered_alone() {
+async fn a_batch_is_counted_as_single_queries_are() {
     let both = || {
         ["api.example.test", "api.other.test"]
             .map(|name| address(name, 60, "192.0.2.1"))
