@@ -1,6 +1,13 @@
 //! The configuration: `RawConfig` is as written, on the command line and in the file; `Config` is complete, with every
 //! value in its range.
 
+/// The fields of a struct of options, and those of `below` that are unset; behind the semicolon fields that are such structs.
+macro_rules! over {
+    ($self:ident, $below:ident: $($field:ident)+; $($nested:ident)*) => {
+        Self { $($field: $self.$field.or($below.$field),)+ $($nested: $self.$nested.over($below.$nested),)* }
+    };
+}
+
 pub mod model;
 pub mod corefile;
 pub mod check;

@@ -57,14 +57,9 @@ impl HostOptions {
     /// These fields; `below` has the values of unset ones.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
-        Self {
-            interface: self.interface.or(below.interface),
-            rules: self.rules.or(below.rules),
-            sync_interval: self.sync_interval.or(below.sync_interval),
-            skip_teardown: self.skip_teardown.or(below.skip_teardown),
-            fallback: self.fallback.or(below.fallback),
-            fallback_servers: self.fallback_servers.or(below.fallback_servers),
-            handover: self.handover.or(below.handover),
+        over! {
+            self, below:
+            interface rules sync_interval skip_teardown fallback fallback_servers handover;
         }
     }
 

@@ -81,12 +81,9 @@ impl InterceptOptions {
     /// These fields; `below` has the values of unset ones.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
-        Self {
-            enabled: self.enabled.or(below.enabled),
-            upstream: self.upstream.or(below.upstream),
-            trusted_resolvers: self.trusted_resolvers.or(below.trusted_resolvers),
-            except: self.except.or(below.except),
-            mark: self.mark.or(below.mark),
+        over! {
+            self, below:
+            enabled upstream trusted_resolvers except mark;
         }
     }
 

@@ -156,47 +156,14 @@ impl RawConfig {
     /// These fields; `below` has the values of unset ones.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
-        Self {
-            corefile: self.corefile.or(below.corefile),
-            listen: self.listen.or(below.listen),
-            upstreams: self.upstreams.or(below.upstreams),
-            link: self.link.or(below.link),
-            admin: self.admin.or(below.admin),
-            on_stall: self.on_stall.or(below.on_stall),
-            stall_deadline: self.stall_deadline.or(below.stall_deadline),
-            held_per_client: self.held_per_client.or(below.held_per_client),
-            records_per_client: self.records_per_client.or(below.records_per_client),
-            records_total: self.records_total.or(below.records_total),
-            record_grace: self.record_grace.or(below.record_grace),
-            force_tcp: self.force_tcp.or(below.force_tcp),
-            try_timeout: self.try_timeout.or(below.try_timeout),
-            total_timeout: self.total_timeout.or(below.total_timeout),
-            waiting_per_client: self.waiting_per_client.or(below.waiting_per_client),
-            waiting_total: self.waiting_total.or(below.waiting_total),
-            queries_per_second: self.queries_per_second.or(below.queries_per_second),
-            queries_per_second_total: self.queries_per_second_total.or(below.queries_per_second_total),
-            max_udp_size: self.max_udp_size.or(below.max_udp_size),
-            cache_size: self.cache_size.or(below.cache_size),
-            threads: self.threads.or(below.threads),
-            min_ttl: self.min_ttl.or(below.min_ttl),
-            max_ttl: self.max_ttl.or(below.max_ttl),
-            max_negative_ttl: self.max_negative_ttl.or(below.max_negative_ttl),
-            tcp_connections: self.tcp_connections.or(below.tcp_connections),
-            tcp_connections_per_client: self
-                .tcp_connections_per_client
-                .or(below.tcp_connections_per_client),
-            tcp_idle: self.tcp_idle.or(below.tcp_idle),
-            protected: self.protected.or(below.protected),
-            cluster_domains: self.cluster_domains.or(below.cluster_domains),
-            nxdomain_cut: self.nxdomain_cut.or(below.nxdomain_cut),
-            nxdomain_cut_zones: self.nxdomain_cut_zones.or(below.nxdomain_cut_zones),
-            nxdomain_cut_search: self.nxdomain_cut_search.or(below.nxdomain_cut_search),
-            servers: self.servers.or(below.servers),
-            reload: self.reload.or(below.reload),
-            health: self.health.or(below.health),
-            prometheus: self.prometheus.or(below.prometheus),
-            host: self.host.over(below.host),
-            intercept: self.intercept.over(below.intercept),
+        over! {
+            self, below:
+            corefile listen upstreams link admin on_stall stall_deadline held_per_client
+            records_per_client records_total record_grace force_tcp try_timeout total_timeout
+            waiting_per_client waiting_total queries_per_second queries_per_second_total
+            max_udp_size cache_size threads min_ttl max_ttl max_negative_ttl tcp_connections
+            tcp_connections_per_client tcp_idle protected cluster_domains nxdomain_cut
+            nxdomain_cut_zones nxdomain_cut_search servers reload health prometheus; host intercept
         }
     }
 }

@@ -63,20 +63,7 @@ pub enum OnStall {
     Drop,
 }
 
-impl OnStall {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Release, Self::Servfail, Self::Drop];
-
-    /// The label of the metric.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Release => "release",
-            Self::Servfail => "servfail",
-            Self::Drop => "drop",
-        }
-    }
-}
+labels! { OnStall: Release => "release", Servfail => "servfail", Drop => "drop" }
 
 egret_shared::as_text!(Upstream);
 

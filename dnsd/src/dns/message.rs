@@ -14,7 +14,7 @@ mod write;
 mod codes;
 mod present;
 
-pub(crate) use codes::{CLASSES, Codes, RCODES, TYPES};
+pub(crate) use codes::{CLASSES, Codes, RCODES, TYPES, rcode_label};
 pub(crate) use compose::{OPT_SIZE, push_reply_opt};
 pub use compose::{
     QueryParts, bad_version_reply, error_reply, explained_reply, header_reply, mix_case, query,

@@ -53,20 +53,8 @@ pub enum Unidentified {
     Unknown,
 }
 
-impl Unidentified {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Local, Self::Interface, Self::NoRoute, Self::Unknown];
-
-    /// The label of the metric.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Interface => "interface",
-            Self::NoRoute => "no_route",
-            Self::Unknown => "unknown",
-        }
-    }
+labels! {
+    Unidentified: Local => "local", Interface => "interface", NoRoute => "no_route", Unknown => "unknown"
 }
 
 /// What is known of the sender of a query.

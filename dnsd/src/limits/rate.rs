@@ -34,19 +34,7 @@ pub enum OverRate {
     Total,
 }
 
-impl OverRate {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Client, Self::Total];
-
-    /// The label of the metric.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Total => "total",
-        }
-    }
-}
+labels! { OverRate: Client => "client", Total => "total" }
 
 /// The rate limiter.
 #[derive(Debug, Default)]

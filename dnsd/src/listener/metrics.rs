@@ -3,7 +3,7 @@
 use metrics::{Counter, counter};
 
 /// The counters of all listeners.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Metrics {
     /// Datagrams read by further threads.
     pub(super) further_threads_datagrams: Counter,
@@ -11,12 +11,6 @@ pub(super) struct Metrics {
     pub(super) tcp_refused: Counter,
     /// TCP connections ended because of unread replies or another client's share.
     pub(super) tcp_cut: Counter,
-}
-
-impl std::fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
-    }
 }
 
 impl Metrics {
@@ -33,17 +27,9 @@ impl Metrics {
 }
 
 fn describe() {
-    use metrics::describe_counter as total;
-    total!(
-        "egret_dnsd_further_threads_datagrams_total",
-        "Datagrams that further threads read."
-    );
-    total!(
-        "egret_dnsd_tcp_refused_total",
-        "TCP connections closed at once, being over a limit."
-    );
-    total!(
-        "egret_dnsd_tcp_cut_total",
-        "TCP connections ended, their client having left too much unread."
-    );
+    describe! {
+        counter "egret_dnsd_further_threads_datagrams_total": "Datagrams that further threads read.";
+        counter "egret_dnsd_tcp_refused_total": "TCP connections closed at once because of a limit.";
+        counter "egret_dnsd_tcp_cut_total": "TCP connections ended because of unread replies or another client's share.";
+    }
 }

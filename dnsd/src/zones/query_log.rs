@@ -4,11 +4,10 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::config::model::{LogClass, QueryLog, Zone};
-use crate::dns::message::{HEADER, Message, Query, Section, kind, rcode};
+use crate::dns::message::{HEADER, Message, Query, Section, kind, rcode, rcode_label};
 use crate::net::Transport;
 
 use super::PacketInfo;
-use crate::zones::counters::rcode_label;
 use crate::zones::type_names::{class_name, kind_name};
 
 /// CoreDNS' format where none is written.
@@ -182,7 +181,7 @@ fn fill(placeholder: Placeholder, event: &AnsweredQuery<'_>, line: &mut String) 
         Placeholder::Opcode => write!(line, "{}", query.flags >> 11 & 0xf),
         Placeholder::Dnssec => write!(line, "{}", edns.is_some_and(|edns| edns.dnssec)),
         Placeholder::BufferSize => write!(line, "{}", buffer_size(query, arrival.transport)),
-        Placeholder::Code => write!(line, "{}", rcode_label(usize::from(flags(event.reply) & 0xf))),
+        Placeholder::Code => write!(line, "{}", rcode_label(flags(event.reply).to_be_bytes()[1] & 0xf)),
         Placeholder::ReplySize => write!(line, "{}", event.reply.len()),
         Placeholder::Duration => write!(line, "{}s", event.span.as_secs_f64()),
         Placeholder::ReplyFlags => write!(line, "{}", reply_flags(flags(event.reply))),

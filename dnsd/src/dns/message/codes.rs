@@ -1,5 +1,7 @@
 //! Names of classes, types and response codes (IANA, "Domain Name System (DNS) Parameters") that CoreDNS knows.
 
+use std::borrow::Cow;
+
 /// A table of names and their numbers.
 #[derive(Debug)]
 pub(crate) struct Codes<T: 'static> {
@@ -67,6 +69,15 @@ pub(crate) const RCODES: Codes<u8> = Codes {
     ],
     accepted: "NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED or another response code's name",
 };
+
+/// A response code as CoreDNS' metrics and logs name it; the number if it has no name there.
+pub(crate) fn rcode_label(code: u8) -> Cow<'static, str> {
+    match (code, RCODES.name(code)) {
+        (0..=10, Some(name)) => name.into(),
+        (16, _) => "BADVERS".into(),
+        (other, _) => other.to_string().into(),
+    }
+}
 
 /// Types of records and questions.
 pub(crate) const TYPES: Codes<u16> = Codes {

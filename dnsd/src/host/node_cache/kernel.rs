@@ -34,27 +34,9 @@ pub enum ErrorType {
     ConfigMap,
 }
 
-impl ErrorType {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Iptables,
-        Self::IptablesLock,
-        Self::InterfaceAdd,
-        Self::InterfaceCheck,
-        Self::ConfigMap,
-    ];
-
-    /// The label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Iptables => "iptables",
-            Self::IptablesLock => "iptables_lock",
-            Self::InterfaceAdd => "interface_add",
-            Self::InterfaceCheck => "interface_check",
-            Self::ConfigMap => "configmap",
-        }
-    }
+labels! {
+    ErrorType: Iptables => "iptables", IptablesLock => "iptables_lock", InterfaceAdd => "interface_add",
+    InterfaceCheck => "interface_check", ConfigMap => "configmap"
 }
 
 /// Why something cannot be set up.
