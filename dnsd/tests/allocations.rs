@@ -1,5 +1,4 @@
-//! What a cached answer costs in memory: the hot path takes one allocation, for the reply itself, and what is kept takes what
-//! the cache says.
+//! Memory of cached answers: a cache hit allocates only its reply, and the cache takes what it reports.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(unsafe_code, reason = "an allocator that counts can only be written so")]
 

@@ -1,4 +1,4 @@
-//! What is taken as an answer, what is learned from it, how long it lives, and what its client gets.
+//! Answers of upstreams: which are accepted, what is recorded of them, their TTLs, and the replies to clients.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! What is counted of queries that are answered together.
+//! Counters of queries that are answered in a batch.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

@@ -1,7 +1,8 @@
-//! What only node-local-dns' program does, beside that program: flags, template, ConfigMap, rules, metrics of setting up, pidfile. A
-//! row has two calls, and what is seen must differ between them, and be what node-cache shows (1.22, with CoreDNS 1.10).
+//! What only node-local-dns' program does, compared with that program: flags, template, ConfigMap, rules, setup
+//! metrics, pidfile. A row has two calls; their results must differ, and must be those of node-cache (1.22, with
+//! CoreDNS 1.10).
 //!
-//! Each run has a network namespace of its own, in which it has the usual address and ports; that takes root.
+//! Each run has a network namespace of its own, with the usual address and ports; that takes root.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "it waits for processes, by their clock")]
 

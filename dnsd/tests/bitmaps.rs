@@ -1,5 +1,5 @@
-//! Marks at kept answers say nothing that the records would not: whatever happened, a marked answer is one whose addresses
-//! the kernel holds for its client, and one that the records knows once all that was told is realized.
+//! Client bitmaps of cached answers against the records: after any history, a set bit implies that the kernel has the
+//! addresses for its client, and that the records have them once all observations are realized.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! Server blocks on real sockets: who answers for which name at which address, and what another plan changes.
+//! Server blocks on real sockets: which block answers for a name at an address, and what a reload changes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

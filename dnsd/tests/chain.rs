@@ -1,4 +1,4 @@
-//! Each part of a chain on real sockets: two configurations whose answers differ.
+//! Each plugin of a chain on real sockets: two configurations with different answers.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! Corefiles: what is made of them, and what is said of those that cannot be taken.
+//! Corefiles: their plans, and the errors of invalid ones.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io;

@@ -1,5 +1,5 @@
-//! What fuzzing found, and what it begins with, is replayed: no octets keep the readers of messages, of Corefiles, of YAML
-//! and of what upstreams and predecessors send busy or make them panic. The functions are those of `make fuzz`, the octets those of `fuzz/corpus`.
+//! Replays the corpora of fuzzing: no input makes the readers of messages, Corefiles, YAML, upstreams' answers and
+//! transferred state panic or hang. The functions are those of `make fuzz`, the inputs those of `fuzz/corpus`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 

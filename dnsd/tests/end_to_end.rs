@@ -1,4 +1,4 @@
-//! The parts together, on loopback: real sockets, an upstream and an enforcer that do as they are told.
+//! All rooms together on loopback: real sockets, a scripted upstream and a scripted enforcer.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! What is told of a fault of dnsd's own. A process has one place for that, so this is a process of its own.
+//! The report of a panic. A process has one panic hook, so this test is a process of its own.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::panic::{catch_unwind, take_hook};

@@ -1,6 +1,6 @@
-//! The hold in simulated time: what waits, what it waits for, how it ends.
+//! The response gate in simulated time: which answers are held, for which sequence, and how a hold ends.
 //!
-//! It is longer than 800 lines because all of its situations share one simulated world.
+//! The file exceeds 800 lines because all situations share one simulated world.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The reader of messages against hickory-proto, and against anything at all.
+//! The reader of messages against hickory-proto, and against arbitrary octets.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! The interface and the rules of node-local-dns, against the kernel itself.
+//! The interface and the rules of node-local-dns in the kernel.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

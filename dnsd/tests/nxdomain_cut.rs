@@ -1,5 +1,5 @@
-//! Names below one that was denied: an upstream that denies and counts, and a cluster as CoreDNS' plugin `kubernetes` tells
-//! of it.
+//! NXDOMAIN cuts with an upstream that denies and counts, and with a cluster as CoreDNS' plugin `kubernetes` answers
+//! for it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

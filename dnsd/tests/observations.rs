@@ -1,4 +1,4 @@
-//! What the enforcer is told, and when: written when it is said to be, and no sooner for who waits because of who does not.
+//! Observations on the link: when they are sent, and that delayed ones do not delay awaited ones.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

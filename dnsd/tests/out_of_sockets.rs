@@ -1,5 +1,5 @@
-//! The program with few open files, while an upstream outside answers nothing: each question to it has a socket of its own, and
-//! more are asked than there can be sockets. Whoever asks for something else notices nothing.
+//! The program with few open files while an outside upstream is silent: each query to it needs a socket, and there are
+//! more queries than sockets. Queries for other zones are answered.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "support/fresh.rs"]

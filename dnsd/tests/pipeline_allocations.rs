@@ -1,4 +1,4 @@
-//! What answers cost in memory: each allocation is some 20 ns, each kilobyte that is moved as much, and they add up unseen.
+//! Memory of answers: an allocation takes some 20 ns, a kilobyte that is moved as much.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(unsafe_code, reason = "an allocator that counts has no safe form")]
 

@@ -1,4 +1,4 @@
-//! What is limited for all clients: where a total is used up, the client that uses most of it gives way.
+//! Limits of all clients: when a total is used up, the largest client gives up its oldest use.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! What was told to whom, where a name has more addresses than anybody needs.
+//! Records of a name with more addresses than a client may have.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::net::IpAddr;

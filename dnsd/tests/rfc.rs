@@ -1,4 +1,4 @@
-//! What the RFCs say of queries, row by row, on real sockets: over UDP, over TCP, and over one connection.
+//! Queries as the RFCs define them, row by row, on real sockets: over UDP, over TCP, and over one connection.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

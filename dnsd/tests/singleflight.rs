@@ -1,4 +1,4 @@
-//! A query that missed the cache waits for its turn; until then somebody else's question for the same name may have ended.
+//! A query that missed the cache and waits: an equal query may complete meanwhile.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

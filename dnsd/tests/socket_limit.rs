@@ -1,5 +1,4 @@
-//! Asking upstreams when this host has nothing left to ask with. Alone in its process: the limit of open files is the
-//! process's.
+//! Upstream queries without free sockets. Alone in its process: the limit of open files is the process's.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "support/mod.rs"]

@@ -1,4 +1,4 @@
-//! Signals that come while dnsd starts, before it answers. Each run has a network namespace of its own; that takes root.
+//! Signals during the start. Each run has a network namespace of its own, which takes root.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "it waits for processes, by their clock")]
 

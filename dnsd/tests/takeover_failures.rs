@@ -1,5 +1,5 @@
-//! A successor that hangs, comes late or dies, and a predecessor that is told to stop meanwhile: pods are answered, and what is
-//! set up goes with the last dnsd alone. The test is the successor.
+//! A new process that hangs, is late or dies, and an old process that receives SIGTERM during a takeover: pods are
+//! answered, and interface and rules are removed by the last process. The test is the new process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! One dnsd gives another its sockets; what waits in them is not lost, whoever dies in between.
+//! One dnsd transfers its sockets to another: queued packets are not lost, whichever process dies.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,5 @@
-//! What a successor has of what its predecessor kept, by a table of rules, and of what waits for an answer at the instant, through
-//! real processes; and nothing of what is damaged.
+//! The state that a new process inherits, by a table of rules, and queries at the instant of a takeover, with real
+//! processes; damaged state.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

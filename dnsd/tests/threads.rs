@@ -1,5 +1,5 @@
-//! Several threads that are asked the same names for the same pods at the same time: what waits for the kernel waits, what is
-//! given is told, and what an upstream is asked it is asked once.
+//! Several threads with equal simultaneous queries of the same pods: answers are held, recorded, and queried upstream
+//! once.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! What of an answer goes into a datagram that is too small for all of it (RFC 2181 §9, RFC 6891 §6.2.3).
+//! Replies to datagrams that are too small for the whole answer (RFC 2181 §9, RFC 6891 §6.2.3).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;

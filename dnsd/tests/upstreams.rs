@@ -1,5 +1,5 @@
-//! A whole dnsd with two zones while the upstream of one misbehaves: the other zone's clients notice nothing, its own are told
-//! in time, and afterwards nothing is left of it.
+//! A whole dnsd with two zones while the upstream of one misbehaves: clients of the other zone notice nothing, its own
+//! get an answer in time, and nothing is left behind.
 //!
 //! Alone in its process: open files are the process's.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

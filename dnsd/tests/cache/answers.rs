@@ -1,4 +1,4 @@
-//! What is given to whom: as long as it holds, and to those who may share it.
+//! Cached answers: which queries they answer, and for how long.
 
 use egret_dnsd::cache::{Cache, Class, Found, Key, Kind, StaleRefresh};
 use egret_dnsd::config::model::{CacheRules, Prefetch, Refresh, ServeStale};

@@ -1,4 +1,4 @@
-//! What an answer is to the cache.
+//! Cacheability of answers.
 
 use egret_dnsd::cache::{Cacheability, Kind, Provenance};
 use egret_dnsd::config::model::{CacheRules, Disabled, Refresh, ServeStale};

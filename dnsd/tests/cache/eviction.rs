@@ -1,4 +1,4 @@
-//! How much is kept, and what gives way.
+//! Bounds of the cache, and eviction.
 
 use egret_dnsd::cache::{Cache, Class, Found, Key, KeyView, Kind, Value};
 use egret_dnsd::config::model::{CacheRules, Capacity};

@@ -1,4 +1,4 @@
-//! The cache against a slow and obvious model under random histories, and within its bounds.
+//! The cache against a slow and obvious model under random histories, and its bounds.
 
 use egret_dnsd::cache::{Cache, Cacheable, Class, Found, Key, Kind};
 use egret_dnsd::config::model::{CacheRules, Capacity, Refresh, ServeStale};

@@ -1,9 +1,6 @@
-//! Every option of a Corefile, beside CoreDNS: a row has two configurations and what is done with them. What is seen must differ
-//! between the two (an option that is parsed and ignored is a failure), and must be what CoreDNS shows, but for what
-//! `differences.rs` lists with its reason.
-//!
-//! Each row has two processes with addresses and upstreams of their own; rows run side by side. What is not the option's is left out
-//! of what is compared: ports, ids, how long it took.
+//! Every option of a Corefile, compared with CoreDNS: a row has two configurations and steps. The results must differ
+//! between the two (an option that is parsed and ignored is a failure), and must be those of CoreDNS, except for the
+//! differences in `differences.rs`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "it waits for processes, by their clock")]
 

@@ -1,4 +1,4 @@
-//! Does what a row says, and writes down what is seen.
+//! Runs a row, and writes the transcript.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

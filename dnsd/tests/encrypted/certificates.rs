@@ -1,4 +1,4 @@
-//! Certificates are read again when their files change; what cannot be read is refused at the start, and changes nothing later.
+//! Certificates are reloaded when their files change. Invalid ones are refused at the start, and change nothing later.
 
 use std::fs;
 use std::process::Command;

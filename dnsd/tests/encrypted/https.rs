@@ -1,4 +1,4 @@
-//! DNS over HTTPS (RFC 8484): by HTTP/2 as kdig speaks it, and by HTTP/1.1 by hand.
+//! DNS over HTTPS (RFC 8484): over HTTP/2 with kdig, and over HTTP/1.1 by hand.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! What a pod is told over TLS, HTTPS and QUIC opens what its policy names, and is held until the kernel is ready. In
-//! namespaces of the network, as root.
+//! Encrypted answers to a pod are recorded, and held until the kernel is ready. In network namespaces, as root.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

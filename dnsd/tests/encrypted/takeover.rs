@@ -1,4 +1,4 @@
-//! One dnsd takes over from another: the sockets go on, and no query is lost.
+//! A takeover with encrypted blocks: the sockets continue, and no query is lost.
 
 use nix::sys::signal::Signal;
 

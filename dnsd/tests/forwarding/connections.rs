@@ -1,4 +1,4 @@
-//! Connections (RFC 7766): shared, kept, and what becomes of questions when they end.
+//! Connections to upstreams (RFC 7766): sharing, reuse, and pending queries when a connection ends.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

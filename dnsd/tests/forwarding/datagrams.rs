@@ -1,4 +1,4 @@
-//! Datagrams: what is taken for an answer, and what is not.
+//! Datagrams of upstreams: which are accepted as answers.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! EDNS towards upstreams: what they are told, and those that do not understand it.
+//! EDNS towards upstreams: the options that are sent, and upstreams without EDNS.
 
 use egret_dnsd::dns::message::Query;
 use hickory_proto::op::{Edns, Message, ResponseCode};

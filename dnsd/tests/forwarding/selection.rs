@@ -1,4 +1,4 @@
-//! Whom a question goes to: policies, failover, health, and what a forward is asked for.
+//! Selection of upstreams: policies, failover, health, and the names of a forward.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

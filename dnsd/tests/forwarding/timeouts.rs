@@ -1,4 +1,4 @@
-//! Time: what is slow is asked again elsewhere, and nobody waits longer than the client does.
+//! Timeouts: slow queries are hedged, and none outlives its client's timeout.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! TLS towards upstreams (RFC 7858): who does not prove its name is not asked.
+//! TLS towards upstreams (RFC 7858): an upstream must prove its name before it is queried.
 
 use std::fs;
 use std::net::SocketAddr;

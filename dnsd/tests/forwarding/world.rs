@@ -1,4 +1,4 @@
-//! Upstreams that do as they are told, and plans that name them.
+//! Scripted upstreams, and plans that name them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
