@@ -1,5 +1,12 @@
-//! What dnsd is told to do: `RawConfig` is what people write, on the command line and in the file; `Config` is
-//! what is meant, whole and within its ranges.
+//! The configuration: `RawConfig` is as written, on the command line and in the file; `Config` is complete, with every
+//! value in its range.
+
+/// The fields of a struct of options, and those of `below` that are unset; behind the semicolon fields that are such structs.
+macro_rules! over {
+    ($self:ident, $below:ident: $($field:ident)+; $($nested:ident)*) => {
+        Self { $($field: $self.$field.or($below.$field),)+ $($nested: $self.$nested.over($below.$nested),)* }
+    };
+}
 
 pub mod model;
 pub mod corefile;
@@ -41,38 +48,38 @@ pub use intercept::{InterceptOptions, InterceptUpstream, MarkBits};
 pub use options::{Args, RawConfig};
 pub use values::{ByteSize, InvalidValue, MillisDuration, OnStall, Upstream};
 
-/// The configuration as it is meant.
+/// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What needs a restart to change.
+    /// The part that needs a restart to change.
     pub fixed: StartupConfig,
-    /// The server blocks: where clients ask, and what answers them.
+    /// The server blocks.
     pub plan: Plan,
-    /// What was understood otherwise than it may have been meant, for the log.
+    /// Warnings, for the log.
     pub warnings: Vec<String>,
-    /// How long all of them are waited for.
+    /// The timeout of all upstreams together.
     pub total_timeout: Duration,
-    /// Queries that may wait for upstreams.
+    /// The limits of queries that wait for upstreams.
     pub waiting: PermitLimits,
-    /// Queries in a second.
+    /// The limits of queries a second.
     pub queries_per_second: RateLimits,
-    /// The largest datagram, to clients and from upstreams.
+    /// The largest datagram, to clients and from upstreams, in octets.
     pub max_udp_size: u16,
-    /// What becomes of an answer that cannot be held any longer.
+    /// What happens to an answer that cannot be held any longer.
     pub on_stall: OnStall,
-    /// What may be held, and how long.
+    /// The limits of held answers and records.
     pub hold: GateLimits,
-    /// Between what TTLs are brought.
+    /// The bounds of TTLs.
     pub ttl: TtlLimits,
     /// Limits of TCP.
     pub tcp: TcpLimits,
-    /// Addresses that no name opens.
+    /// Networks whose addresses are never recorded.
     pub protected: Vec<IpNet>,
-    /// Zones of which the cluster knows everything: resolvers outside are not asked for names in them.
+    /// Zones whose names are never sent to resolvers outside the cluster.
     pub cluster_domains: Vec<Zone>,
-    /// Zones in which names below a denied one are denied without asking.
+    /// Zones with NXDOMAIN cuts.
     pub cut_zones: Vec<CutZone>,
-    /// Where what was caught is asked of whom the pod asked: whose answers are believed.
+    /// With `intercept.upstream` original: the trusted resolvers.
     pub trusted_originals: Option<BTreeSet<IpAddr>>,
 }
 
@@ -81,54 +88,54 @@ pub struct Config {
 pub struct StartupConfig {
     /// The enforcer's socket.
     pub link: PathBuf,
-    /// Where operators ask.
+    /// The address of the operators' pages.
     pub admin: SocketAddr,
-    /// Octets of the cache.
+    /// The memory of the cache, in octets.
     pub cache_size: usize,
     /// Threads that answer.
     pub threads: usize,
-    /// What is set up on this host, if anything.
+    /// The setup of the host, if there is one.
     pub host: Option<HostSetup>,
-    /// Where a successor asks for the sockets.
+    /// The takeover socket.
     pub handover: Option<PathBuf>,
-    /// Where how setting up goes is answered, as node-cache does.
+    /// The address of node-cache's setup metrics.
     pub setup_metrics: Option<SocketAddr>,
 }
 
 /// Limits of TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
-    /// Connections that may be open.
+    /// The limits of open connections.
     pub connections: PermitLimits,
-    /// How long a connection may be idle.
+    /// The idle timeout of a connection.
     pub idle: Duration,
 }
 
-/// Why a configuration cannot be taken.
+/// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
-    /// The file.
+    /// The file cannot be read.
     #[error(transparent)]
     File(#[from] ConfigError),
-    /// A field that must be there.
+    /// A required field is missing.
     #[error("{field} is missing: {wanted}")]
     Missing {
         /// The field.
         field: &'static str,
-        /// What would be accepted.
+        /// What is accepted.
         wanted: &'static str,
     },
-    /// A value outside of its range.
+    /// A value outside its range.
     #[error("{field}: {value} is not accepted; {range} is")]
     Range {
         /// The field.
         field: &'static str,
-        /// What was written.
+        /// The value.
         value: String,
-        /// What would be accepted.
+        /// What is accepted.
         range: String,
     },
-    /// Two fields that do not fit.
+    /// Two fields contradict each other.
     #[error("{0}")]
     Contradiction(&'static str),
     /// A field of the simple form beside server blocks.
@@ -137,23 +144,25 @@ pub enum Invalid {
     /// A field of a server block.
     #[error("{field}: {wrong}; accepted: {accepted}")]
     Block {
-        /// Which, as `servers[0].forward[1]`.
+        /// The field, such as `servers[0].forward[1]`.
         field: String,
-        /// What is wrong with it.
+        /// What is wrong.
         wrong: String,
-        /// What would be accepted.
+        /// What is accepted.
         accepted: String,
     },
-    /// The Corefile.
+    /// Errors of the Corefile.
     #[error("{}",.0.join("\n"))]
     Corefile(Vec<String>),
 }
 
-/// Where a successor of a node-cache asks, which has no flag for it.
+/// Answers held for all clients: ten clients that use the whole of `heldPerClient`.
+const MAX_HELD: usize = 2_000;
+/// The takeover socket of node-cache, which has no flag for it.
 const DEFAULT_HANDOVER: &str = "/run/egret/dnsd-handover.sock";
 
 impl Config {
-    /// Takes the command line, and the file that it names if it does.
+    /// Reads the command line, and the file that it names.
     ///
     /// # Errors
     /// With the field, or the file, line and column.
@@ -180,7 +189,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Adds the zones that nobody named; what is said of one otherwise holds.
+    /// Adds the zones of the search list that are not configured otherwise.
     fn search_in(&mut self, searched: Vec<CutZone>) {
         for zone in searched {
             if self.cut_zones.iter().all(|said| said.zone != zone.zone) {
@@ -189,27 +198,27 @@ impl Config {
         }
     }
 
-    /// Whether the sockets of this address are given what pods ask of others.
+    /// Whether intercepted queries are delivered to the sockets of this address.
     #[must_use]
     pub fn intercepts_at(&self, address: SocketAddr) -> bool {
         self.interception()
             .is_some_and(|interception| interception.is_at(address))
     }
 
-    /// How a resolver is asked that pods chose and the operator trusts.
+    /// How a trusted resolver that a pod chose is queried.
     #[must_use]
     pub fn forward_to_trusted(&self, server: IpAddr) -> Forward {
         lower::to_trusted(server, self)
     }
 
-    /// What pods ask of others and dnsd catches, if it does.
+    /// The interception, if it is enabled.
     #[must_use]
     pub fn interception(&self) -> Option<&Interception> {
         let setup = self.fixed.host.as_ref()?;
         setup.settings.intercept.as_ref()
     }
 
-    /// The fields by which `other` differs that need a restart.
+    /// The fields that differ and need a restart.
     #[must_use]
     pub fn needs_restart(&self, other: &Self) -> Vec<&'static str> {
         let (mine, theirs) = (&self.fixed, &other.fixed);
@@ -228,7 +237,7 @@ impl Config {
 }
 
 impl RawConfig {
-    /// With the blocks of the Corefile, if one is named.
+    /// Validates, with the blocks of the Corefile if one is named.
     fn with_corefile(self, args: &Args) -> Result<Config, Invalid> {
         let Some(path) = self.corefile.clone() else {
             return self.validate();
@@ -242,7 +251,7 @@ impl RawConfig {
         Ok(Config { warnings, ..config })
     }
 
-    /// What is meant, with defaults where nothing was written.
+    /// The configuration, with the defaults of unset fields.
     ///
     /// # Errors
     /// With the field.
@@ -251,7 +260,7 @@ impl RawConfig {
         self.validate_with(blocks)
     }
 
-    /// The server blocks and what is said beside them, if there are blocks.
+    /// Takes the server blocks and the fields beside them, if there are blocks.
     fn take_servers(&mut self) -> Option<servers::Servers> {
         self.servers.take().map(|servers| servers::Servers {
             servers,
@@ -261,7 +270,7 @@ impl RawConfig {
         })
     }
 
-    /// The same with server blocks that were written elsewhere, in the place of the simple form.
+    /// As [`validate`](Self::validate); `blocks` replace the simple form.
     fn validate_with(self, blocks: Option<Plan>) -> Result<Config, Invalid> {
         let ttl = self.ttl_limits()?;
         let simple = match &blocks {
@@ -289,7 +298,7 @@ impl RawConfig {
         let hold = GateLimits {
             deadline: span("stallDeadline", self.stall_deadline, 200, 1, 4_000)?,
             per_client: count("heldPerClient", self.held_per_client, 200)?,
-            total: within("heldTotal", self.held_total, 2_000, 1, 8_000)?,
+            total: MAX_HELD,
             records,
         };
         let config = Config {
@@ -360,7 +369,7 @@ impl RawConfig {
         })
     }
 
-    /// What is said in the blocks is not said twice.
+    /// Refuses fields of the simple form beside blocks.
     fn is_without_simple_form(&self) -> Result<(), Invalid> {
         let fields = [
             ("listen", self.listen.is_some()),
@@ -379,7 +388,7 @@ impl RawConfig {
         }
     }
 
-    /// What is said beside blocks says nothing without them.
+    /// Refuses fields that have no effect without blocks.
     fn is_without_blocks(&self) -> Result<(), Invalid> {
         let fields = [
             ("reload", self.reload.is_some()),
@@ -409,7 +418,7 @@ impl RawConfig {
 }
 
 impl Config {
-    /// Whether answers are asked for and kept alike, whatever the blocks say.
+    /// Whether both query upstreams and cache answers alike, apart from the blocks.
     #[must_use]
     pub fn asks_like(&self, other: &Self) -> bool {
         let whole = |config: &Self| (config.total_timeout, config.max_udp_size, config.ttl);

@@ -1,4 +1,4 @@
-//! The wire format: messages that are read and patched in place, and answers as upstreams sent them.
+//! The wire format: messages, which are read and patched in place, and upstreams' answers.
 
 pub mod answer;
 pub mod message;

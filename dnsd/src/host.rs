@@ -1,4 +1,4 @@
-//! What dnsd changes on its host: the interface and the rules of node-local-dns, interception, limits of the process.
+//! What dnsd changes on its host: interface and rules of node-local-dns, interception, resource limits.
 
 pub mod interception;
 pub mod node_cache;

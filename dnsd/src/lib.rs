@@ -12,6 +12,33 @@
 //! is below the other rooms, and the readers of `config` are above `enforcement`. `dns`, `cache`, `plugins` and, of
 //! `enforcement`, the records and the gate do no IO and read no clock.
 
+/// Describes metrics: a kind, a name, and its help on one line each.
+macro_rules! describe {
+    ($($kind:ident $name:literal: $help:literal;)+) => { $(describe!(@$kind $name, $help);)+ };
+    (@counter $name:literal, $help:literal) => { metrics::describe_counter!($name, $help) };
+    (@gauge $name:literal, $help:literal) => { metrics::describe_gauge!($name, $help) };
+    (@bytes $name:literal, $help:literal) => { metrics::describe_gauge!($name, metrics::Unit::Bytes, $help) };
+    (@seconds $name:literal, $help:literal) => { metrics::describe_histogram!($name, metrics::Unit::Seconds, $help) };
+}
+
+/// Implements `ALL` and `label`, the label of metrics, for an enum without fields.
+macro_rules! labels {
+    ($type:ident: $($variant:ident => $label:literal),+) => {
+        impl $type {
+            /// All of them.
+            pub const ALL: [Self; [$($label),+].len()] = [$(Self::$variant),+];
+
+            /// The label of metrics.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $label),+
+                }
+            }
+        }
+    };
+}
+
 pub mod exit;
 mod hash;
 pub mod net;

@@ -1,4 +1,4 @@
-//! Where clients ask: a UDP and a TCP socket for each address. A wildcard answers from the address that was asked.
+//! Listeners: a UDP and a TCP socket for each address. A wildcard listener answers from the address that was queried.
 
 pub mod threads;
 mod metrics;
@@ -41,13 +41,13 @@ use udp_socket::ListenSocket;
 
 pub use encrypted::EncryptedListeners;
 
-/// The tables of all addresses.
+/// The zone tables of all addresses.
 pub type Tables = BTreeMap<SocketAddr, Arc<ZoneTable>>;
 
-/// How long a listener is waited for that was told to end: its turn is a fraction of a millisecond.
-const HANGING: Duration = Duration::from_secs(1);
+/// How long a closing listener is waited for; its turn takes a fraction of a millisecond.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bound sockets, on which nobody listens yet.
+/// Bound sockets without listeners.
 #[derive(Debug)]
 pub struct BoundListeners(Vec<BoundListener>);
 
@@ -59,7 +59,7 @@ struct BoundListener {
     kept: SocketFds,
 }
 
-/// Descriptors of the same sockets, for a successor, or to listen again.
+/// Duplicated descriptors of the sockets, for a new process or a resume.
 #[derive(Debug)]
 struct SocketFds {
     udp: OwnedFd,
@@ -67,7 +67,7 @@ struct SocketFds {
     tcp: OwnedFd,
 }
 
-/// Sockets that are listened on.
+/// The running listeners.
 #[derive(Debug)]
 pub struct Listeners {
     service: Service,
@@ -80,14 +80,14 @@ pub struct Listeners {
 #[derive(Debug)]
 struct OpenListener {
     port: Arc<Listener>,
-    /// Ends the listeners and, when they have nothing under way, the connections.
+    /// CloseTokens the listener, and its connections when they are idle.
     close: CancellationToken,
-    /// Ends the listeners alone.
+    /// CloseTokens the listener only.
     pause: CancellationToken,
     kept: SocketFds,
 }
 
-/// Why an address cannot be listened on.
+/// Why an address cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} over {transport}: {source}")]
 pub struct ListenError {
@@ -96,28 +96,28 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// What every listener works with.
+/// What all listeners share.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Who answers.
+    /// Answers queries.
     pub resolver: Arc<Resolver>,
-    /// What is under way; waited for at the end.
+    /// Tasks that shutdown waits for.
     pub under_way: TaskTracker,
-    /// Cancelled when nothing new is to be taken.
+    /// Cancelled when no new queries are accepted.
     pub stop: CancellationToken,
-    /// TCP connections.
+    /// Permits of TCP connections.
     pub connections: Arc<FairSemaphore<CancellationToken>>,
-    /// Handshakes of TLS and QUIC.
+    /// Permits of TLS and QUIC handshakes.
     pub handshakes: Arc<FairSemaphore<CancellationToken>>,
-    /// Octets of replies that wait for TCP clients to read.
+    /// Permits of octets of replies that wait for TCP clients.
     pub unwritten: Arc<FairSemaphore<CancellationToken>>,
-    /// Who reads from the sockets as well.
+    /// Further threads that read the sockets.
     pub threads: Arc<Threads>,
     metrics: metrics::Metrics,
 }
 
 impl Service {
-    /// A service by this resolver.
+    /// A service with this resolver.
     #[must_use]
     pub fn new(resolver: Arc<Resolver>, threads: Arc<Threads>) -> Self {
         Self {
@@ -134,7 +134,7 @@ impl Service {
 }
 
 impl BoundListeners {
-    /// Binds all of the addresses, or none; what was inherited is not bound again.
+    /// Binds all of the addresses, or none; inherited sockets are not bound again.
     ///
     /// # Errors
     /// With the address.
@@ -155,7 +155,7 @@ impl BoundListeners {
         Ok(Self(bound))
     }
 
-    /// Binds where queries are encrypted.
+    /// Binds the addresses of encrypted blocks.
     ///
     /// # Errors
     /// With the address.
@@ -166,15 +166,16 @@ impl BoundListeners {
         EncryptedListeners::bind(tables, inheritance)
     }
 
-    /// The addresses, with the ports that were drawn where none was given.
+    /// The addresses, with the ports that the kernel chose for port 0.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// When the kernel refuses.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.0.iter().map(|bound| bound.tcp.local_addr()).collect()
     }
 
-    /// Listens. The tasks end when the service is stopped or the address is closed; one that ends before is a fault.
+    /// Starts the listeners. Their tasks end when the service stops or the address is closed; a task that ends earlier
+    /// is a fault.
     #[must_use]
     pub fn serve(self, service: &Service) -> Listeners {
         let mut listening = Listeners {
@@ -208,13 +209,13 @@ impl BoundListener {
             None => ListenSocket::bind(address),
         };
         let mut udp = udp.map_err(error(address, "UDP"))?;
-        // Port 0 is for tests: TCP gets the port that UDP drew.
+        // Port 0 is for tests: TCP gets the port of UDP.
         let drawn = udp.local_address().map_err(error(address, "UDP"))?;
         let tcp = match inherited(SocketPurpose::Tcp) {
             Some(socket) => tcp::inherit(socket),
             None => tcp::bind(drawn),
         };
-        // It may be taken over TCP: another one is drawn.
+        // The port may be in use over TCP: another one is chosen.
         let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
         if address.port() == 0 && tcp.as_ref().is_err_and(is_taken) {
             return Self::new(address, table, inheritance);
@@ -237,7 +238,7 @@ impl BoundListener {
     }
 }
 
-/// Takes what is for others and handed over by the kernel, and answers from their addresses.
+/// Accepts intercepted packets, and answers from their destination.
 fn be_transparent(socket: &impl AsFd, address: SocketAddr) -> io::Result<()> {
     let socket = SockRef::from(socket);
     if address.is_ipv4() {
@@ -259,8 +260,8 @@ impl ListenError {
 }
 
 impl Listeners {
-    /// Binds what is not listened on yet of these addresses, before anything else changes. A wildcard is bound beside the
-    /// single addresses on its port, which go or stay.
+    /// Binds the addresses that have no listener yet, before anything else changes. A wildcard is bound beside the
+    /// single addresses of its port.
     ///
     /// # Errors
     /// With the address that cannot be bound.
@@ -272,7 +273,7 @@ impl Listeners {
         BoundListeners::bind(new, &mut InheritedSockets::none())
     }
 
-    /// The same where queries are encrypted.
+    /// As [`bind`](Self::bind), for encrypted blocks.
     ///
     /// # Errors
     /// With the address that cannot be bound.
@@ -281,14 +282,14 @@ impl Listeners {
         self.encrypted.bind(tables)
     }
 
-    /// The same where queries are encrypted.
+    /// As [`adopt`](Self::adopt), for encrypted blocks.
     pub fn adopt_encrypted(&mut self, tables: &EncryptedTables, new: EncryptedListeners) {
         self.encrypted.adopt(tables);
         self.encrypted.open(new, &self.service, &mut self.tasks);
     }
 
-    /// Listens on these addresses from now on, those that are `new` among them. Those that stay are not touched; those
-    /// that go are read empty first.
+    /// Listens on these addresses, `new` ones among them. Sockets that stay are not touched; sockets that go are read
+    /// until they are empty.
     pub fn adopt(&mut self, tables: &Tables, new: BoundListeners) {
         for (address, open) in &self.open {
             match tables.get(address) {
@@ -300,13 +301,13 @@ impl Listeners {
         self.open(new);
     }
 
-    /// Keeps no descriptors any more: a successor has its own, and who comes after it can bind.
+    /// Closes the duplicated descriptors: a new process has its own, and a later one can bind.
     pub fn release(&mut self) {
         self.open.clear();
         self.encrypted.release();
     }
 
-    /// Waits until a listener ends that nobody closed.
+    /// Waits until a listener ends that was not closed.
     pub async fn ended(&mut self) {
         while let Some(ended) = self.tasks.join_next().await {
             if !matches!(ended, Ok(true)) {
@@ -316,16 +317,16 @@ impl Listeners {
         std::future::pending().await
     }
 
-    /// Waits until all have ended, which were told to. A thread that hangs is not waited for: should it go on, it may answer
-    /// what it has read, and reads no more.
+    /// Waits until all closed listeners have ended. A thread that hangs is not waited for: if it continues, it may
+    /// answer what it has read, and reads no more.
     pub async fn all_ended(&mut self) {
         let ended = async { while self.tasks.join_next().await.is_some() {} };
-        if timeout(HANGING, ended).await.is_err() {
+        if timeout(END_TIMEOUT, ended).await.is_err() {
             tracing::error!("a listener hangs; it is not waited for");
         }
     }
 
-    /// Descriptors of all sockets, for a successor.
+    /// Descriptors of all sockets, for a new process.
     ///
     /// # Errors
     /// When no more files may be open.
@@ -343,13 +344,13 @@ impl Listeners {
         Ok(sockets)
     }
 
-    /// Takes no more datagrams and accepts no more connections; those that there are go on. What comes in waits in the
-    /// sockets, for a successor or for `resume`.
+    /// Stops reading and accepting; queries under way continue. Packets wait in the sockets, for a new process or for
+    /// `resume`.
     pub async fn pause(&mut self) {
         if std::mem::replace(&mut self.is_paused, true) {
             return;
         }
-        // Before the others: who asks in the clear is answered until then.
+        // First: cleartext clients are answered until then.
         self.encrypted.pause().await;
         for open in self.open.values() {
             open.pause.cancel();
@@ -357,10 +358,10 @@ impl Listeners {
         self.all_ended().await;
     }
 
-    /// Listens again after a pause, if there is one.
+    /// Listens again after a pause.
     ///
     /// # Errors
-    /// When the sockets cannot be listened on any more.
+    /// When the sockets can no longer be used.
     pub fn resume(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.is_paused) {
             return Ok(());
@@ -381,8 +382,8 @@ impl Listeners {
         self.encrypted.resume(&self.service, &mut self.tasks)
     }
 
-    /// While this is there, others of this user can be bound beside what is open (`SO_REUSEPORT`, socket(7)); what waits in
-    /// a socket stays there.
+    /// While the guard exists, this user's sockets can be bound beside the open ones (`SO_REUSEPORT`, socket(7)).
+    /// Queued packets stay in their socket.
     fn share_ports(&self) -> SharedPorts<'_> {
         let sockets = self.open.values().flat_map(|open| open.kept.all());
         let sockets = sockets.map(|(_, socket)| socket);
@@ -400,7 +401,7 @@ impl Listeners {
     fn listen(&mut self, bound: BoundListener, close: CancellationToken) {
         let BoundListener { port, udp, tcp, kept } = bound;
         let pause = close.child_token();
-        let ends = tcp::Ends {
+        let close_tokens = tcp::CloseTokens {
             listener: pause.clone(),
             connections: close.clone(),
         };
@@ -415,7 +416,7 @@ impl Listeners {
                 watch(&mut self.tasks, task::spawn_on(thread, helping), pause.clone());
             }
         }
-        let over_tcp = tcp::serve(tcp, Arc::clone(&port), service.clone(), ends);
+        let over_tcp = tcp::serve(tcp, Arc::clone(&port), service.clone(), close_tokens);
         // Without a name: its span would be entered and left at each wake.
         let over_udp = over_udp.serve(pause.clone());
         watch(&mut self.tasks, task::spawn_brief(over_udp), pause.clone());
@@ -432,7 +433,7 @@ impl Listeners {
     }
 }
 
-/// Sockets that share their ports for a moment.
+/// Sockets that share their ports while the guard exists.
 #[derive(Debug)]
 struct SharedPorts<'a>(Vec<BorrowedFd<'a>>);
 
@@ -489,7 +490,7 @@ impl SocketFds {
     }
 }
 
-/// Whether it ended because it was closed.
+/// Waits for a listener; returns whether it was closed.
 fn watch(tasks: &mut JoinSet<bool>, listener: tokio::task::JoinHandle<()>, close: CancellationToken) {
     tasks.spawn(async move {
         if let Err(error) = listener.await {

@@ -1,7 +1,7 @@
-//! What a block answers and changes itself: no IO and no clock, time and randomness are arguments.
+//! The plugins of a server block that answer or change answers: no IO and no clock; time and randomness are arguments.
 //!
-//! Each part takes a query or the octets of a response and gives octets of a whole response back, written for the
-//! query (its id, its question, an OPT if it sent one).
+//! A plugin takes a query, or the octets of a response, and returns the octets of a complete response to that query
+//! (its id, its question, an OPT if it sent one).
 
 pub mod hosts;
 pub mod template;
@@ -16,17 +16,17 @@ use std::net::SocketAddr;
 use crate::config::model::{Fallthrough, Zone};
 use crate::dns::message::{Malformed, Message, Query, Response, TooLong, WireName, flag};
 
-/// What a local answer comes to.
+/// The result of a local plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// This response.
     Answer(Vec<u8>),
-    /// This response, whose alias leads to a name that is to be asked for as a client would, with the type of the
-    /// question; `append` puts the records that are found behind it. Where nothing is found it goes out as it is.
+    /// This response ends with an alias. Its target is queried with the type of the question, and [`append`] adds the
+    /// records that are found; without any, the response is sent as it is.
     Follow(Vec<u8>, Box<WireName>),
     /// SERVFAIL.
     Fail,
-    /// What comes next in the chain answers.
+    /// The next plugin of the chain answers.
     Next,
 }
 
@@ -36,17 +36,17 @@ pub enum Unusable {
     /// It cannot be read.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// What is made of it does not fit.
+    /// The changed answer exceeds the size of a message.
     #[error(transparent)]
     TooLong(#[from] TooLong),
 }
 
-/// Who asked, and where.
+/// The endpoints of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryEndpoints {
     /// The client.
     pub client: SocketAddr,
-    /// The address that was asked.
+    /// The address that was queried.
     pub server: SocketAddr,
     /// Whether it came over TCP.
     pub over_tcp: bool,
@@ -60,8 +60,7 @@ impl QueryEndpoints {
     }
 }
 
-/// Puts the records that were found for the target of an alias behind it; the response as it is where that cannot
-/// be done.
+/// Appends the records of an alias' target. Returns the response unchanged if they cannot be read or do not fit.
 #[must_use]
 pub fn append(octets: Vec<u8>, found: &[u8], query: &Query, udp_size: u16) -> Vec<u8> {
     let both = || {
@@ -84,7 +83,7 @@ impl Fallthrough {
     }
 }
 
-/// The longest of the zones that holds a name; those of the block where none are said.
+/// The longest zone that contains a name: of the plugin's own zones, or of the block's if the plugin has none.
 fn zone_of<'a>(own: &'a [Zone], block: &'a [Zone], name: &WireName) -> Option<&'a Zone> {
     let zones = if own.is_empty() { block } else { own };
     zones

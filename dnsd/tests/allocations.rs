@@ -1,5 +1,4 @@
-//! What a cached answer costs in memory: the hot path takes one allocation, for the reply itself, and what is kept takes what
-//! the cache says.
+//! Memory of cached answers: a cache hit allocates only its reply, and the cache takes what it reports.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(unsafe_code, reason = "an allocator that counts can only be written so")]
 
@@ -95,7 +94,7 @@ fn known(answer: ValidatedResponse<Answer>) -> ResolvedAnswer {
 }
 
 #[test]
-fn a_hit_allocates_its_reply_and_nothing_else() {
+fn a_cache_hit_allocates_only_its_reply() {
     let known = known(matched("a.test", RecordType::A, |asked| {
         response(asked, vec![address("a.test", 60, "192.0.2.1")])
     }));
@@ -130,7 +129,7 @@ fn a_hit_allocates_its_reply_and_nothing_else() {
 }
 
 #[test]
-fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
+fn the_cache_takes_what_it_reports_and_at_most_250_octets_for_an_address() {
     // Right behind a growth of its tables, long after one, and with what it could not hold gone again.
     const LARGE: usize = 64 << 20;
     for (names, limit) in [
@@ -161,7 +160,7 @@ fn a_cache_takes_what_it_says_and_no_more_than_250_octets_for_an_address() {
 }
 
 #[test]
-fn a_ledger_takes_no_more_than_120_octets_for_a_name_with_an_address() {
+fn records_take_at_most_120_octets_for_a_name_with_one_address() {
     let limits = RecordLimits {
         per_client: 10_000,
         total: 160_000,

@@ -1,4 +1,4 @@
-//! What is taken as an answer, what is learned from it, how long it lives, and what its client gets.
+//! Answers of upstreams: which are accepted, what is recorded of them, their TTLs, and the replies to clients.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -96,7 +96,7 @@ fn says_the_same(
 }
 
 #[test]
-fn a_name_that_is_not_plain_is_kept_as_any_other() {
+fn a_name_with_unusual_octets_is_cached() {
     for text in ["a\\.b.test", "A.test"] {
         let answer = matched(text, RecordType::A, |asked| {
             response(asked, vec![address(text, 60, "192.0.2.1")])
@@ -115,7 +115,7 @@ fn told(addresses: &[(&str, u64)]) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn addresses_of_the_question_are_learned_with_their_own_ttl() {
+fn addresses_of_the_question_are_recorded_with_their_own_ttl() {
     let records = vec![
         address("api.example.test", 60, "192.0.2.1"),
         address("API.Example.TEST", 30, "192.0.2.2"),
@@ -125,7 +125,7 @@ fn addresses_of_the_question_are_learned_with_their_own_ttl() {
 }
 
 #[test]
-fn the_lowest_ttl_of_the_chain_counts_in_whatever_order_it_stands() {
+fn the_lowest_ttl_of_the_alias_chain_counts_in_any_order_of_records() {
     let mut records = vec![
         alias("api.example.test", 300, "edge.example.test"),
         alias("edge.example.test", 20, "pop.cdn.test"),
@@ -145,7 +145,7 @@ fn the_lowest_ttl_of_the_chain_counts_in_whatever_order_it_stands() {
 }
 
 #[test]
-fn addresses_of_other_owners_are_not_learned() {
+fn addresses_of_other_owners_are_not_recorded() {
     let records = vec![
         address("api.example.test", 60, "192.0.2.1"),
         address("victim.test", 60, "192.0.2.66"),
@@ -166,7 +166,7 @@ fn a_loop_of_aliases_ends() {
 }
 
 #[test]
-fn a_chain_that_is_too_long_teaches_nothing() {
+fn of_an_alias_chain_that_is_too_long_nothing_is_recorded() {
     let mut records = vec![alias("api.example.test", 60, "n0.test")];
     records.extend((0..40).map(|n| alias(&format!("n{n}.test"), 60, &format!("n{}.test", n + 1))));
     records.push(address("n40.test", 60, "192.0.2.1"));
@@ -174,7 +174,7 @@ fn a_chain_that_is_too_long_teaches_nothing() {
 }
 
 #[test]
-fn the_hints_of_a_service_binding_are_learned() {
+fn address_hints_of_service_bindings_are_recorded() {
     let hints = vec![
         (
             SvcParamKey::Ipv4Hint,
@@ -196,7 +196,7 @@ fn the_hints_of_a_service_binding_are_learned() {
 }
 
 #[test]
-fn protected_addresses_are_not_learned() {
+fn protected_addresses_are_not_recorded() {
     let records = vec![
         address("api.example.test", 60, "169.254.169.254"),
         address("api.example.test", 60, "192.0.2.1"),
@@ -213,7 +213,7 @@ fn a_ttl_with_the_top_bit_set_is_zero() {
 }
 
 #[test]
-fn an_answer_that_failed_teaches_nothing() {
+fn of_a_failed_answer_nothing_is_recorded() {
     let answer = matched("api.example.test", RecordType::A, |asked| {
         let records = vec![address("api.example.test", 60, "192.0.2.1")];
         with_code(response(asked, records), ResponseCode::ServFail)
@@ -222,7 +222,7 @@ fn an_answer_that_failed_teaches_nothing() {
 }
 
 #[test]
-fn only_the_answer_to_the_question_asked_is_taken() {
+fn only_an_answer_to_the_question_is_accepted() {
     let client = Query::read(&query("api.example.test", RecordType::A, None))
         .unwrap()
         .owned();
@@ -256,7 +256,7 @@ fn only_the_answer_to_the_question_asked_is_taken() {
 }
 
 #[test]
-fn over_tcp_the_case_does_not_matter() {
+fn over_tcp_the_letter_case_may_differ() {
     let client = Query::read(&query("api.example.test", RecordType::A, None))
         .unwrap()
         .owned();
@@ -267,7 +267,7 @@ fn over_tcp_the_case_does_not_matter() {
 }
 
 #[test]
-fn ids_and_case_are_drawn_anew_for_each_question() {
+fn each_query_has_a_random_id_and_random_case() {
     let client = Query::read(&query(
         "a-long-name-with-many-letters.example.test",
         RecordType::A,
@@ -282,7 +282,7 @@ fn ids_and_case_are_drawn_anew_for_each_question() {
 }
 
 #[test]
-fn a_client_gets_its_own_id_and_case_and_what_is_left_of_the_ttl() {
+fn a_reply_has_the_clients_id_and_case_and_the_remaining_ttl() {
     let answer = matched("api.example.test", RecordType::A, |asked| {
         response(asked, vec![address("api.example.test", 60, "192.0.2.1")])
     });
@@ -338,7 +338,7 @@ fn clients_with_and_without_an_opt_share_an_answer() {
 
 /// An OPT that was added behind them would be read as a part of them.
 #[test]
-fn what_is_behind_the_last_record_is_given_to_nobody() {
+fn octets_after_the_last_record_are_dropped() {
     use hickory_proto::op::Message as Hickory;
     let octets = query("api.example.test", RecordType::A, None);
     let client = Query::read(&octets).unwrap();
@@ -369,7 +369,7 @@ fn what_is_behind_the_last_record_is_given_to_nobody() {
 }
 
 #[test]
-fn flags_are_the_clients_and_only_who_asked_hears_that_data_is_authentic() {
+fn flags_are_the_clients_and_ad_is_set_only_for_clients_that_ask_for_it() {
     use hickory_proto::op::{Edns, Message as Hickory};
     let answer = matched("api.example.test", RecordType::A, |asked| {
         let mut message = response(asked, vec![address("api.example.test", 60, "192.0.2.1")]);
@@ -408,7 +408,7 @@ fn flags_are_the_clients_and_only_who_asked_hears_that_data_is_authentic() {
 }
 
 #[test]
-fn an_answer_too_large_for_a_datagram_becomes_one_that_says_so() {
+fn an_answer_too_large_for_a_datagram_is_truncated() {
     let records = (0..120)
         .map(|n| address("api.example.test", 60, &format!("192.0.2.{n}")))
         .collect();

@@ -1,7 +1,8 @@
-//! What only node-local-dns' program does, beside that program: flags, template, ConfigMap, rules, metrics of setting up, pidfile. A
-//! row has two calls, and what is seen must differ between them, and be what node-cache shows (1.22, with CoreDNS 1.10).
+//! What only node-local-dns' program does, compared with that program: flags, template, ConfigMap, rules, setup
+//! metrics, pidfile. A row has two calls; their results must differ, and must be those of node-cache (1.22, with
+//! CoreDNS 1.10).
 //!
-//! Each run has a network namespace of its own, in which it has the usual address and ports; that takes root.
+//! Each run has a network namespace of its own, with the usual address and ports; that takes root.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "it waits for processes, by their clock")]
 
@@ -438,7 +439,7 @@ const COUNTED: &[&str] = &[
 ];
 
 #[test]
-fn whatever_node_cache_counts_is_counted_by_its_names_labels_and_bounds() {
+fn every_metric_of_node_cache_has_its_name_labels_and_buckets() {
     let node_cache = Peer::NODE_CACHE.build().unwrap_or_else(|error| panic!("{error}"));
     let counted = |program: &Path, is_ours: bool| {
         let [call, _] = &EVERYTHING.calls;
@@ -456,7 +457,7 @@ fn whatever_node_cache_counts_is_counted_by_its_names_labels_and_bounds() {
 }
 
 #[test]
-fn what_only_node_cache_does_is_done_as_node_cache_does_it() {
+fn the_host_setup_is_that_of_node_cache() {
     let node_cache = Peer::NODE_CACHE.build().unwrap_or_else(|error| panic!("{error}"));
     let only = std::env::var("EGRET_ONLY").unwrap_or_default();
     let rows = ROWS.iter().filter(|row| row.about.contains(&only));

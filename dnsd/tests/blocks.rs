@@ -1,4 +1,4 @@
-//! Server blocks on real sockets: who answers for which name at which address, and what another plan changes.
+//! Server blocks on real sockets: which block answers for a name at an address, and what a reload changes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -26,7 +26,7 @@ async fn upstream(told: &'static str) -> Upstream {
 }
 
 #[tokio::test]
-async fn the_longest_zone_that_holds_a_name_answers_for_it() {
+async fn the_longest_zone_that_contains_a_name_answers() {
     let (all, corp, deep) = (
         upstream("192.0.2.1").await,
         upstream("192.0.2.2").await,
@@ -55,7 +55,7 @@ async fn the_longest_zone_that_holds_a_name_answers_for_it() {
 }
 
 #[tokio::test]
-async fn a_name_that_no_zone_holds_is_refused_with_the_reason() {
+async fn a_name_outside_all_zones_is_refused_with_code_20() {
     let corp = upstream("192.0.2.2").await;
     let dnsd = Dnsd::with(
         "refused",
@@ -68,7 +68,7 @@ async fn a_name_that_no_zone_holds_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_chain_that_ends_without_an_answer_fails_with_the_reason() {
+async fn a_chain_that_ends_without_an_answer_is_servfail_with_code_20() {
     let corp = upstream("192.0.2.2").await;
     let dnsd = Dnsd::with(
         "chain",
@@ -83,7 +83,7 @@ async fn a_chain_that_ends_without_an_answer_fails_with_the_reason() {
 }
 
 #[tokio::test]
-async fn each_block_keeps_answers_of_its_own_and_one_without_a_cache_keeps_none() {
+async fn each_block_has_a_cache_of_its_own_or_none() {
     let (kept, fresh) = (upstream("192.0.2.1").await, upstream("192.0.2.2").await);
     let dnsd = Dnsd::with(
         "caches",
@@ -101,7 +101,7 @@ async fn each_block_keeps_answers_of_its_own_and_one_without_a_cache_keeps_none(
 }
 
 #[tokio::test]
-async fn blocks_are_bound_to_addresses_and_interfaces_but_for_what_they_except() {
+async fn blocks_bind_to_addresses_and_interfaces_without_their_exceptions() {
     let (one, other) = (upstream("192.0.2.1").await, upstream("192.0.2.2").await);
     let dnsd = Dnsd::with(
         "bind",
@@ -150,7 +150,7 @@ async fn a_block_at_one_address_shares_the_socket_of_one_at_all_addresses() {
 }
 
 #[tokio::test]
-async fn a_name_of_the_cluster_is_not_asked_of_a_resolver_outside() {
+async fn a_cluster_name_is_not_sent_to_an_outside_resolver() {
     let (outside, cluster) = (upstream("192.0.2.1").await, upstream("192.0.2.2").await);
     let resolv_conf = std::env::temp_dir().join(format!("egret-resolv-{}.conf", std::process::id()));
     std::fs::write(&resolv_conf, "nameserver 192.0.2.53\n").unwrap();
@@ -176,7 +176,7 @@ async fn a_name_of_the_cluster_is_not_asked_of_a_resolver_outside() {
 
 /// What comes of a query, by its octets: code, or silence.
 #[tokio::test]
-async fn what_is_no_common_question_is_answered_as_the_rfcs_say() {
+async fn unusual_queries_are_answered_as_the_rfcs_say() {
     let up = upstream("192.0.2.1").await;
     let with_upstream = format!(". {{\n bind 127.0.0.1\n forward . {}\n}}\n", up.address);
     let without = ". {\n bind 127.0.0.1\n whoami\n}\n".to_owned();
@@ -222,7 +222,7 @@ async fn what_is_no_common_question_is_answered_as_the_rfcs_say() {
 }
 
 #[tokio::test]
-async fn another_plan_keeps_sockets_and_caches_and_changes_what_was_written_otherwise() {
+async fn a_reload_keeps_sockets_and_caches_of_unchanged_blocks() {
     let (one, other) = (upstream("192.0.2.1").await, upstream("192.0.2.2").await);
     let block = |zone: &str, more: &str, upstream: &Upstream| {
         format!(
@@ -257,7 +257,7 @@ async fn another_plan_keeps_sockets_and_caches_and_changes_what_was_written_othe
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_leaves_the_plan_before_in_force() {
+async fn a_reload_with_an_address_in_use_changes_nothing() {
     let up = upstream("192.0.2.1").await;
     let taken = std::net::UdpSocket::bind("127.0.0.3:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -270,7 +270,7 @@ async fn an_address_that_is_taken_leaves_the_plan_before_in_force() {
 }
 
 #[tokio::test]
-async fn what_is_under_way_when_another_plan_comes_is_answered() {
+async fn queries_under_way_are_answered_across_a_reload() {
     let slow = Upstream::start(|query, _| {
         std::thread::sleep(Duration::from_millis(100));
         vec![
@@ -310,7 +310,7 @@ async fn what_is_under_way_when_another_plan_comes_is_answered() {
 }
 
 #[tokio::test]
-async fn connections_are_kept_as_the_block_says() {
+async fn connections_have_the_timeouts_of_the_block() {
     let up = upstream("192.0.2.1").await;
     for (timeouts, answered) in [("", 3), ("timeouts {\n idle 1s\n maxtcpqueries 2\n }", 2)] {
         let corefile = format!(
@@ -330,7 +330,7 @@ async fn connections_are_kept_as_the_block_says() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_left_after_the_time_that_the_block_gives_it() {
+async fn a_client_that_does_not_read_is_disconnected_after_the_write_timeout() {
     let many = Upstream::start(|query, _| {
         let records = (0..2000).map(|last| {
             address(
@@ -371,7 +371,7 @@ async fn a_client_that_does_not_read_is_left_after_the_time_that_the_block_gives
 }
 
 #[tokio::test]
-async fn a_block_says_how_large_datagrams_are() {
+async fn bufsize_limits_datagrams() {
     let many = Upstream::start(|query, _| {
         let records = (0..60).map(|last| address("a.example.test", 60, &format!("192.0.2.{last}")));
         vec![response(query, records.collect()).to_vec().unwrap()]
@@ -390,7 +390,7 @@ async fn a_block_says_how_large_datagrams_are() {
 }
 
 #[tokio::test]
-async fn a_plan_that_listens_everywhere_takes_the_place_of_one_at_a_single_address_and_back() {
+async fn a_reload_changes_a_single_address_to_a_wildcard_and_back() {
     let all = upstream("192.0.2.1").await;
     // Below those that are drawn for connections (net.ipv4.ip_local_port_range).
     let port = 10_000 + u16::try_from(std::process::id() % 20_000).unwrap();

@@ -1,4 +1,4 @@
-//! Each part of a chain on real sockets: two configurations whose answers differ.
+//! Each plugin of a chain on real sockets: two configurations with different answers.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -182,7 +182,7 @@ async fn each_option_makes_another_answer() {
 }
 
 #[tokio::test]
-async fn whoami_answers_where_nobody_else_does_and_tells_each_client_about_itself() {
+async fn whoami_answers_last_and_each_client_differently() {
     let dnsd = Dnsd::with("whoami", ". {\n bind 127.0.0.1\n cache 30\n whoami\n}\n");
     let mut ports = Vec::new();
     for _ in 0..2 {
@@ -210,7 +210,7 @@ async fn told_to(client: &UdpSocket) -> String {
 
 /// By a template that names who asks, and by an upstream that is told who asks and answers with that.
 #[tokio::test]
-async fn what_is_for_one_client_alone_is_given_to_nobody_else() {
+async fn an_answer_that_depends_on_the_client_is_not_shared() {
     let up = Upstream::start(|query, _| {
         let message = Message::from_vec(query).unwrap();
         let option = message.edns.as_ref().unwrap().option(EdnsCode::Unknown(65_001));
@@ -241,7 +241,7 @@ async fn what_is_for_one_client_alone_is_given_to_nobody_else() {
 }
 
 #[tokio::test]
-async fn loadbalance_changes_the_order_of_kept_answers() {
+async fn loadbalance_reorders_cached_answers() {
     let up = upstream().await;
     for (option, is_shuffled) in [("", false), ("loadbalance", true)] {
         let corefile = format!(
@@ -258,7 +258,7 @@ async fn loadbalance_changes_the_order_of_kept_answers() {
 }
 
 #[tokio::test]
-async fn a_hosts_file_is_looked_at_again_as_often_as_the_block_says() {
+async fn a_hosts_file_is_read_again_at_the_interval_of_the_block() {
     let file = std::env::temp_dir().join(format!("egret-hosts-again-{}", std::process::id()));
     std::fs::write(&file, "192.0.2.50 file.test\n").unwrap();
     let corefile = format!(
@@ -296,7 +296,7 @@ async fn switchable() -> (Upstream, Arc<AtomicBool>) {
 }
 
 #[tokio::test]
-async fn a_stale_answer_is_given_while_nobody_answers_if_the_block_says_so() {
+async fn serve_stale_answers_while_the_upstream_is_silent() {
     for (option, said) in [
         ("", "ServFail"),
         ("serve_stale", "NoError 192.0.2.1"),
@@ -317,7 +317,7 @@ async fn a_stale_answer_is_given_while_nobody_answers_if_the_block_says_so() {
 
 /// Whoever asks for all that has ended would have all of it asked for at once.
 #[tokio::test]
-async fn behind_stale_answers_no_more_is_asked_for_than_a_client_may_have_waiting() {
+async fn refreshes_of_stale_answers_count_as_waiting_queries() {
     let (answers, in_vain) = (Arc::new(AtomicBool::new(true)), Arc::default());
     let (lets, asked) = (
         Arc::clone(&answers),
@@ -364,7 +364,7 @@ async fn behind_stale_answers_no_more_is_asked_for_than_a_client_may_have_waitin
 }
 
 #[tokio::test]
-async fn a_failure_is_remembered_as_long_as_the_block_says() {
+async fn a_failure_is_cached_for_the_servfail_duration() {
     for (option, asked) in [("servfail 0s", 2), ("servfail 5s", 1)] {
         let (up, answers) = switchable().await;
         answers.store(false, Ordering::Relaxed);
@@ -381,7 +381,7 @@ async fn a_failure_is_remembered_as_long_as_the_block_says() {
 }
 
 #[tokio::test]
-async fn queries_are_written_down_as_the_block_says() {
+async fn queries_are_logged_in_the_format_of_the_block() {
     let up = upstream().await;
     let corefile = format!(
         ". {{\n bind 127.0.0.1\n log other.test \"{{name}} {{rcode}} {{>rflags}}\"\n log none.test {{\n class denial error\n }}\n forward . {}\n}}\n",
@@ -403,7 +403,7 @@ async fn queries_are_written_down_as_the_block_says() {
 }
 
 #[tokio::test]
-async fn errors_are_written_down_together_where_the_block_says_so() {
+async fn errors_are_consolidated() {
     let (up, answers) = switchable().await;
     answers.store(false, Ordering::Relaxed);
     let corefile = |errors: &str| {
@@ -437,7 +437,7 @@ async fn errors_are_written_down_together_where_the_block_says_so() {
 }
 
 #[tokio::test]
-async fn what_coredns_counts_is_counted_by_its_names() {
+async fn metrics_of_coredns_have_its_names() {
     let up = upstream().await;
     let block = |zone: &str, prometheus: &str| {
         format!(
@@ -536,7 +536,7 @@ async fn what_coredns_counts_is_counted_by_its_names() {
 const OTHER_ERROR: u16 = 0;
 
 #[tokio::test]
-async fn a_block_whose_upstream_is_itself_says_so_and_others_answer_on() {
+async fn a_block_with_a_loop_fails_and_other_blocks_answer() {
     let up = upstream().await;
     // Its own address is known only when it runs.
     let mut dnsd = Dnsd::with("loop", ". {\n bind 127.0.0.1\n whoami\n}\n");
@@ -644,7 +644,7 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
 
 /// Whoever asks for enough names of a slow upstream would have everybody else REFUSED.
 #[tokio::test]
-async fn a_client_that_takes_all_places_at_an_upstream_gives_some_up_to_others() {
+async fn a_client_with_all_permits_of_max_concurrent_gives_some_up() {
     let (dnsd, _up, _) = eight_places().await;
     let [flood, pod] = [
         Pod::at([127, 0, 0, 2], &dnsd).await,
@@ -681,7 +681,7 @@ async fn a_client_that_takes_all_places_at_an_upstream_gives_some_up_to_others()
 
 /// Else who floods could take along whoever asks for the same.
 #[tokio::test]
-async fn who_waits_for_anothers_question_asks_itself_when_that_loses_its_place() {
+async fn a_waiter_sends_the_query_itself_when_the_leader_loses_its_permit() {
     let (dnsd, up, may_tell) = eight_places().await;
     let [flood, pod, other] =
         [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 4]].map(|source| Pod::at(source, &dnsd));

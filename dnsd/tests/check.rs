@@ -48,7 +48,7 @@ fn dnsd(arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn a_corefile_is_told_block_by_block_in_the_order_of_its_chain() {
+fn check_prints_each_block_in_the_order_of_its_chain() {
     let folder = Folder::new("table");
     let file = folder.with("Corefile", &stock::corefile());
     let (code, said, warnings) = dnsd(&["check", &file]);
@@ -70,7 +70,7 @@ fn a_corefile_is_told_block_by_block_in_the_order_of_its_chain() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place_and_exit_code_64() {
+fn errors_have_their_position_and_exit_code_64() {
     let folder = Folder::new("refused");
     let file = folder.with("Corefile", ". {\n  cache 0\n  ready\n}\n");
     let (code, said, errors) = dnsd(&["check", &file]);
@@ -95,7 +95,7 @@ fn what_is_wrong_is_told_with_its_place_and_exit_code_64() {
 }
 
 #[test]
-fn warnings_are_told_beside_what_was_understood() {
+fn warnings_are_printed_beside_the_plan() {
     let folder = Folder::new("warned");
     let file = folder.with("Corefile", ". {\n  trace\n  whoami\n}\n");
     let warning = format!("{file}:2:3: trace does nothing: dnsd sends no spans to a tracing service");
@@ -114,7 +114,7 @@ fn warnings_are_told_beside_what_was_understood() {
 }
 
 #[test]
-fn imports_and_snippets_are_shown_in_their_places() {
+fn imports_and_snippets_are_expanded() {
     let folder = Folder::new("expanded");
     folder.with("more.conf", "cache 30\n");
     folder.with("1.override", "debug");
@@ -127,7 +127,7 @@ fn imports_and_snippets_are_shown_in_their_places() {
 }
 
 #[test]
-fn a_converted_corefile_is_read_as_the_same() {
+fn a_converted_corefile_has_the_same_plan() {
     let folder = Folder::new("converted");
     let corefile = folder.with("Corefile", &stock::corefile());
     let (code, yaml, _) = dnsd(&["convert", &corefile]);
@@ -148,7 +148,7 @@ fn a_converted_corefile_is_read_as_the_same() {
 }
 
 #[test]
-fn what_a_file_is_is_seen_from_it() {
+fn the_format_of_a_file_is_detected() {
     let folder = Folder::new("format");
     for (name, text, format) in [
         ("dnsd.conf", ".:53 {\n whoami\n}\n", "Corefile"),
@@ -182,7 +182,7 @@ fn plan(yaml: &str) -> Result<Plan, String> {
 }
 
 #[test]
-fn server_blocks_in_yaml_have_the_defaults_of_corednss() {
+fn server_blocks_in_yaml_have_the_defaults_of_coredns() {
     let plan = plan(
         "servers:\n- zones: [.]\n  cache: {denial: {entries: 10}}\n  rewrite:\n  - rule: {name: {of: {exact: A}, to: b}}\n  \
          - rule: {name: {of: {prefix: A}, to: b}}\n  forward: [{to: [tcp://192.0.2.1]}]\nreload: {interval: 10s}\n",
@@ -408,7 +408,7 @@ fn said_about(text: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn nothing_of_a_file_is_printed_that_a_terminal_obeys() {
+fn control_characters_of_a_file_are_escaped() {
     let said = said_about(HOSTILE);
     for (command, text) in &said {
         assert_eq!(

@@ -61,7 +61,7 @@ fn plugins_are_listed_as_by_node_cache() {
 }
 
 #[test]
-fn wrong_usage_ends_with_64_and_says_what_is_missing_or_wrong() {
+fn wrong_usage_exits_with_64_and_names_the_error() {
     let listen = ["--listen", "127.0.0.1:0"];
     let both = ["--listen", "127.0.0.1:0", "--upstream", "192.0.2.53:53"];
     let with = |before: &[&'static str], more: &[&'static str]| [before, more].concat();
@@ -194,7 +194,7 @@ fn settings(more: &str) -> String {
 }
 
 #[test]
-fn it_says_when_it_is_ready_takes_a_new_file_and_stops_cleanly() {
+fn it_logs_ready_reloads_and_stops_cleanly() {
     let file = File::with("running", &settings(""));
     let mut dnsd = Running::start(&file);
     let admin = field(&dnsd.line("\"ready\""), "admin").parse().unwrap();
@@ -219,7 +219,7 @@ fn free_port() -> u16 {
 }
 
 #[test]
-fn a_corefile_is_served_and_taken_again_by_signal_and_by_itself() {
+fn a_corefile_is_reloaded_by_signal_and_by_interval() {
     let [port, metrics, health, other] = std::array::from_fn(|_| free_port());
     let corefile = |health: u16, more: &str| {
         format!(
@@ -255,7 +255,7 @@ fn a_corefile_is_served_and_taken_again_by_signal_and_by_itself() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_named() {
+fn an_address_in_use_is_named() {
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = run(&[

@@ -1,4 +1,4 @@
-//! Corefiles: what is made of them, and what is said of those that cannot be taken.
+//! Corefiles: their plans, and the errors of invalid ones.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io;
@@ -100,7 +100,7 @@ fn the_stock_corefile_of_node_local_dns_is_four_blocks() {
 }
 
 #[test]
-fn words_mean_what_they_mean_to_coredns() {
+fn directives_mean_what_they_mean_in_coredns() {
     let mut wrong = Vec::new();
     for (directive, pointer, value) in accepted::in_a_block() {
         let (plan, warnings) = understood(&format!(".:53 {{\n{directive}\n}}\n"));
@@ -113,7 +113,7 @@ fn words_mean_what_they_mean_to_coredns() {
 }
 
 #[test]
-fn texts_mean_what_they_mean_to_coredns() {
+fn whole_corefiles_mean_what_they_mean_in_coredns() {
     for (text, pointer, value) in accepted::texts() {
         let (plan, _) = understood(text);
         assert_eq!(
@@ -125,7 +125,7 @@ fn texts_mean_what_they_mean_to_coredns() {
 }
 
 #[test]
-fn what_does_nothing_or_something_else_is_warned_of_with_its_place() {
+fn options_without_effect_are_warned_of_with_their_position() {
     let mut wrong = Vec::new();
     for (text, warning) in accepted::warned_of() {
         let (_, warnings) = understood(text);
@@ -137,7 +137,7 @@ fn what_does_nothing_or_something_else_is_warned_of_with_its_place() {
 }
 
 #[test]
-fn what_is_refused_is_refused_with_its_place_and_what_would_be_accepted() {
+fn refusals_have_their_position_and_what_is_accepted() {
     let mut wrong = Vec::new();
     for (text, error) in refused::texts() {
         let found = errors(text);
@@ -160,7 +160,7 @@ fn values_out_of_their_ranges_are_refused() {
 }
 
 #[test]
-fn all_that_is_wrong_with_the_directives_is_told_at_once() {
+fn all_errors_of_directives_are_reported_at_once() {
     let found = errors(". {\n  cache 0\n  ready\n  forward .\n}\na. {\n  bufsize 1\n}\n");
     let places: Vec<&str> = found
         .iter()
@@ -195,7 +195,7 @@ fn a_zone_with_another_port_is_a_block_of_its_own() {
 mod round_trip;
 
 #[test]
-fn what_is_accepted_means_the_same_as_yaml() {
+fn each_accepted_line_means_the_same_as_yaml() {
     for (directive, _, _) in accepted::in_a_block() {
         round_trip::check(format!(".:53 {{\n{directive}\n}}\n").as_bytes());
     }

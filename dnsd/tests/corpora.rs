@@ -1,5 +1,5 @@
-//! What fuzzing found, and what it begins with, is replayed: no octets keep the readers of messages, of Corefiles, of YAML
-//! and of what upstreams and predecessors send busy or make them panic. The functions are those of `make fuzz`, the octets those of `fuzz/corpus`.
+//! Replays the corpora of fuzzing: no input makes the readers of messages, Corefiles, YAML, upstreams' answers and
+//! transferred state panic or hang. The functions are those of `make fuzz`, the inputs those of `fuzz/corpus`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 
@@ -39,7 +39,7 @@ fn corpus(reader: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_was_found_stays_mended() {
+fn inputs_that_fuzzing_found_stay_fixed() {
     for (reader, check) in [
         ("message", message::check as fn(&[u8])),
         ("corefile", corefile::check),
@@ -57,7 +57,7 @@ fn what_was_found_stays_mended() {
 
 /// What is looked for begins behind what is refused only where nothing is.
 #[test]
-fn what_has_every_word_of_a_corefile_is_taken() {
+fn a_corefile_with_every_directive_is_accepted() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/corefile");
     let words = [
         "every-cache",
@@ -75,7 +75,7 @@ fn what_has_every_word_of_a_corefile_is_taken() {
 
 proptest! {
     #[test]
-    fn what_is_damaged_is_read_to_its_end(
+    fn damaged_inputs_are_read_to_their_end(
         file in any::<prop::sample::Index>(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn an_answer_that_is_damaged_is_taken_only_if_it_answers(
+    fn a_damaged_answer_is_accepted_only_if_it_matches_the_query(
         file in any::<prop::sample::Index>(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn a_corefile_whose_words_are_exchanged_is_taken_or_refused(
+    fn a_corefile_with_exchanged_words_is_accepted_or_refused(
         file in any::<prop::sample::Index>(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..6),
     ) {

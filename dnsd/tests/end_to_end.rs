@@ -1,4 +1,4 @@
-//! The parts together, on loopback: real sockets, an upstream and an enforcer that do as they are told.
+//! All rooms together on loopback: real sockets, a scripted upstream and a scripted enforcer.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -17,7 +17,7 @@ use support::{address, query, response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket, UnixListener, UnixStream};
 use tokio::time::timeout;
-use whole::{Dnsd, LOOPBACK, Over, PATIENCE, Upstream, framed, read_framed};
+use whole::{Dnsd, LOOPBACK, PATIENCE, Transport, Upstream, framed, read_framed};
 
 /// An enforcer that has one interest, keeps what it is told, and realizes when it is asked to.
 struct Enforcer {
@@ -153,7 +153,7 @@ fn one_address() -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn an_interesting_answer_is_held_until_it_is_realized_and_then_no_more() {
+async fn an_answer_with_interest_is_held_until_it_is_realized() {
     for threads in THREADS {
         let upstream = Upstream::with(one_address).await;
         let dnsd = start("held", &upstream, threads, "stallDeadline: 4s\nonStall: drop");
@@ -174,7 +174,7 @@ async fn an_interesting_answer_is_held_until_it_is_realized_and_then_no_more() {
 }
 
 #[tokio::test]
-async fn of_two_equal_questions_at_once_one_is_asked_and_both_are_held() {
+async fn two_equal_simultaneous_queries_go_upstream_once_and_both_are_held() {
     for threads in THREADS {
         let upstream = Upstream::with(one_address).await;
         let dnsd = start("second", &upstream, threads, "stallDeadline: 4s");
@@ -199,7 +199,7 @@ async fn of_two_equal_questions_at_once_one_is_asked_and_both_are_held() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_realized_goes_before_questions_that_came_meanwhile() {
+async fn a_realized_answer_is_sent_before_later_queries_are_answered() {
     let upstream = Upstream::with(one_address).await;
     let dnsd = Dnsd::start("first", &[&upstream], "stallDeadline: 4s\nonStall: drop");
     drop(std::fs::remove_file(&dnsd.socket));
@@ -252,7 +252,7 @@ async fn observed_on(link: &mut UnixStream) -> Sequence {
 }
 
 #[tokio::test]
-async fn the_enforcer_is_told_how_many_answers_are_held() {
+async fn the_enforcer_receives_the_number_of_held_answers() {
     let upstream = Upstream::with(one_address).await;
     let dnsd = Dnsd::start("holding", &[&upstream], "stallDeadline: 4s");
     let enforcer = Enforcer::start(&dnsd, "*.example.test");
@@ -269,7 +269,7 @@ async fn the_enforcer_is_told_how_many_answers_are_held() {
 }
 
 #[tokio::test]
-async fn what_becomes_of_a_stalled_answer_is_as_configured() {
+async fn a_stalled_answer_ends_as_on_stall_says() {
     let upstream = Upstream::with(one_address).await;
     for (action, code) in [("release", Some(0)), ("servfail", Some(2)), ("drop", None)] {
         let options = format!("onStall: {action}\nstallDeadline: 50ms\n");
@@ -286,7 +286,7 @@ async fn what_becomes_of_a_stalled_answer_is_as_configured() {
 }
 
 #[tokio::test]
-async fn what_was_told_while_the_enforcer_was_away_is_told_at_once_when_it_returns() {
+async fn observations_of_an_enforcers_absence_are_sent_when_it_returns() {
     for threads in THREADS {
         let upstream = Upstream::with(one_address).await;
         let dnsd = start("away", &upstream, threads, "stallDeadline: 10ms");
@@ -301,7 +301,7 @@ async fn what_was_told_while_the_enforcer_was_away_is_told_at_once_when_it_retur
 }
 
 #[tokio::test]
-async fn a_spoofed_answer_is_passed_over_and_the_true_one_is_relayed() {
+async fn a_spoofed_answer_is_ignored_and_the_true_one_relayed() {
     let upstream = Upstream::start(|query, _| {
         let mut wrong_id = response(query, vec![address("api.example.test", 60, "192.0.2.66")])
             .to_vec()
@@ -325,10 +325,10 @@ async fn a_spoofed_answer_is_passed_over_and_the_true_one_is_relayed() {
 }
 
 #[tokio::test]
-async fn a_truncated_answer_is_asked_for_over_tcp() {
+async fn a_truncated_answer_is_queried_over_tcp() {
     let upstream = Upstream::start(|query, over| {
         let mut message = response(query, one_address());
-        if over == Over::Udp {
+        if over == Transport::Udp {
             message.answers.clear();
             message.metadata.truncation = true;
         }
@@ -341,7 +341,7 @@ async fn a_truncated_answer_is_asked_for_over_tcp() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_does_not_keep_the_case_is_asked_over_tcp() {
+async fn an_upstream_that_does_not_preserve_case_is_queried_over_tcp() {
     let upstream = Upstream::start(|query, _| {
         let mut lower = query.to_vec();
         lower[12..].make_ascii_lowercase();
@@ -353,7 +353,7 @@ async fn an_upstream_that_does_not_keep_the_case_is_asked_over_tcp() {
 }
 
 #[tokio::test]
-async fn a_dead_upstream_costs_its_patience_once() {
+async fn a_dead_upstream_costs_its_timeout_once() {
     let dead = Upstream::start(|_, _| Vec::new()).await;
     let alive = Upstream::start(|query, _| vec![response(query, Vec::new()).to_vec().unwrap()]).await;
     let dnsd = Dnsd::start("dead", &[&dead, &alive], "tryTimeout: 100ms");
@@ -365,7 +365,7 @@ async fn a_dead_upstream_costs_its_patience_once() {
 }
 
 #[tokio::test]
-async fn without_any_upstream_the_client_is_told_so_in_time() {
+async fn without_a_live_upstream_the_client_gets_servfail_in_time() {
     let dead = Upstream::start(|_, _| Vec::new()).await;
     let dnsd = Dnsd::start("none", &[&dead], "tryTimeout: 50ms\ntotalTimeout: 100ms");
     let answer = dnsd.ask("api.example.test").await.unwrap();
@@ -393,7 +393,7 @@ async fn upstream_with_a_slow_name() -> Upstream {
 }
 
 #[tokio::test]
-async fn on_a_connection_answers_come_as_they_are_ready_however_the_questions_are_cut() {
+async fn on_a_connection_replies_come_as_they_are_ready_for_any_segmentation() {
     let upstream = upstream_with_a_slow_name().await;
     let dnsd = Dnsd::start(
         "pipeline",
@@ -447,7 +447,7 @@ async fn ends(stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn a_client_whose_questions_all_wait_is_refused_more_of_them() {
+async fn a_client_above_waiting_per_client_gets_servfail() {
     let upstream = upstream_with_a_slow_name().await;
     let options = "waitingPerClient: 1\ntryTimeout: 300ms\ntotalTimeout: 300ms\nstallDeadline: 1ms";
     let dnsd = Dnsd::start("waiting", &[&upstream], options);
@@ -465,7 +465,7 @@ async fn a_client_whose_questions_all_wait_is_refused_more_of_them() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_more_often_than_it_may_is_refused() {
+async fn a_client_above_its_rate_is_refused() {
     let upstream = upstream_with_a_slow_name().await;
     for (options, refused) in [("", 0), ("queriesPerSecondPerClient: 2", 3)] {
         let dnsd = Dnsd::start(&format!("rate-{refused}"), &[&upstream], options);
@@ -483,7 +483,7 @@ async fn a_client_that_asks_more_often_than_it_may_is_refused() {
 }
 
 #[tokio::test]
-async fn stopping_waits_for_what_is_under_way() {
+async fn shutdown_waits_for_queries_under_way() {
     for threads in THREADS {
         let upstream = upstream_with_a_slow_name().await;
         let dnsd = start(

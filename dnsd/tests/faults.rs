@@ -1,4 +1,4 @@
-//! What is told of a fault of dnsd's own. A process has one place for that, so this is a process of its own.
+//! The report of a panic. A process has one panic hook, so this test is a process of its own.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::panic::{catch_unwind, take_hook};
@@ -20,7 +20,7 @@ fn plan(errors: &str) -> Plan {
 }
 
 #[test]
-fn a_fault_is_told_with_its_place_and_with_the_stack_where_a_block_says_stacktrace() {
+fn a_panic_is_reported_with_its_location_and_with_stacktrace_its_backtrace() {
     const ROWS: [(&str, bool); 3] = [("", false), ("{\n stacktrace\n }", true), ("", false)];
     let (sender, told) = channel();
     set_panic_hook(move |fault| sender.send(fault.clone()).unwrap());
@@ -32,7 +32,7 @@ fn a_fault_is_told_with_its_place_and_with_the_stack_where_a_block_says_stacktra
     // What is found to be wrong from here on is told by the test.
     drop(take_hook());
     for ((errors, has_stack), fault) in ROWS.into_iter().zip(faults) {
-        assert!(fault.place.contains("faults.rs:"), "the place: {fault:?}");
+        assert!(fault.location.contains("faults.rs:"), "the location: {fault:?}");
         assert_eq!(fault.message, "on purpose", "the message: {fault:?}");
         let stack = fault.stack.as_ref();
         let names_it = stack.map(|stack| stack.contains("breaks_in_a_place_with_a_name"));

@@ -1,4 +1,4 @@
-//! The reader of messages against hickory-proto, and against anything at all.
+//! The reader of messages against hickory-proto, and against arbitrary octets.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -80,7 +80,7 @@ fn is_read_without_panic(octets: &[u8]) {
 
 proptest! {
     #[test]
-    fn what_hickory_writes_is_read_alike(question in owner(), records in proptest::collection::vec(record(), 0..20)) {
+    fn messages_of_hickory_are_read_as_hickory_reads_them(question in owner(), records in proptest::collection::vec(record(), 0..20)) {
         let octets = response(&query(&question, RecordType::A, Some(1232)), records).to_vec().unwrap();
         let theirs = Hickory::from_vec(&octets).unwrap();
         let ours = Message::read(&octets).unwrap();
@@ -162,7 +162,7 @@ fn octets_that_are_no_query_are_refused_or_ignored() {
 }
 
 #[test]
-fn options_of_one_hop_stay_there_and_others_go_on() {
+fn hop_by_hop_options_are_not_forwarded_and_others_are() {
     let mut octets = query("api.example.test", RecordType::A, Some(1232));
     let cookie = [0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8];
     let subnet = [0, 8, 0, 4, 0, 1, 0, 0];

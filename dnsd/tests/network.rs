@@ -1,4 +1,4 @@
-//! The interface and the rules of node-local-dns, against the kernel itself.
+//! The interface and the rules of node-local-dns in the kernel.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,7 +21,7 @@ use fresh::{enter_fresh_namespace, in_a_thread, run};
 use tokio::sync::watch;
 
 #[test]
-fn the_interface_holds_the_addresses_and_gets_back_what_somebody_took() {
+fn the_interface_has_the_addresses_and_gets_removed_ones_back() {
     in_fresh_namespace(|| {
         let addresses = local_ips();
         assert!(ensure_interface("nodelocaldns", &addresses).unwrap());
@@ -44,7 +44,7 @@ fn the_interface_holds_the_addresses_and_gets_back_what_somebody_took() {
 }
 
 #[test]
-fn the_kernel_tells_which_interfaces_are_pods_own() {
+fn interfaces_of_pods_are_recognized() {
     in_fresh_namespace(|| {
         let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
@@ -98,7 +98,7 @@ fn the_kernel_tells_which_interfaces_are_pods_own() {
 }
 
 #[test]
-fn the_rules_are_there_once_come_back_and_go_without_a_trace() {
+fn the_rules_exist_once_are_restored_and_removed_without_a_trace() {
     for flavour in ["nft", "legacy"] {
         for fallback in fallbacks() {
             in_fresh_namespace(move || {
@@ -139,8 +139,6 @@ fn intercepting() -> RuleSettings {
                 .map(|text| text.parse().unwrap())
                 .to_vec(),
             mark: Mark::new(0x20, bit),
-            table: 20_053,
-            priority: 53,
             except: vec!["192.0.2.0/24".parse().unwrap()],
         }),
         ..settings(Fallback::None)
@@ -148,7 +146,7 @@ fn intercepting() -> RuleSettings {
 }
 
 #[test]
-fn what_catches_questions_is_there_once_comes_back_and_goes_without_a_trace() {
+fn interception_rules_exist_once_are_restored_and_removed_without_a_trace() {
     for flavour in ["nft", "legacy"] {
         in_fresh_namespace(move || {
             run(&format!("iptables-{flavour} -t mangle -N KUBE-KUBELET-CANARY"));
@@ -183,7 +181,7 @@ fn what_catches_questions_is_there_once_comes_back_and_goes_without_a_trace() {
 }
 
 #[test]
-fn nothing_is_caught_where_others_use_the_mark_and_the_rest_is_set_up() {
+fn a_foreign_user_of_the_mark_disables_interception_alone() {
     for (others, named) in [
         ("ip rule add fwmark 0x20/0xff lookup 300", "fwmark 0x20/0xff"),
         (
@@ -208,7 +206,7 @@ fn nothing_is_caught_where_others_use_the_mark_and_the_rest_is_set_up() {
 }
 
 #[test]
-fn the_pods_that_are_caught_are_those_that_were_told_last() {
+fn the_intercepted_pods_are_those_of_the_last_update() {
     in_fresh_namespace(|| {
         let settings = intercepting();
         ensure(&Rules::new(settings.clone()).unwrap());
@@ -251,7 +249,7 @@ fn the_pods_that_are_caught_are_those_that_were_told_last() {
 }
 
 #[test]
-fn who_was_told_nothing_leaves_the_pods_that_are_caught_as_they_are() {
+fn without_an_update_the_intercepted_pods_stay() {
     in_fresh_namespace(|| {
         let settings = intercepting();
         ensure(&Rules::new(settings.clone()).unwrap());
@@ -281,7 +279,7 @@ fn who_was_told_nothing_leaves_the_pods_that_are_caught_as_they_are() {
 }
 
 #[test]
-fn what_node_cache_left_is_taken_over_and_not_doubled() {
+fn rules_of_node_cache_are_taken_over_and_not_duplicated() {
     in_fresh_namespace(|| {
         run("iptables-nft -t mangle -N KUBE-KUBELET-CANARY");
         let skip = [
@@ -325,7 +323,7 @@ fn what_node_cache_left_is_taken_over_and_not_doubled() {
 }
 
 #[test]
-fn a_sign_of_life_counts_for_a_second() {
+fn a_heartbeat_lives_for_a_second() {
     in_fresh_namespace(|| {
         let settings = settings(Fallback::ClusterDns { servers: Vec::new() });
         ensure(&Rules::new(settings.clone()).unwrap());
@@ -349,7 +347,7 @@ fn a_sign_of_life_counts_for_a_second() {
 }
 
 #[test]
-fn who_was_told_stays_in_the_rules_until_others_are_and_what_went_past_is_counted_once() {
+fn learned_servers_stay_in_the_rules_and_bypassed_packets_are_counted_once() {
     for flavour in ["nft", "legacy"] {
         in_fresh_namespace(move || {
             run(&format!("iptables-{flavour} -t mangle -N KUBE-KUBELET-CANARY"));

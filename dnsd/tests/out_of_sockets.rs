@@ -1,5 +1,5 @@
-//! The program with few open files, while an upstream outside answers nothing: each question to it has a socket of its own, and
-//! more are asked than there can be sockets. Whoever asks for something else notices nothing.
+//! The program with few open files while an outside upstream is silent: each query to it needs a socket, and there are
+//! more queries than sockets. Queries for other zones are answered.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "support/fresh.rs"]
@@ -22,7 +22,7 @@ use hickory_proto::rr::RecordType;
 use support::{extended_error, query};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
-use world::{Asked, Deed, LOOPBACK, PATIENCE, Upstream, until};
+use world::{Action, LOOPBACK, PATIENCE, ReceivedQuery, Upstream, until};
 
 /// Two outside, where each question has a socket of its own, and one inside, where they share some.
 const SILENT: &str = "203.0.113.1";
@@ -43,7 +43,7 @@ const NOBODY_ANSWERED: u16 = 22;
 const NOT_READY: u16 = 14;
 
 #[test]
-fn who_asks_for_other_zones_is_answered_while_one_upstream_uses_up_the_sockets() {
+fn other_zones_are_answered_while_one_upstream_uses_up_its_sockets() {
     in_a_thread(|| {
         enter_fresh_namespace().unwrap();
         for address in [SILENT, OUTSIDE, INSIDE] {
@@ -97,8 +97,8 @@ async fn story() {
     }
 }
 
-fn say(asked: &Asked) -> Vec<Deed> {
-    vec![Deed::Say(asked.one())]
+fn say(asked: &ReceivedQuery) -> Vec<Action> {
+    vec![Action::Reply(asked.one())]
 }
 
 fn ip(text: &str) -> IpAddr {

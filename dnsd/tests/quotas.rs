@@ -1,4 +1,4 @@
-//! What is limited for all clients: where a total is used up, the client that uses most of it gives way.
+//! Limits of all clients: when a total is used up, the largest client gives up its oldest use.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -76,7 +76,7 @@ const SIX: &str =
     "waitingPerClient: 4\nwaitingTotal: 6\ntryTimeout: 30s\ntotalTimeout: 60s\nstallDeadline: 1ms";
 
 #[tokio::test]
-async fn where_as_many_wait_as_may_the_largest_user_gives_way_to_who_has_less() {
+async fn above_waiting_total_the_largest_client_gives_up_its_oldest_query() {
     let (up, _) = upstream().await;
     let dnsd = Dnsd::start("waiting-total", &[&up], SIX);
     let waiting = || dnsd.service.resolver.waiting();
@@ -105,7 +105,7 @@ async fn where_as_many_wait_as_may_the_largest_user_gives_way_to_who_has_less() 
 }
 
 #[tokio::test]
-async fn who_waits_behind_a_query_that_gives_way_is_answered_all_the_same() {
+async fn a_waiter_behind_a_revoked_query_is_answered() {
     let (up, may_tell) = upstream().await;
     let dnsd = Dnsd::start("waiting-behind", &[&up], SIX);
     let waiting = || dnsd.service.resolver.waiting();
@@ -146,7 +146,7 @@ async fn is_served(stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn where_as_many_connections_are_open_as_may_the_largest_user_loses_its_oldest() {
+async fn above_tcp_connections_the_largest_client_loses_its_oldest() {
     let (up, _) = upstream().await;
     let options = "tcpConnectionsPerClient: 3\ntcpConnections: 5\ntcpIdle: 60s\nstallDeadline: 1ms";
     let dnsd = Dnsd::start("tcp-total", &[&up], options);

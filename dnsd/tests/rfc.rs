@@ -1,4 +1,4 @@
-//! What the RFCs say of queries, row by row, on real sockets: over UDP, over TCP, and over one connection.
+//! Queries as the RFCs define them, row by row, on real sockets: over UDP, over TCP, and over one connection.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -13,7 +13,7 @@ use support::query;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
-use whole::{Dnsd, LOOPBACK, Over, PATIENCE, Upstream, framed, read_framed};
+use whole::{Dnsd, LOOPBACK, PATIENCE, Transport, Upstream, framed, read_framed};
 
 const NAME: &str = "api.example.test";
 /// The root, OPT, and what it says, at the end of a query with EDNS.
@@ -21,7 +21,7 @@ const OPT: usize = 11;
 
 /// What comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Back {
+enum Expected {
     /// Nothing: the next query is answered first.
     Silence,
     /// This code, with the upper bits of EDNS.
@@ -32,14 +32,14 @@ enum Back {
     Truncated,
 }
 
-const NOERROR: Back = Back::Code(0);
-const FORMERR: Back = Back::Code(1);
-const NOTIMP: Back = Back::Code(4);
-const REFUSED: Back = Back::Code(5);
-const BADVERS: Back = Back::Code(16);
+const NOERROR: Expected = Expected::Code(0);
+const FORMERR: Expected = Expected::Code(1);
+const NOTIMP: Expected = Expected::Code(4);
+const REFUSED: Expected = Expected::Code(5);
+const BADVERS: Expected = Expected::Code(16);
 
 /// A row: the section, what is asked, the octets, what comes back over UDP and over TCP.
-type Row = (&'static str, &'static str, Vec<u8>, Back, Back);
+type Row = (&'static str, &'static str, Vec<u8>, Expected, Expected);
 
 fn plain() -> Vec<u8> {
     query(NAME, RecordType::A, None)
@@ -77,12 +77,12 @@ fn with_options(options: &[u8]) -> Vec<u8> {
     [with(edns(1232), -2, &length), options.to_vec()].concat()
 }
 
-fn same(section: &'static str, what: &'static str, octets: Vec<u8>, back: Back) -> Row {
+fn same(section: &'static str, what: &'static str, octets: Vec<u8>, back: Expected) -> Row {
     (section, what, octets, back, back)
 }
 
 fn rows() -> Vec<Row> {
-    let one = Back::Records(1);
+    let one = Expected::Records(1);
     let second_opt = [with(edns(1232), 11, &[2]), edns(1232)[plain().len()..].to_vec()].concat();
     let large = |size| query("large.example.test", RecordType::A, size);
     let long = [[63; 64].repeat(4), vec![0]].concat();
@@ -92,7 +92,7 @@ fn rows() -> Vec<Row> {
             "1035 4.1.1",
             "a response",
             with(plain(), 2, &[0x81]),
-            Back::Silence,
+            Expected::Silence,
         ),
         same(
             "1035 4.1.1",
@@ -114,7 +114,7 @@ fn rows() -> Vec<Row> {
             "1035 4.1.1",
             "eleven octets",
             plain()[..11].to_vec(),
-            Back::Silence,
+            Expected::Silence,
         ),
         same("1035 4.1.2", "a header alone", plain()[..12].to_vec(), FORMERR),
         same("1035 4.1.2", "half a question", plain()[..20].to_vec(), FORMERR),
@@ -208,29 +208,29 @@ fn rows() -> Vec<Row> {
             "6891 6.2.3",
             "a size of 0 is 512",
             large(Some(0)),
-            Back::Truncated,
-            Back::Records(100),
+            Expected::Truncated,
+            Expected::Records(100),
         ),
         (
             "6891 6.2.3",
             "a size of 511 is 512",
             large(Some(511)),
-            Back::Truncated,
-            Back::Records(100),
+            Expected::Truncated,
+            Expected::Records(100),
         ),
         (
             "6891 6.2.5",
             "65535 is 1232",
             large(Some(65_535)),
-            Back::Truncated,
-            Back::Records(100),
+            Expected::Truncated,
+            Expected::Records(100),
         ),
         (
             "1035 4.2.1",
             "512 without EDNS",
             large(None),
-            Back::Truncated,
-            Back::Records(100),
+            Expected::Truncated,
+            Expected::Records(100),
         ),
     ]
 }
@@ -246,7 +246,7 @@ async fn upstream() -> Upstream {
             b"huge" => 4000,
             _ => 1,
         };
-        let is_cut = all > 1 && over == Over::Udp;
+        let is_cut = all > 1 && over == Transport::Udp;
         let count = if is_cut { 0 } else { all };
         let (flags, [high, low]) = (0x81 | u8::from(is_cut) << 1, count.to_be_bytes());
         let header = [asked[0], asked[1], flags, 0x80, 0, 1, high, low, 0, 0, 0, 0];
@@ -259,9 +259,9 @@ async fn upstream() -> Upstream {
 }
 
 /// What came back for these octets; `reply` is none where the next query was answered first.
-fn back(section: &str, what: &str, asked: &[u8], reply: Option<&[u8]>) -> Back {
+fn back(section: &str, what: &str, asked: &[u8], reply: Option<&[u8]>) -> Expected {
     let Some(reply) = reply else {
-        return Back::Silence;
+        return Expected::Silence;
     };
     assert!(reply.len() >= 12, "{section}: {what}: {reply:02x?}");
     assert_eq!(reply[..2], asked[..2], "{section}: {what}: the id");
@@ -287,13 +287,13 @@ fn back(section: &str, what: &str, asked: &[u8], reply: Option<&[u8]>) -> Back {
     );
     let upper = opt.map_or(0, |opt| u16::from(opt[5]) << 4);
     match (u16::from(reply[3] & 0xf) | upper, field(6)) {
-        _ if reply[2] & 2 != 0 => Back::Truncated,
-        (0, records @ 1..) => Back::Records(records),
-        (code, _) => Back::Code(code),
+        _ if reply[2] & 2 != 0 => Expected::Truncated,
+        (0, records @ 1..) => Expected::Records(records),
+        (code, _) => Expected::Code(code),
     }
 }
 
-/// Asked after each row: its reply tells that there was none to the row.
+/// ReceivedQuery after each row: its reply tells that there was none to the row.
 fn marker(row: usize) -> Vec<u8> {
     let id = 0xf000 | u16::try_from(row).unwrap();
     with(plain(), 0, &id.to_be_bytes())
@@ -316,7 +316,7 @@ async fn each_row_over_udp() {
     for (number, (section, what, octets, expected, _)) in rows().into_iter().enumerate() {
         let asked = with_id(number, &octets);
         client.send(&asked).await.unwrap();
-        if expected == Back::Silence {
+        if expected == Expected::Silence {
             client.send(&marker(number)).await.unwrap();
         }
         let length = timeout(PATIENCE, client.recv(&mut buffer)).await;
@@ -342,7 +342,7 @@ async fn each_row_over_one_connection() {
     for (number, (section, what, octets, _, expected)) in rows().into_iter().enumerate() {
         let asked = with_id(number, &octets);
         stream.write_all(&framed(&asked)).await.unwrap();
-        if expected == Back::Silence {
+        if expected == Expected::Silence {
             stream.write_all(&framed(&marker(number))).await.unwrap();
         }
         let reply = timeout(PATIENCE, read_framed(&mut stream)).await;
@@ -381,7 +381,7 @@ async fn messages_of_all_lengths_leave_the_connection_as_it_was() {
 
 /// RFC 7766 §6.2.3: a client may close its half behind its last question, and wait for what it asked.
 #[tokio::test]
-async fn who_says_that_it_asks_no_more_is_answered_what_it_asked() {
+async fn a_half_closed_connection_gets_all_replies() {
     let upstream = upstream().await;
     let dnsd = Dnsd::start("rfc-half", &[&upstream], "");
     let mut stream = TcpStream::connect(dnsd.address).await.unwrap();
@@ -401,7 +401,7 @@ async fn who_says_that_it_asks_no_more_is_answered_what_it_asked() {
 
 /// RFC 7766 §6.2.3, §10: who does not go on, and who does not read, is left.
 #[tokio::test]
-async fn who_is_idle_or_does_not_read_is_left() {
+async fn an_idle_client_and_one_that_does_not_read_are_disconnected() {
     let upstream = upstream().await;
     let dnsd = Dnsd::start("rfc-idle", &[&upstream], "tcpIdle: 300ms");
     for begun in [&[][..], &[0], &[0, 29, 1, 2, 3]] {

@@ -1,5 +1,5 @@
-//! Several threads that are asked the same names for the same pods at the same time: what waits for the kernel waits, what is
-//! given is told, and what an upstream is asked it is asked once.
+//! Several threads with equal simultaneous queries of the same pods: answers are held, recorded, and queried upstream
+//! once.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -41,7 +41,7 @@ fn pod(number: u8) -> IpAddr {
 
 /// What the enforcer knows.
 #[derive(Default)]
-struct Known {
+struct EnforcerState {
     /// By pod and name: addresses, and the number under which each was told first.
     told: HashMap<(IpAddr, String), BTreeMap<IpAddr, Sequence>>,
     last: Option<Sequence>,
@@ -49,7 +49,7 @@ struct Known {
     realized: Option<Sequence>,
 }
 
-impl Known {
+impl EnforcerState {
     fn note(&mut self, message: ToEnforcer) {
         let ToEnforcer::Observed {
             sequence,
@@ -82,7 +82,7 @@ impl Known {
 }
 
 /// An enforcer that takes its time, now and then much of it.
-fn enforce(listener: &UnixListener, known: &Mutex<Known>) {
+fn enforce(listener: &UnixListener, state: &Mutex<EnforcerState>) {
     let (mut link, _) = listener.accept().unwrap();
     for number in WAITING {
         let patterns = vec!["*.example.test".parse().unwrap()];
@@ -100,17 +100,17 @@ fn enforce(listener: &UnixListener, known: &Mutex<Known>) {
         decoder.push(&buffer[..length]);
         while let Some(frame) = decoder.next_frame().unwrap() {
             if let Frame::Message(_, message) = frame {
-                known.lock().unwrap().note(message);
+                state.lock().unwrap().note(message);
             }
         }
         let stall = if turn.is_multiple_of(16) { 20 } else { 1 };
         thread::sleep(Duration::from_millis(stall));
-        let last = known.lock().unwrap().last;
+        let last = state.lock().unwrap().last;
         let Some(through) = last else {
             continue;
         };
         // Before it is said, so that nobody can have heard of it earlier.
-        known.lock().unwrap().realized = last;
+        state.lock().unwrap().realized = last;
         let failed = Vec::new();
         say(&mut link, &ToDnsd::Realized { through, failed });
     }
@@ -154,7 +154,7 @@ fn upstream(asked: &Arc<Mutex<HashMap<String, usize>>>) -> (Upstream, oneshot::S
 }
 
 /// Asks for these names at once; what is wrong with the answers.
-fn ask(number: u8, server: SocketAddr, names: &[String], known: &Mutex<Known>) -> Vec<String> {
+fn ask(number: u8, server: SocketAddr, names: &[String], state: &Mutex<EnforcerState>) -> Vec<String> {
     let pod = pod(number);
     let socket = UdpSocket::bind((pod, 0)).unwrap();
     socket.connect(server).unwrap();
@@ -185,7 +185,7 @@ fn ask(number: u8, server: SocketAddr, names: &[String], known: &Mutex<Known>) -
             wrong.push(format!("{pod}: {name} has {addresses:?}"));
         }
         if WAITING.contains(&number) {
-            let missing = known.lock().unwrap().missing(pod, name, &addresses, true);
+            let missing = state.lock().unwrap().missing(pod, name, &addresses, true);
             if !missing.is_empty() {
                 wrong.push(format!(
                     "{pod}: {name} was given before the kernel had {missing:?}"
@@ -197,7 +197,7 @@ fn ask(number: u8, server: SocketAddr, names: &[String], known: &Mutex<Known>) -
 }
 
 /// All clients of all pods ask for the names of a round at once, each in another order.
-fn hammer(server: SocketAddr, round: usize, known: &Mutex<Known>) -> Vec<String> {
+fn hammer(server: SocketAddr, round: usize, state: &Mutex<EnforcerState>) -> Vec<String> {
     let first = round * NAMES;
     thread::scope(|scope| {
         let asking = (0..usize::from(PODS) * CLIENTS).map(|client| {
@@ -207,7 +207,7 @@ fn hammer(server: SocketAddr, round: usize, known: &Mutex<Known>) -> Vec<String>
                 let number = 1 + u8::try_from(client / CLIENTS).unwrap();
                 // Again at once: now they are kept, but not everybody was told.
                 (0..2)
-                    .flat_map(|_| ask(number, server, &names, known))
+                    .flat_map(|_| ask(number, server, &names, state))
                     .collect::<Vec<_>>()
             })
         });
@@ -230,7 +230,7 @@ fn counted(recorder: &telemetry::Metrics, metric: &str) -> usize {
 }
 
 #[tokio::test]
-async fn threads_that_answer_the_same_questions_at_once_overtake_nothing_and_ask_once() {
+async fn threads_with_equal_simultaneous_queries_query_once_and_hold_all() {
     let recorder = telemetry::Metrics::install(&BUCKETS, &COREDNS_BUCKETS).unwrap();
     for threads in [1, 4] {
         let asked = Arc::default();
@@ -240,12 +240,12 @@ async fn threads_that_answer_the_same_questions_at_once_overtake_nothing_and_ask
         let dnsd = Dnsd::start(&name, &[&upstream], &options);
         drop(std::fs::remove_file(&dnsd.socket));
         let listener = UnixListener::bind(&dnsd.socket).unwrap();
-        let known = Arc::<Mutex<Known>>::default();
-        let enforcer = Arc::clone(&known);
+        let state = Arc::<Mutex<EnforcerState>>::default();
+        let enforcer = Arc::clone(&state);
         thread::spawn(move || enforce(&listener, &enforcer));
         dnsd.is_linked().await;
         let (done, rounds) = oneshot::channel();
-        let (server, of_clients) = (dnsd.address, Arc::clone(&known));
+        let (server, of_clients) = (dnsd.address, Arc::clone(&state));
         thread::spawn(move || {
             let wrong = (0..ROUNDS).flat_map(|round| hammer(server, round, &of_clients));
             done.send(wrong.collect::<Vec<_>>()).unwrap();
@@ -269,22 +269,22 @@ async fn threads_that_answer_the_same_questions_at_once_overtake_nothing_and_ask
         timeout(PATIENCE, dnsd.gate.tell_rest())
             .await
             .expect("all is told");
-        is_told(&known, threads).await;
+        is_told(&state, threads).await;
         let helped = counted(&recorder, "egret_dnsd_further_threads_datagrams_total");
         assert_eq!(helped > 0, threads > 1, "{threads} threads: {helped}");
     }
 }
 
 /// Waits until all that was given to each pod has come to the enforcer.
-async fn is_told(known: &Mutex<Known>, threads: usize) {
+async fn is_told(state: &Mutex<EnforcerState>, threads: usize) {
     let left = || {
-        let known = known.lock().unwrap();
+        let state = state.lock().unwrap();
         let all = (0..ROUNDS * NAMES).flat_map(|number| (1..=PODS).map(move |of| (number, of)));
         let missing = all.filter(|(number, of)| {
             let [high, low] = u16::try_from(*number).unwrap().to_be_bytes();
             let address = BTreeSet::from([IpAddr::from([198, 18, high, low])]);
             let name = format!("n{number}.example.test");
-            !known.missing(pod(*of), &name, &address, false).is_empty()
+            !state.missing(pod(*of), &name, &address, false).is_empty()
         });
         missing.count()
     };

@@ -1,4 +1,4 @@
-//! What of an answer goes into a datagram that is too small for all of it (RFC 2181 §9, RFC 6891 §6.2.3).
+//! Replies to datagrams that are too small for the whole answer (RFC 2181 §9, RFC 6891 §6.2.3).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -41,7 +41,7 @@ fn ends(answer: &ValidatedResponse<Answer>) -> Vec<usize> {
 }
 
 #[test]
-fn as_many_records_as_fit_are_given_to_the_octet() {
+fn a_truncated_reply_has_all_records_that_fit() {
     let answer = answer();
     let ends = ends(&answer);
     assert_eq!(ends.len(), 30);
@@ -67,7 +67,7 @@ fn as_many_records_as_fit_are_given_to_the_octet() {
 }
 
 #[test]
-fn aliases_come_before_the_addresses_and_nothing_of_other_sections_is_left() {
+fn a_truncated_reply_keeps_aliases_first_and_drops_other_sections() {
     let mut records = vec![alias(NAME, 60, "edge.example.test")];
     records.extend((0..60).map(|n| address("edge.example.test", 60, &format!("192.0.2.{n}"))));
     let answer = matched(NAME, RecordType::A, |asked| {

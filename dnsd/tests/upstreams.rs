@@ -1,5 +1,5 @@
-//! A whole dnsd with two zones while the upstream of one misbehaves: the other zone's clients notice nothing, its own are told
-//! in time, and afterwards nothing is left of it.
+//! A whole dnsd with two zones while the upstream of one misbehaves: clients of the other zone notice nothing, its own
+//! get an answer in time, and nothing is left behind.
 //!
 //! Alone in its process: open files are the process's.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -22,7 +22,7 @@ use support::{extended_error, query};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 use whole::{Dnsd, LOOPBACK, with_blocks};
-use world::{Asked, Deed, Over, Upstream, join_all, nobody, until};
+use world::{Action, ReceivedQuery, Transport, Upstream, join_all, nobody, until};
 
 /// Questions to the upstream that misbehaves, at once.
 const MANY: usize = 200;
@@ -61,14 +61,14 @@ struct Misbehaviour {
 const NO_ANSWER: &str = "ServFail 22 whole 0";
 
 #[tokio::test]
-async fn an_upstream_that_misbehaves_harms_its_own_zone_alone_and_leaves_nothing_behind() {
+async fn a_misbehaving_upstream_affects_only_its_own_zone() {
     for misbehaviour in misbehaviours().await {
         play(&misbehaviour).await;
     }
 }
 
 async fn misbehaviours() -> Vec<Misbehaviour> {
-    let does = |deeds: fn(&Asked) -> Vec<Deed>| async move { Upstream::start(deeds).await.address };
+    let does = |deeds: fn(&ReceivedQuery) -> Vec<Action>| async move { Upstream::start(deeds).await.address };
     let row = |name, upstream, end, said| Misbehaviour {
         name,
         upstream,
@@ -76,18 +76,18 @@ async fn misbehaviours() -> Vec<Misbehaviour> {
         end,
         said,
     };
-    let slow = does(|asked| vec![Deed::Wait(FOR_EVER), Deed::Say(asked.one())]).await;
+    let slow = does(|asked| vec![Action::Wait(FOR_EVER), Action::Reply(asked.one())]).await;
     let hole = does(|_| Vec::new()).await;
-    let other_id = does(|asked| vec![Deed::Say(with_other_id(asked.one()))]).await;
-    let other_question = does(|asked| vec![Deed::Say(of_another_question(asked))]).await;
-    let elsewhere = does(|asked| vec![Deed::SayFromElsewhere(asked.one())]).await;
+    let other_id = does(|asked| vec![Action::Reply(with_other_id(asked.one()))]).await;
+    let other_question = does(|asked| vec![Action::Reply(of_another_question(asked))]).await;
+    let elsewhere = does(|asked| vec![Action::ReplyFromOtherPort(asked.one())]).await;
     let cuts_and_is_silent = does(|asked| match asked.over {
-        Over::Udp => vec![Deed::Say(asked.cut())],
-        Over::Tcp => Vec::new(),
+        Transport::Udp => vec![Action::Reply(asked.cut())],
+        Transport::Tcp | Transport::Quic => Vec::new(),
     })
     .await;
-    let late = does(|asked| vec![Deed::Wait(LATE), Deed::Say(asked.one())]).await;
-    let twice = does(|asked| vec![Deed::Say(asked.one()), Deed::Say(asked.one())]).await;
+    let late = does(|asked| vec![Action::Wait(LATE), Action::Reply(asked.one())]).await;
+    let twice = does(|asked| vec![Action::Reply(asked.one()), Action::Reply(asked.one())]).await;
     vec![
         row("slow", slow, End::Timeout, NO_ANSWER),
         row(
@@ -127,7 +127,7 @@ fn with_other_id(mut answer: Vec<u8>) -> Vec<u8> {
 }
 
 /// An answer with the id of what was asked, and with records for something else.
-fn of_another_question(asked: &Asked) -> Vec<u8> {
+fn of_another_question(asked: &ReceivedQuery) -> Vec<u8> {
     let mut other = query("other.bad.test", RecordType::A, None);
     other[..2].copy_from_slice(&asked.octets[..2]);
     let records = vec![support::address("other.bad.test", 60, "192.0.2.9")];

@@ -22,7 +22,7 @@ pub fn check(octets: &[u8]) {
                 let line = error.to_string();
                 assert!(!line.contains(char::is_control), "{line:?}");
                 assert!(!error.wrong.is_empty() && !error.accepted.is_empty(), "{line}");
-                assert!(error.place.line > 0 && error.place.column > 0, "{line}");
+                assert!(error.position.line > 0 && error.position.column > 0, "{line}");
             }
         }
     }

@@ -24,19 +24,7 @@ pub enum Class {
     Denial,
 }
 
-impl Class {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Success, Self::Denial];
-
-    /// The label of metrics.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::Denial => "denial",
-        }
-    }
-}
+labels! { Class: Success => "success", Denial => "denial" }
 
 /// Where an answer's content comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_stands_one_label_below_a_base() {
+    fn candidates_are_one_label_below_a_base() {
         for (denied_names, asked) in [
             (
                 ["a.x.com.cluster.local", "b.x.com.cluster.local"],
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_is_common_below_one_namespace_is_asked_for_at_once_below_the_next() {
+    fn a_common_label_of_one_namespace_is_a_candidate_at_once_in_the_next() {
         let cuts = cuts();
         for namespace in ["one", "two"] {
             exists(&cuts, &format!("web.{namespace}.svc.cluster.local"), 0);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_holds_all_below_its_name_alone_and_ends_with_its_denial() {
+    fn a_cut_covers_names_below_it_and_ends_with_its_denial() {
         let cuts = cuts();
         cut(&cuts, "com.cluster.local");
         for (text, now, is_below) in [
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_denied_within_the_hour_is_asked_for_again_behind_the_first_denied_one_below_it() {
+    fn a_candidate_denied_within_the_hour_is_queried_again_after_one_denial_below_it() {
         const HOUR: u64 = 3_600;
         for (now, is_asked) in [(30, true), (HOUR + 29, true), (HOUR + 30, false)] {
             let cuts = cuts();
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_exists_below_ends_a_cut_and_keeps_the_next_from_being_made() {
+    fn an_existing_name_below_ends_a_cut_and_prevents_the_next() {
         let cuts = cuts();
         cut(&cuts, "com.cluster.local");
         exists(&cuts, "odd.com.cluster.local", 1);
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_asked_for_once_while_it_is_under_way_and_while_what_was_heard_holds() {
+    fn a_candidate_is_queried_once_while_pending_and_while_its_answer_lives() {
         let cuts = cuts();
         let first = asked_above(&cuts, "com.cluster.local", 0).unwrap();
         assert!(denied(&cuts, "three.x.com.cluster.local", 1).is_none());
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_asked_for_at_once_and_no_more() {
+    fn candidate_queries_at_once_are_limited() {
         let cuts = cuts();
         let asked = |number| asked_above(&cuts, &format!("n{number}.cluster.local"), 0);
         let under_way: Vec<PreQuery> = (0..100).filter_map(asked).collect();
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_asks_for_names_of_its_own_zone_alone() {
+    fn candidates_are_in_the_blocks_own_zone() {
         let cuts = cuts();
         let apex = name("corp.ns.svc.cluster.local");
         for text in ["a.x.corp.ns.svc.cluster.local", "b.x.corp.ns.svc.cluster.local"] {
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn below_a_public_label_the_name_above_comes_first_where_its_place_is_known_to_be_there() {
+    fn below_a_public_suffix_there_is_a_pre_query_if_the_namespace_exists() {
         for (text, above) in [
             ("api.example.com.cluster.local", Some("com.cluster.local")),
             ("api.example.com.svc.cluster.local", Some("com.svc.cluster.local")),
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_comes_while_the_name_above_is_asked_for_waits_for_the_same_end() {
+    async fn queries_during_a_pre_query_wait_for_it() {
         let cuts = cuts();
         let mut pre_query_first = first(&cuts, "a.x.com.cluster.local", 0).unwrap();
         let pre_query = pre_query_first.pre_query.take().unwrap();
@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_of_a_name_keeps_it_from_being_asked_for_first_for_an_hour() {
+    fn a_known_name_has_no_pre_query_for_an_hour() {
         const HOUR: u64 = 3_600;
         for (heard, what) in [
             (nxdomain("com.cluster.local"), "denied"),
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_host_searches_public_labels_alone_are_asked_for_behind_answers_and_cut_for_five_seconds() {
+    fn search_domains_have_cuts_of_public_suffixes_only_for_five_seconds() {
         let cuts = cuts();
         assert!(asked_above(&cuts, "corp.compute.internal", 0).is_none());
         cut(&cuts, "com.compute.internal");
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_namespaces_have_nothing_asked_first_nor_does_more_than_there_is_room_for() {
+    fn unknown_namespaces_have_no_pre_query_nor_is_the_bound_exceeded() {
         let cuts = cuts();
         for number in 0..1_000 {
             assert!(first(&cuts, &format!("a.x.com.r{number}.svc.cluster.local"), 0).is_none());

@@ -1,4 +1,4 @@
-//! `dnsd check FILE`: what a Corefile or a YAML file means.
+//! `dnsd check FILE`: prints what a Corefile or a YAML file means.
 
 mod read;
 mod table;
@@ -13,24 +13,24 @@ use crate::exit::USAGE;
 
 pub(crate) use read::{Found, Refused, corefile};
 
-/// What is asked.
+/// The arguments.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The file: a Corefile, or YAML as --config takes it
+    /// The file: a Corefile, or YAML as for --config
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// It is a Corefile, whatever it looks like
+    /// Read the file as a Corefile, whatever it looks like
     #[arg(long)]
     pub corefile: bool,
-    /// The port of a Corefile's keys that say none
+    /// The port of a Corefile's keys without one
     #[arg(long, value_name = "PORT", default_value_t = 53, value_parser = clap::value_parser!(u16).range(1..))]
     pub dns_port: u16,
-    /// A table for each block, all of it as JSON, or the Corefile with imports, snippets and variables in their places
+    /// A table for each block, the plan as JSON, or the Corefile with imports, snippets and variables expanded
     #[arg(short, long, value_name = "FORM", default_value = "table")]
     pub output: Form,
 }
 
-/// How it is said.
+/// The format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
     /// For people.
@@ -41,7 +41,7 @@ pub enum Form {
     Corefile,
 }
 
-/// Says it on the standard output, and warnings and errors on the other one.
+/// Prints the output, and warnings and errors to stderr.
 #[must_use]
 pub fn run(options: &Options) -> ExitCode {
     match said(options) {
@@ -79,7 +79,7 @@ fn said(options: &Options) -> Result<(String, Vec<String>), Refused> {
         }
         Form::Corefile => {
             let text = read::expanded(options, found.format)?;
-            // A tab is no more than a space, to terminals and between tokens.
+            // To terminals and between tokens a tab is a space.
             let parts: Vec<_> = text.split('\t').map(escape::lines).collect();
             let escaped = parts.join("\t");
             if escaped != text {

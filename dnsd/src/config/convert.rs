@@ -1,4 +1,4 @@
-//! `dnsd convert Corefile`: a Corefile as the YAML that `--config` takes.
+//! `dnsd convert Corefile`: writes a Corefile as the YAML that `--config` takes.
 
 pub(crate) mod without_defaults;
 mod field_order;
@@ -15,18 +15,18 @@ use crate::exit::USAGE;
 
 use field_order::Ordered;
 
-/// What is asked.
+/// The arguments.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// The Corefile
     #[arg(value_name = "COREFILE")]
     pub file: PathBuf,
-    /// The port of keys that say none
+    /// The port of keys without one
     #[arg(long, value_name = "PORT", default_value_t = 53, value_parser = clap::value_parser!(u16).range(1..))]
     pub dns_port: u16,
 }
 
-/// Writes it on the standard output, and warnings and errors on the other one.
+/// Prints the YAML, and warnings and errors to stderr.
 #[must_use]
 pub fn run(options: &Options) -> ExitCode {
     let (lines, code) = match corefile(&options.file, options.dns_port) {
@@ -49,17 +49,17 @@ pub fn run(options: &Options) -> ExitCode {
     code
 }
 
-/// The plan as YAML, without what is said by the defaults.
+/// The plan as YAML, without default values.
 ///
 /// # Errors
-/// When the library cannot write it.
+/// When the serializer fails.
 pub fn to_yaml(plan: &Plan) -> Result<String, serde_saphyr::SerializeError> {
     let mut text = String::new();
     serde_saphyr::to_fmt_writer(&mut text, &Ordered(&without_defaults::plan(plan)))?;
     if matches!(escape::lines(&text), Cow::Borrowed(_)) {
         return Ok(text);
     }
-    // JSON is YAML as well, and can escape every character.
+    // JSON is YAML too, and can escape every character.
     let plan = without_defaults::plan(plan);
     Ok(format!("{}\n", escape::json(&format!("{plan:#}"))))
 }

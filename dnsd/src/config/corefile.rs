@@ -1,12 +1,12 @@
-//! Reads a Corefile: CoreDNS' text with the directives that node-local-dns compiles in, lowered to a `Plan`.
+//! Reads a Corefile: CoreDNS' syntax, with the directives of node-local-dns, lowered to a `Plan`.
 //!
 //! ```text
 //!  text ──▶ syntax (words, snippets, imports, variables) ──▶ server blocks ──▶ keys, directive/* ──▶ Plan
 //! ```
 //!
-//! What CoreDNS refuses is refused, with file, line, column and what would be accepted; what CoreDNS accepts and
-//! dnsd cannot do is refused, too, so that nothing is silently different. Everything that is wrong in the
-//! directives is told at once; what is wrong with the syntax ends the reading.
+//! What CoreDNS refuses is refused, with file, line, column and what is accepted. What CoreDNS accepts and dnsd cannot
+//! do is refused as well, so that nothing differs silently. All errors in directives are reported at once; a syntax
+//! error ends the reading.
 
 mod directive;
 mod import_files;
@@ -24,20 +24,19 @@ use crate::config::model::Plan;
 
 pub use directive::ACCEPTED;
 pub use import_files::from_disk;
-pub use position::{Error, Place, Warning};
+pub use position::{Error, Position, Warning};
 
-use builder::Drafts;
-use position::Notes;
+use builder::PlanBuilder;
+use position::Diagnostics;
 use syntax::{Block, Sources};
 
 /// Reads the text of `file`.
 ///
-/// Names of environment variables are looked up with `env`. `load` is given the path of an imported file and gives
-/// its text; for a path with `*` or `?` it gives the paths that match, a line each, in order ([`from_disk`] does).
-/// `default_port` is that of keys without one.
+/// `env` looks up environment variables. `load` returns the text of an imported file; for a path with `*` or `?` the
+/// paths that match, one a line, in order ([`from_disk`] does). `default_port` is the port of keys without one.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// All errors.
 pub fn read(
     text: &str,
     file: &str,
@@ -45,20 +44,20 @@ pub fn read(
     load: &dyn Fn(&Path) -> io::Result<String>,
     default_port: u16,
 ) -> Result<(Plan, Vec<Warning>), Vec<Error>> {
-    let mut notes = Notes::default();
+    let mut diagnostics = Diagnostics::default();
     let sources = Sources { file, env, load };
-    let blocks = syntax::read(text, &sources, &mut notes).map_err(|error| vec![error])?;
-    let plan = lower(&blocks, file, default_port, &mut notes);
+    let blocks = syntax::read(text, &sources, &mut diagnostics).map_err(|error| vec![error])?;
+    let plan = lower(&blocks, file, default_port, &mut diagnostics);
     match plan {
-        Some(plan) if notes.errors.is_empty() => Ok((plan, notes.warnings)),
-        Some(_) | None => Err(notes.errors),
+        Some(plan) if diagnostics.errors.is_empty() => Ok((plan, diagnostics.warnings)),
+        Some(_) | None => Err(diagnostics.errors),
     }
 }
 
-/// The text with its imports, snippets and variables in their places, one option a line: what is read is the same.
+/// The text with imports, snippets and variables expanded, one option a line. It has the same plan.
 ///
 /// # Errors
-/// What is wrong with its syntax.
+/// Syntax errors.
 pub fn expand(
     text: &str,
     file: &str,
@@ -66,21 +65,21 @@ pub fn expand(
     load: &dyn Fn(&Path) -> io::Result<String>,
 ) -> Result<String, Error> {
     let sources = Sources { file, env, load };
-    let blocks = syntax::read(text, &sources, &mut Notes::default())?;
+    let blocks = syntax::read(text, &sources, &mut Diagnostics::default())?;
     Ok(syntax::write(&blocks))
 }
 
-fn lower(blocks: &[Block], file: &str, default_port: u16, notes: &mut Notes) -> Option<Plan> {
+fn lower(blocks: &[Block], file: &str, default_port: u16, diagnostics: &mut Diagnostics) -> Option<Plan> {
     if blocks.is_empty() {
-        notes.errors.push(Error {
-            place: Place::start(file),
+        diagnostics.errors.push(Error {
+            position: Position::start(file),
             wrong: "there is no server block".to_owned(),
             accepted: "at least one, as in \".:53 { forward . /etc/resolv.conf }\"".to_owned(),
         });
     }
-    let mut drafts = Drafts::default();
+    let mut builder = PlanBuilder::default();
     for block in blocks {
-        drafts.add(block, default_port, notes);
+        builder.add(block, default_port, diagnostics);
     }
-    drafts.finish(notes)
+    builder.finish(diagnostics)
 }

@@ -6,10 +6,10 @@ use super::Invalid;
 use crate::config::corefile;
 use crate::config::model::Plan;
 
-/// The port of a key that says none, as in CoreDNS.
+/// The port of a key without one, as in CoreDNS.
 pub(super) const PORT: u16 = 53;
 
-/// Reads it, and what it imports; gives also what may have been meant otherwise.
+/// Reads the Corefile and its imports; also returns the warnings.
 pub(super) fn load(path: &Path, port: u16) -> Result<(Plan, Vec<String>), Invalid> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path)

@@ -1,9 +1,9 @@
-//! What the kubelet tells of the cluster in the environment.
+//! The cluster's Services in the environment, which the kubelet sets.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Services of which the kubelet told (`*_SERVICE_HOST`).
+/// The addresses in `*_SERVICE_HOST`.
 #[must_use]
 pub fn services() -> BTreeSet<IpAddr> {
     let hosts = std::env::vars_os().filter_map(|(name, value)| {

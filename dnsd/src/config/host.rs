@@ -1,4 +1,4 @@
-//! What dnsd sets up on its host: the interface, the rules, the fallback, and where a successor asks.
+//! The fields under `host`: interface, rules, fallback, and the takeover socket.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use egret_kernel::iptables::InterfaceName;
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, MillisDuration, span, within};
+use super::{Invalid, MillisDuration, span};
 use crate::config::host_setup::{Fallback, HostSetup, RuleSettings};
 use crate::config::model::{BindTo, Plan};
 
@@ -15,63 +15,55 @@ use crate::config::model::{BindTo, Plan};
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct HostOptions {
-    /// An interface that is made to hold the addresses which are listened on [default: none is made]
+    /// The interface that dnsd creates for its listen addresses [default: none]
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
-    /// Rules that keep DNS to these addresses out of conntrack, and let it in behind policy [default: false]
+    /// Rules that bypass conntrack for DNS to these addresses, and accept it behind the enforcer's jumps [default:
+    /// false]
     #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub rules: Option<bool>,
-    /// The port of probes, which the rules keep out of conntrack as well: 1 to 65535 [default: 8080]
-    #[arg(long, value_name = "PORT")]
-    pub health_port: Option<u16>,
-    /// How often interface and rules are looked at: 1s to 24h [default: 60s]
+    /// How often dnsd checks interface and rules: 1s to 24h [default: 60s]
     #[arg(long, value_name = "SPAN")]
     pub sync_interval: Option<MillisDuration>,
-    /// Interface and rules stay at the end [default: false]
+    /// Interface and rules stay at exit [default: false]
     #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub skip_teardown: Option<bool>,
-    /// What pods get while no dnsd is alive; with rules only [default: clusterDNS]
+    /// Who answers pods while no dnsd is alive; needs --rules [default: clusterDNS]
     #[arg(long, value_name = "WHAT")]
     pub fallback: Option<FallbackKind>,
-    /// Whom the fallback asks for addresses that are no Service's: pods of the cluster DNS, not the Service [default: those that the
-    /// enforcer knows]
+    /// Where the fallback sends queries to addresses that are not a Service's: pods of the cluster DNS, not its Service
+    /// [default: those that the enforcer names]
     #[arg(long = "fallback-server", value_name = "ADDR:PORT", num_args = 1 ..)]
     pub fallback_servers: Option<Vec<SocketAddr>>,
-    /// Where a successor asks for the sockets [default: none is answered]
+    /// The Unix socket where a new process requests the sockets [default: none]
     #[arg(long, value_name = "PATH")]
     pub handover: Option<PathBuf>,
 }
 
-/// What pods get while no dnsd is alive.
+/// Who answers pods while no dnsd is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum FallbackKind {
     /// The cluster DNS.
     #[serde(rename = "clusterDNS")]
     #[value(name = "clusterDNS")]
     ClusterDns,
-    /// Nothing: names must be enforced.
+    /// Nobody: names stay enforced.
     #[serde(rename = "none")]
     #[value(name = "none")]
     None,
 }
 
 impl HostOptions {
-    /// These fields, and `below` where nothing was written.
+    /// These fields; `below` has the values of unset ones.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
-        Self {
-            interface: self.interface.or(below.interface),
-            rules: self.rules.or(below.rules),
-            health_port: self.health_port.or(below.health_port),
-            sync_interval: self.sync_interval.or(below.sync_interval),
-            skip_teardown: self.skip_teardown.or(below.skip_teardown),
-            fallback: self.fallback.or(below.fallback),
-            fallback_servers: self.fallback_servers.or(below.fallback_servers),
-            handover: self.handover.or(below.handover),
+        over! {
+            self, below:
+            interface rules sync_interval skip_teardown fallback fallback_servers handover;
         }
     }
 
-    /// What is meant, for the addresses of a plan; nothing where nothing is set up.
+    /// The setup for the addresses of a plan; `None` if nothing is set up.
     ///
     /// # Errors
     /// With the field.
@@ -88,7 +80,7 @@ impl HostOptions {
             settings: RuleSettings {
                 local_ips,
                 dns_port,
-                health_port: within("host.healthPort", self.health_port, 8080, 1, u16::MAX)?,
+                health_port: health_port(plan),
                 fallback: self.fallback()?,
                 intercept: None,
             },
@@ -97,10 +89,10 @@ impl HostOptions {
         }))
     }
 
-    /// What pods get while no dnsd is alive.
+    /// The fallback.
     ///
     /// # Errors
-    /// When servers are named that nobody asks.
+    /// When servers are named and the fallback is none.
     pub fn fallback(&self) -> Result<Fallback, Invalid> {
         let servers = self.fallback_servers.clone().unwrap_or_default();
         match self.fallback.unwrap_or(FallbackKind::ClusterDns) {
@@ -116,7 +108,7 @@ impl HostOptions {
         span("host.syncInterval", self.sync_interval, 60_000, 1_000, 86_400_000)
     }
 
-    /// A fallback that nobody sets up would be believed to be there.
+    /// A fallback without rules would be believed to exist.
     fn is_without_rules(&self) -> Result<(), Invalid> {
         if self.fallback == Some(FallbackKind::ClusterDns) || self.fallback_servers.is_some() {
             return Err(Invalid::Contradiction("host.fallback needs host.rules: true"));
@@ -136,7 +128,15 @@ fn interface(name: &str) -> Result<String, Invalid> {
         .map(|name| name.as_str().to_owned())
 }
 
-/// The addresses that blocks are bound to, and their port.
+/// The port of the first `health` page; CoreDNS' default if there is none.
+fn health_port(plan: &Plan) -> u16 {
+    const DEFAULT: u16 = 8080;
+    plan.health
+        .first()
+        .map_or(DEFAULT, |health| health.address.port())
+}
+
+/// The addresses of the blocks, and their port.
 fn local(plan: &Plan) -> Result<(Vec<IpAddr>, u16), Invalid> {
     let mut found = (Vec::new(), None);
     for block in &plan.blocks {
@@ -164,5 +164,28 @@ fn single(to: &BindTo) -> Option<IpAddr> {
     match to {
         BindTo::Address(address) if !address.is_unspecified() => Some(*address),
         BindTo::Address(_) | BindTo::Interface(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The health port in the rules, for these fields beside server blocks.
+    fn probed(fields: &str) -> u16 {
+        let servers = "servers: [{zones: [.], bind: [{to: [169.254.20.10]}]}]";
+        let raw = serde_saphyr::from_str::<super::super::RawConfig>(&format!("{servers}\n{fields}")).unwrap();
+        let host = HostOptions {
+            rules: Some(true),
+            ..HostOptions::default()
+        };
+        let setup = host.setup(&raw.validate().unwrap().plan).unwrap().unwrap();
+        setup.settings.health_port
+    }
+
+    #[test]
+    fn rules_keep_the_port_of_health_out_of_conntrack() {
+        assert_eq!(probed(""), 8080);
+        assert_eq!(probed("health: [{address: \"169.254.20.10:8181\"}]"), 8181);
     }
 }

@@ -1,4 +1,4 @@
-//! What dnsd sets up on its host: an interface, rules, interception. The room `host` does it.
+//! The setup of the host: interface, rules, interception. The room `host` applies it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -8,46 +8,49 @@ use egret_shared::net::IpNet;
 
 /// The port whose queries are intercepted.
 pub const INTERCEPT_PORT: u16 = 53;
+/// The routing table of intercepted packets. The tables below 256 have names (`/etc/iproute2/rt_tables`).
+pub const INTERCEPT_TABLE: u32 = 20_053;
+/// The priority of the routing rule that leads to this table: behind `local` (0), before `main` (32766).
+pub const INTERCEPT_PRIORITY: u32 = 53;
 
-/// What is set up on the host.
+/// The setup of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSetup {
-    /// The interface that holds the local addresses; none where another program makes it.
+    /// The interface with the local addresses; `None` if another program creates it.
     pub interface: Option<String>,
     /// Whether rules are written.
     pub rules: bool,
-    /// What the rules depend on.
+    /// The parameters of the rules.
     pub settings: RuleSettings,
-    /// How often interface and rules are compared with the kernel.
+    /// How often interface and rules are checked.
     pub sync_interval: Duration,
     /// Whether interface and rules stay at exit.
     pub skips_teardown: bool,
 }
 
-/// What pods get while no dnsd is alive.
+/// Who answers pods while no dnsd is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fallback {
-    /// Nothing: no query may bypass dnsd.
+    /// Nobody: no query may bypass dnsd.
     None,
-    /// The cluster DNS. Packets that are not untracked are translated: to a Service by kube-proxy, others to one of these
-    /// servers.
+    /// The cluster DNS. Tracked packets are translated: to a Service by kube-proxy, others to one of these servers.
     ClusterDns {
-        /// Pods or hosts; the address of a Service would not be translated once more. Without any of a family, those that the
-        /// enforcer names are asked.
+        /// Pods or hosts, not Services: an address is translated once. For a family without any, those that the
+        /// enforcer names.
         servers: Vec<SocketAddr>,
     },
 }
 
-/// What the rules depend on.
+/// The parameters of the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSettings {
-    /// The addresses that dnsd answers on.
+    /// The addresses that dnsd serves.
     pub local_ips: Vec<IpAddr>,
     /// The port of queries.
     pub dns_port: u16,
     /// The port of probes.
     pub health_port: u16,
-    /// What pods get while no dnsd is alive.
+    /// Who answers pods while no dnsd is alive.
     pub fallback: Fallback,
     /// The interception of queries to other resolvers.
     pub intercept: Option<Interception>,
@@ -56,26 +59,23 @@ pub struct RuleSettings {
 /// The interception of pods' queries to other resolvers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interception {
-    /// The own addresses that packets are delivered to: at most one of each family. Without one, the family is left alone.
+    /// The local addresses that packets are delivered to: at most one of each family. A family without one is not
+    /// intercepted.
     pub to: Vec<IpAddr>,
     /// The mark of intercepted packets.
     pub mark: Mark,
-    /// The routing table for them.
-    pub table: u32,
-    /// The priority of the routing rule that leads to that table.
-    pub priority: u32,
     /// Destinations that are not intercepted.
     pub except: Vec<IpNet>,
 }
 
 impl Interception {
-    /// The own address that packets of a family are delivered to.
+    /// The local address that packets of a family are delivered to.
     #[must_use]
     pub fn address(&self, family: Family) -> Option<IpAddr> {
         self.to.iter().copied().find(|to| Family::of(*to) == family)
     }
 
-    /// Whether packets for others are delivered to the sockets of this address.
+    /// Whether intercepted packets are delivered to the sockets of this address.
     #[must_use]
     pub fn is_at(&self, address: SocketAddr) -> bool {
         address.port() == INTERCEPT_PORT && self.to.contains(&address.ip())

@@ -1,4 +1,4 @@
-//! What dnsd catches of the pods' questions to other resolvers.
+//! The fields under `intercept`: interception of pods' queries to other resolvers.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,7 @@ use egret_kernel::{Family, Mark};
 use egret_shared::net::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, within};
+use super::Invalid;
 use crate::config::environment;
 use crate::config::host_setup::{HostSetup, INTERCEPT_PORT, Interception};
 use crate::config::values::InvalidValue;
@@ -19,40 +19,34 @@ use crate::config::values::InvalidValue;
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct InterceptOptions {
-    /// Answer what pods ask of other resolvers at port 53; needs --rules [default: false]
+    /// Answer pods' queries to other resolvers at port 53; needs --rules [default: false]
     #[arg(long = "intercept", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub enabled: Option<bool>,
-    /// Whom dnsd asks what it caught [default: ours]
+    /// Where intercepted queries are sent [default: ours]
     #[arg(long = "intercept-upstream", value_name = "WHOM")]
     pub upstream: Option<InterceptUpstream>,
-    /// Resolvers whose answers open names as ours do, where the original one is asked [default: none]
+    /// With original: resolvers whose answers are recorded [default: none]
     #[arg(long = "trusted-resolver", value_name = "ADDRESS", num_args = 1..)]
     pub trusted_resolvers: Option<Vec<IpAddr>>,
-    /// Destinations whose questions go there as they are
+    /// Destinations that are not intercepted [default: none]
     #[arg(long = "intercept-except", value_name = "CIDR", num_args = 1..)]
     pub except: Option<Vec<IpNet>>,
-    /// The bits of the packet mark that say what is caught [default: 0x20]
+    /// Bits of the packet mark that no other program writes [default: 0x20]
     #[arg(long = "intercept-mark", value_name = "BITS")]
     pub mark: Option<MarkBits>,
-    /// The table of routes for what is caught: 256 to 4294967294 [default: 20053]
-    #[arg(long = "intercept-table", value_name = "NUMBER")]
-    pub table: Option<u32>,
-    /// The place of the rule of routing that leads there: 1 to 32765 [default: 53]
-    #[arg(long = "intercept-priority", value_name = "NUMBER")]
-    pub priority: Option<u32>,
 }
 
-/// Whom dnsd asks what it caught.
+/// Where intercepted queries are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum InterceptUpstream {
-    /// Nobody else than for other questions: its own upstreams, cache and names.
+    /// To dnsd's own blocks, as other queries.
     Ours,
-    /// Whom the pod asked.
+    /// To the resolver that the pod queried.
     Original,
 }
 
-/// Bits of a mark, all of which are set; written in hexadecimal.
+/// Bits of a mark, all set, in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct MarkBits(NonZeroU32);
@@ -77,31 +71,26 @@ impl fmt::Display for MarkBits {
 
 egret_shared::as_text!(MarkBits);
 
-/// What kube-proxy translates behind the rule that catches: the packets of a connection would be looked for under an
-/// address that its socket does not have.
+/// Services are exempt: kube-proxy translates after the intercepting rule, and the socket of the connection would not
+/// be found.
 fn services() -> impl Iterator<Item = IpNet> {
     environment::services().into_iter().map(IpNet::from)
 }
 
 impl InterceptOptions {
-    /// These fields, and `below` where nothing was written.
+    /// These fields; `below` has the values of unset ones.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
-        Self {
-            enabled: self.enabled.or(below.enabled),
-            upstream: self.upstream.or(below.upstream),
-            trusted_resolvers: self.trusted_resolvers.or(below.trusted_resolvers),
-            except: self.except.or(below.except),
-            mark: self.mark.or(below.mark),
-            table: self.table.or(below.table),
-            priority: self.priority.or(below.priority),
+        over! {
+            self, below:
+            enabled upstream trusted_resolvers except mark;
         }
     }
 
-    /// Adds what is meant to what is set up on the host.
+    /// Adds the interception to the setup of the host.
     ///
     /// # Errors
-    /// With the field, or what is missing beside it.
+    /// With the field, or what it needs.
     pub fn apply(self, setup: Option<HostSetup>) -> Result<Option<HostSetup>, Invalid> {
         if !self.enabled.unwrap_or(false) {
             return self.is_unsaid().map(|()| setup);
@@ -129,16 +118,14 @@ impl InterceptOptions {
         Ok(Interception {
             to: Family::ALL.into_iter().filter_map(first).collect(),
             mark: Mark::new(bits.get(), bits),
-            table: within("intercept.table", self.table, 20_053, 256, u32::MAX - 1)?,
-            priority: within("intercept.priority", self.priority, 53, 1, 32_765)?,
             except: self.except.into_iter().flatten().chain(services()).collect(),
         })
     }
 
-    /// Whose answers are believed where the original resolvers are asked; nothing where they are not.
+    /// The trusted resolvers with `original`; `None` with `ours`.
     ///
     /// # Errors
-    /// When somebody is trusted who is not asked.
+    /// When resolvers are trusted and `upstream` is ours.
     pub fn trusted(&self) -> Result<Option<BTreeSet<IpAddr>>, Invalid> {
         let trusted = self.trusted_resolvers.iter().flatten().copied().collect();
         match self.upstream.unwrap_or(InterceptUpstream::Ours) {
@@ -150,12 +137,10 @@ impl InterceptOptions {
         }
     }
 
-    /// What is said and not done would be believed to be done.
+    /// A field without effect would be believed to have one.
     fn is_unsaid(&self) -> Result<(), Invalid> {
         let is_said = self.except.is_some()
             || self.mark.is_some()
-            || self.table.is_some()
-            || self.priority.is_some()
             || self.upstream.is_some()
             || self.trusted_resolvers.is_some();
         if is_said {
@@ -196,26 +181,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_caught_is_handed_to_the_first_address_of_each_family() {
+    fn intercepted_packets_go_to_the_first_address_of_each_family() {
         let written = read("{enabled: true, mark: \"0x30\", except: [192.0.2.0/24]}");
         let setup = written.apply(setup(true, 53)).unwrap().unwrap();
         let found = setup.settings.intercept.unwrap();
         let to: Vec<String> = found.to.iter().map(ToString::to_string).collect();
         assert_eq!(to, ["169.254.20.10", "fd00::a"]);
         assert_eq!((found.mark.value(), found.mark.mask().get()), (0x30, 0x30));
-        assert_eq!(
-            (found.table, found.priority, found.except[0]),
-            (20_053, 53, "192.0.2.0/24".parse().unwrap())
-        );
+        assert_eq!(found.except[0], "192.0.2.0/24".parse().unwrap());
     }
 
     #[test]
-    fn what_cannot_be_done_or_would_be_believed_to_be_done_is_refused() {
+    fn impossible_interception_and_fields_without_effect_are_refused() {
         for (text, setup, reason) in [
             ("{enabled: true}", None, "host.rules"),
             ("{enabled: true}", setup(false, 53), "host.rules"),
             ("{enabled: true}", setup(true, 5353), "port 53"),
-            ("{enabled: true, table: 254}", setup(true, 53), "intercept.table"),
             ("{mark: \"0x20\"}", setup(true, 53), "intercept.enabled"),
             ("{upstream: original}", setup(true, 53), "intercept.enabled"),
         ] {
@@ -231,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_named_is_trusted() {
+    fn only_named_resolvers_are_trusted() {
         assert_eq!(read("{enabled: true}").trusted().unwrap(), None);
         let nobody = read("{upstream: original}").trusted().unwrap();
         assert_eq!(nobody, Some(BTreeSet::new()));

@@ -1,4 +1,4 @@
-//! The simple form of the configuration as a plan: one block for all names, with a cache, that asks the upstreams.
+//! Lowers the simple form of the configuration to a plan: one block for all names, with a cache and the upstreams.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use crate::config::model::{
 };
 use crate::dns::message::rcode;
 
-/// What the simple form says about asking.
+/// The fields of the simple form.
 #[derive(Clone, Debug)]
 pub(super) struct SimpleForm {
     pub(super) listen: Vec<SocketAddr>,
@@ -20,7 +20,7 @@ pub(super) struct SimpleForm {
     pub(super) max_negative_ttl: Duration,
 }
 
-/// A block for each port: there is one, but where somebody listens on several.
+/// A block for each port; usually one.
 pub(super) fn plan(simple: &SimpleForm, config: &Config) -> Result<Plan, Invalid> {
     if simple.try_timeout > config.total_timeout {
         return Err(Invalid::Contradiction("tryTimeout is above totalTimeout"));
@@ -62,7 +62,7 @@ fn block(simple: &SimpleForm, config: &Config, port: u16, addresses: Vec<IpAddr>
     }
 }
 
-/// Bounded in octets alone, with the TTLs of the configuration.
+/// A cache limited by its size alone, with the TTLs of the configuration.
 fn cache(simple: &SimpleForm, config: &Config) -> CacheRules {
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     let (min_ttl, max_ttl) = (seconds(config.ttl.at_least), seconds(config.ttl.at_most));
@@ -82,7 +82,7 @@ fn cache(simple: &SimpleForm, config: &Config) -> CacheRules {
     }
 }
 
-/// How a resolver is asked that pods chose and the operator trusts.
+/// How a trusted resolver that a pod chose is queried.
 #[must_use]
 pub(super) fn to_trusted(server: IpAddr, config: &Config) -> Forward {
     forward(&SimpleForm {

@@ -1,7 +1,7 @@
-//! What dnsd is to do, whatever it was written in: server blocks with their zones, and in each what answers.
+//! The plan: server blocks with their zones, and the chain of each.
 //!
-//! A Corefile and the YAML file are lowered to this, and all that serves is built from it. Nothing here can be
-//! wrong any more: names are absolute and lower case, numbers are in their ranges, expressions compile.
+//! A Corefile and the YAML file are lowered to it, and everything that serves is built from it. It is valid: names are
+//! absolute and in lower case, numbers are in range, expressions compile.
 //!
 //! ```text
 //!  Corefile ──▶ corefile ──┐
@@ -42,75 +42,74 @@ pub use plugins::{
 pub use upstream::InvalidUpstream;
 pub(crate) use upstream::endpoint;
 
-/// All server blocks, in the order in which they were written.
+/// All server blocks, in file order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Plan {
     /// The blocks; at least one.
     #[serde(rename = "servers")]
     pub blocks: Vec<Block>,
-    /// How often the file is looked at; `None` where no block says `reload`.
+    /// How often the file is checked; `None` without `reload`.
     pub reload: Option<Reload>,
-    /// Where `/health` is answered; every block may ask for one.
+    /// The addresses of `/health`; each block may have one.
     pub health: Vec<Health>,
-    /// Where metrics are answered, as the blocks say (`prometheus ADDRESS`), each once.
+    /// The addresses of metrics (`prometheus ADDRESS`), each once.
     pub prometheus: Vec<std::net::SocketAddr>,
 }
 
-/// A server block: zones on addresses, and what answers for them.
+/// A server block: zones, addresses, and a chain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Block {
-    /// Where it was written, for logs and errors: `Corefile:12`.
+    /// Its position, for logs and errors: `Corefile:12`.
     #[serde(skip)]
     pub origin: String,
-    /// The zones that it answers for; at least one. The longest zone that holds a name wins, among all blocks
-    /// on the same address and port.
+    /// The zones; at least one. Of all blocks at an address and port, the longest zone that contains the name answers.
     pub zones: Vec<Zone>,
-    /// How it is asked.
+    /// Its scheme.
     pub scheme: Scheme,
     /// The port.
     pub port: u16,
     /// The addresses; empty means every address of the host, IPv4 and IPv6 (CoreDNS: no `bind`).
     pub bind: Vec<Bind>,
-    /// What is shown to clients; there where the scheme is encrypted, and nowhere else.
+    /// The certificates; present if the scheme is encrypted.
     pub tls: Option<ServerTls>,
-    /// How the clients' connections are kept.
+    /// The timeouts of clients' connections.
     pub timeouts: Timeouts,
-    /// The largest UDP size that is said to upstreams and honoured for clients, if it is bounded here.
+    /// The UDP size for upstreams and clients, if it is limited here.
     #[serde(deserialize_with = "serde_forms::size")]
     pub bufsize: Option<u16>,
-    /// Whether queries are counted in `coredns_dns_*` for this block.
+    /// Whether queries count in `coredns_dns_*`.
     pub prometheus: bool,
-    /// Whether a crash is not caught and logs say more (`debug`).
+    /// Whether a panic ends the program, and logs have more detail (`debug`).
     pub debug: bool,
-    /// What of the errors is logged; `None` logs none.
+    /// The error log; `None` logs none.
     pub errors: Option<ErrorLog>,
-    /// Which queries are logged.
+    /// The query logs.
     pub log: Vec<QueryLog>,
     /// IPv6 addresses for IPv4-only names.
     pub dns64: Option<Dns64>,
     /// The order of addresses in an answer.
     pub loadbalance: Option<LoadBalance>,
-    /// What is kept, and for how long.
+    /// The cache.
     pub cache: Option<CacheRules>,
-    /// Changes of questions and answers, in order.
+    /// Rewrites, in order.
     pub rewrite: Vec<Rewrite>,
-    /// Answers by pattern, in order.
+    /// Templates, in order.
     pub template: Vec<Template>,
     /// Answers from a file like /etc/hosts.
     pub hosts: Option<Hosts>,
-    /// Whether dnsd finds out at start that its own upstream is itself.
+    /// Whether dnsd detects that its upstream is itself.
     #[serde(rename = "loop")]
     pub detects_loop: bool,
-    /// Whom it asks, in order: the first whose zone holds the name.
+    /// The forwards, in order: the first whose zone contains the name.
     pub forward: Vec<Forward>,
-    /// Whether it answers who asked.
+    /// Whether `whoami` answers.
     pub whoami: bool,
 }
 
 impl Block {
-    /// The directives that it has through which queries pass, by CoreDNS' names.
+    /// The plugins of the chain, by CoreDNS' names.
     pub fn plugins(&self) -> impl Iterator<Item = &'static str> {
         let has = [
             ("bufsize", self.bufsize.is_some()),
@@ -132,24 +131,24 @@ impl Block {
     }
 }
 
-/// How connections of clients are kept (`timeouts`).
+/// Timeouts of clients' connections (`timeouts`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Timeouts {
-    /// How long a message may take to come in.
+    /// For receiving a message.
     #[serde(with = "serde_forms::a_second_to_a_day")]
     pub read: Duration,
-    /// How long a message may take to go out.
+    /// For sending a message.
     #[serde(with = "serde_forms::a_second_to_a_day")]
     pub write: Duration,
-    /// How long a connection may be idle.
+    /// For an idle connection.
     #[serde(with = "serde_forms::a_second_to_a_day")]
     pub idle: Duration,
-    /// Queries after which a TCP connection is closed (`maxtcpqueries`); `None` is any number.
+    /// Queries after which a TCP connection is closed (`maxtcpqueries`); `None` means no limit.
     pub queries_per_connection: Option<u32>,
 }
 
-/// Those of CoreDNS (core/dnsserver/server.go).
+/// CoreDNS' defaults (core/dnsserver/server.go).
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
@@ -161,7 +160,7 @@ impl Default for Timeouts {
     }
 }
 
-/// A block that answers nothing, on the port of DNS.
+/// An empty block on the port of DNS.
 impl Default for Block {
     fn default() -> Self {
         Self {
@@ -191,13 +190,13 @@ impl Default for Block {
 }
 
 impl Block {
-    /// Whether both have a socket in common, as far as can be known without the interfaces of the host.
+    /// Whether both share a socket, as far as is known without the host's interfaces.
     #[must_use]
     pub fn shares_socket(&self, other: &Self) -> bool {
         (self.scheme, self.port) == (other.scheme, other.port) && self.shares_address(other)
     }
 
-    /// Whether both have a socket in common, and one would have to show what the other does not.
+    /// Whether both share a socket and have different certificates.
     #[must_use]
     pub fn contradicts_tls(&self, other: &Self) -> bool {
         let differs = |own: &ServerTls, other: &ServerTls| !own.is_like(other);
@@ -205,8 +204,8 @@ impl Block {
         tls.is_some_and(|(own, other)| differs(own, other)) && self.shares_socket(other)
     }
 
-    /// Whether both are on some address, as far as can be known without the interfaces of the host. A block without
-    /// `bind` is on all of them.
+    /// Whether both share an address, as far as is known without the host's interfaces. A block without `bind` is on
+    /// all of them.
     #[must_use]
     pub fn shares_address(&self, other: &Self) -> bool {
         let listens = |all: &[Bind], to| {

@@ -1,4 +1,4 @@
-//! The zones in which names below a denied one are denied without asking.
+//! The zones with NXDOMAIN cuts.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use crate::config::model::{CutZone, Zone, ZoneKind};
 use crate::dns::message::WireName;
 use crate::upstream::search_domains;
 
-/// What pods' search lists end in: the kubelet writes it into this file of theirs and of dnsd's.
+/// The pod's file with the host's search domains, which the kubelet writes.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// In the place of a file: none.
+/// The value of `nxdomainCutSearch` for no file.
 const NONE: &str = "none";
 
-/// Those of the cluster, and further ones that are named; none where it is off.
+/// The cluster domains and the configured zones; none if it is turned off.
 pub(super) fn zones(
     is_on: Option<bool>,
     further: Vec<String>,
@@ -27,7 +27,7 @@ pub(super) fn zones(
             "nxdomainCutZones are zones of nxdomainCut, which is false",
         ));
     }
-    // Everything is below the root: nobody could be asked to deny a whole top-level domain.
+    // Below the root a whole top-level domain could be denied.
     if further.contains(&Zone::root()) {
         return Err(Invalid::Range {
             field: "nxdomainCutZones",
@@ -47,8 +47,8 @@ pub(super) fn zones(
     Ok(of_cluster.chain(others).collect())
 }
 
-/// Those in which the host searches, where a cloud names its machines in them; nothing where it is off, or there is no file
-/// of that name and none was asked for.
+/// The host's search domains in which a cloud names its machines; none if it is turned off, or if the default file does
+/// not exist.
 pub(super) fn searched(is_on: Option<bool>, file: Option<&str>) -> Result<Vec<CutZone>, Invalid> {
     let path = file.unwrap_or(RESOLV_CONF);
     if is_on == Some(false) || path == NONE {
@@ -75,8 +75,8 @@ pub(super) fn searched(is_on: Option<bool>, file: Option<&str>) -> Result<Vec<Cu
         .collect())
 }
 
-/// Whether a domain is one in which a cloud gives names to machines, one label each, or two of which one is a zone's: nobody
-/// else has names there, and public top-level labels hold none.
+/// Whether a cloud names machines in this domain, with one label, or with two of which one is a zone's. Nobody else has
+/// names there, and none is below a public top-level label.
 ///
 /// | cloud | search domain | names |
 /// |---|---|---|
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_s_zones_are_cut_and_those_that_are_named_unless_it_is_off() {
+    fn cluster_domains_and_configured_zones_have_cuts_unless_it_is_off() {
         let of_cluster = ("cluster.local.".to_owned(), true);
         let named = ("ec2.internal.".to_owned(), false);
         for (is_on, further, wanted) in [
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_its_field() {
+    fn an_invalid_zone_is_refused_with_its_field() {
         for (is_on, further, wrong) in [
             (Some(false), "ec2.internal", "nxdomainCut, which is false"),
             (None, ".", "nxdomainCutZones"),
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// What is taken of a file that says so.
+    /// The zones of a file with this text.
     fn searched_in(text: &str, is_on: Option<bool>) -> Vec<String> {
         let path = std::env::temp_dir().join(format!("egret-search-{}.conf", std::process::id()));
         std::fs::write(&path, text).unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn search_domains_in_which_clouds_name_machines_are_cut_and_no_others() {
+    fn only_search_domains_of_clouds_have_cuts() {
         for (search, taken) in [
             ("ec2.internal", &["ec2.internal."][..]),
             ("EU-west-1.compute.internal.", &["eu-west-1.compute.internal."]),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_read_where_there_is_to_be_none_and_one_that_is_named_must_be_there() {
+    fn none_reads_no_file_and_a_named_file_must_exist() {
         assert_eq!(searched(None, Some("none")).unwrap(), []);
         let error = searched(None, Some("/nowhere/resolv.conf"))
             .unwrap_err()

@@ -1,4 +1,4 @@
-//! The configuration as it is written: each option of the command line is a field of the file.
+//! The configuration as written: each option of the command line is a field of the file.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::host::HostOptions;
 use super::intercept::InterceptOptions;
 use crate::config::values::{ByteSize, MillisDuration, OnStall, Upstream};
 
-/// What is written on the command line where dnsd serves.
+/// The command line of a serving dnsd.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The configuration file (YAML).
@@ -21,71 +21,68 @@ pub struct Args {
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub raw: RawConfig,
-    /// The flags of node-cache, if dnsd is called so.
+    /// The flags of node-cache, if dnsd is called by that name.
     #[arg(skip)]
     pub node_cache: Option<Box<Flags>>,
 }
 
-/// The fields, none of which need be written.
+/// The fields; all are optional.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RawConfig {
-    /// The server blocks, as CoreDNS and node-local-dns write them; instead of --listen and --upstream
+    /// The server blocks as CoreDNS writes them, instead of --listen and --upstream
     #[arg(long, value_name = "FILE")]
     pub corefile: Option<PathBuf>,
-    /// Where clients ask, over UDP and TCP; an IPv4 or IPv6 address, 0.0.0.0 and :: for all (required)
+    /// Addresses where dnsd serves clients, over UDP and TCP; 0.0.0.0 and :: for all (required)
     #[arg(long, value_name = "ADDR:PORT", num_args = 1 ..)]
     pub listen: Option<Vec<SocketAddr>>,
-    /// The servers that are asked, in order of preference (required)
+    /// Upstream servers, in order of preference (required)
     #[arg(long = "upstream", value_name = "[tcp://]ADDR:PORT", num_args = 1 ..)]
     pub upstreams: Option<Vec<Upstream>>,
     /// The enforcer's Unix socket [default: /run/egret/link.sock]
     #[arg(long, value_name = "PATH")]
     pub link: Option<PathBuf>,
-    /// Where /healthz, /readyz and /metrics are answered [default: 127.0.0.1:9253]
+    /// Address of /healthz, /readyz and /metrics [default: 127.0.0.1:9253]
     #[arg(long, value_name = "ADDR:PORT")]
     pub admin: Option<SocketAddr>,
-    /// What becomes of an answer that cannot be held any longer [default: release]
+    /// What happens to an answer that cannot be held any longer [default: release]
     #[arg(long, value_name = "ACTION")]
     pub on_stall: Option<OnStall>,
-    /// How long an answer is held at most: 1ms to 4s [default: 200ms]
+    /// The longest time that an answer is held: 1ms to 4s [default: 200ms]
     #[arg(long, value_name = "SPAN")]
     pub stall_deadline: Option<MillisDuration>,
     /// Answers held for one client: 1 to 10000000 [default: 200]
     #[arg(long, value_name = "COUNT")]
     pub held_per_client: Option<usize>,
-    /// Answers held for all clients: 1 to 8000 [default: 2000]
-    #[arg(long, value_name = "COUNT")]
-    pub held_total: Option<usize>,
-    /// Addresses remembered for one client: 1 to 10000000 [default: 10000]
+    /// Addresses recorded for one client: 1 to 10000000 [default: 10000]
     #[arg(long, value_name = "COUNT")]
     pub records_per_client: Option<usize>,
-    /// Addresses remembered for all clients: 1 to 10000000 [default: 200000]
+    /// Addresses recorded for all clients: 1 to 10000000 [default: 200000]
     #[arg(long, value_name = "COUNT")]
     pub records_total: Option<usize>,
-    /// How long after its TTL an address is still told to an enforcer that comes back: 0s to 24h [default: 30s]
+    /// How long after its TTL an address is still sent to an enforcer that comes back: 0s to 24h [default: 30s]
     #[arg(long, value_name = "SPAN")]
     pub record_grace: Option<MillisDuration>,
-    /// Ask all upstreams over TCP [default: false]
+    /// Query all upstreams over TCP [default: false]
     #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub force_tcp: Option<bool>,
-    /// How long one upstream is waited for: 50ms to 30s [default: 2s]
+    /// Timeout of one upstream: 50ms to 30s [default: 2s]
     #[arg(long, value_name = "SPAN")]
     pub try_timeout: Option<MillisDuration>,
-    /// How long all upstreams are waited for before SERVFAIL: 50ms to 60s [default: 4500ms]
+    /// Timeout of all upstreams together, then SERVFAIL: 50ms to 60s [default: 4500ms]
     #[arg(long, value_name = "SPAN")]
     pub total_timeout: Option<MillisDuration>,
-    /// Queries of one client that wait for upstreams at once: 1 to 10000000 [default: 1024]
+    /// Queries of one client that wait for upstreams: 1 to 10000000 [default: 1024]
     #[arg(long, value_name = "COUNT")]
     pub waiting_per_client: Option<usize>,
-    /// Queries of all clients that wait for upstreams at once: 1 to 10000000 [default: 4096]
+    /// Queries of all clients that wait for upstreams: 1 to 10000000 [default: 4096]
     #[arg(long, value_name = "COUNT")]
     pub waiting_total: Option<usize>,
-    /// Queries of one client in a second, beyond which it is refused: 1 to 10000000 [default: no limit]
+    /// Queries of one client in a second, above which it gets REFUSED: 1 to 10000000 [default: no limit]
     #[arg(long = "queries-per-second-per-client", value_name = "COUNT")]
     #[serde(rename = "queriesPerSecondPerClient")]
     pub queries_per_second: Option<u32>,
-    /// Queries of all clients in a second, beyond which they are refused: 1 to 10000000 [default: no limit]
+    /// Queries of all clients in a second, above which they get REFUSED: 1 to 10000000 [default: no limit]
     #[arg(long, value_name = "COUNT")]
     pub queries_per_second_total: Option<u32>,
     /// The largest datagram, to clients and from upstreams, in octets: 512 to 4096 [default: 1232]
@@ -97,13 +94,13 @@ pub struct RawConfig {
     /// Threads that answer queries over UDP: 1 to 16 [default: 1]
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<usize>,
-    /// TTLs below this are raised to it: 0s to 168h [default: 0s]
+    /// Lower bound of TTLs: 0s to 168h [default: 0s]
     #[arg(long, value_name = "SPAN")]
     pub min_ttl: Option<MillisDuration>,
-    /// TTLs above this are lowered to it: 0s to 168h [default: 24h]
+    /// Upper bound of TTLs: 0s to 168h [default: 24h]
     #[arg(long, value_name = "SPAN")]
     pub max_ttl: Option<MillisDuration>,
-    /// How long a negative answer is kept at most: 0s to 24h [default: 1h]
+    /// Upper bound of the TTL of a negative answer: 0s to 24h [default: 1h]
     #[arg(long, value_name = "SPAN")]
     pub max_negative_ttl: Option<MillisDuration>,
     /// TCP connections of all clients: 1 to 10000000 [default: 1000]
@@ -112,95 +109,61 @@ pub struct RawConfig {
     /// TCP connections of one client: 1 to 10000000 [default: 100]
     #[arg(long, value_name = "COUNT")]
     pub tcp_connections_per_client: Option<usize>,
-    /// How long a TCP connection may be idle: 100ms to 10m [default: 10s]
+    /// Idle timeout of a TCP connection: 100ms to 10m [default: 10s]
     #[arg(long, value_name = "SPAN")]
     pub tcp_idle: Option<MillisDuration>,
-    /// Networks whose addresses no name opens [default: 127.0.0.0/8 169.254.0.0/16 ::1/128 fe80::/10]
+    /// Networks whose addresses are never recorded [default: 127.0.0.0/8 169.254.0.0/16 ::1/128 fe80::/10]
     #[arg(long, value_name = "CIDR", num_args = 1 ..)]
     pub protected: Option<Vec<IpNet>>,
-    /// Domains of the cluster, for names in which resolvers outside of it are not asked [default: cluster.local with
-    /// server blocks, none with --upstream]
+    /// Domains whose names are never sent to resolvers outside the cluster [default: cluster.local with server blocks,
+    /// none with --upstream]
     #[arg(long = "cluster-domain", value_name = "NAME", num_args = 1 ..)]
     pub cluster_domains: Option<Vec<String>>,
-    /// Whether names of a cluster domain below one that the upstream denied are denied without asking [default: true]
+    /// Answer NXDOMAIN below a name of a cluster domain that the upstream denied [default: true]
     #[arg(long, num_args = 0 ..= 1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub nxdomain_cut: Option<bool>,
-    /// Further zones for which this holds, such as the host's search domain: only where their servers deny no name that
-    /// has others below it [default: none]
+    /// Further zones with an NXDOMAIN cut, such as the host's search domain; only if their servers deny no name that
+    /// has names below it [default: none]
     #[arg(long = "nxdomain-cut-zone", value_name = "NAME", num_args = 1 ..)]
     pub nxdomain_cut_zones: Option<Vec<String>>,
-    /// A file whose search domains are such zones where a cloud names its machines in them (ec2.internal and the like);
-    /// none: no file [default: /etc/resolv.conf]
+    /// A file whose search domains become such zones if a cloud names its machines in them (ec2.internal and the like),
+    /// or none [default: /etc/resolv.conf]
     #[arg(long, value_name = "FILE")]
     pub nxdomain_cut_search: Option<String>,
-    /// Server blocks in the place of listen and upstreams (only in the file)
+    /// Server blocks, instead of listen and upstreams (only in the file)
     #[arg(skip)]
     pub servers: Option<Vec<Block>>,
-    /// How often the file is looked at (only in the file, beside servers)
+    /// How often the file is checked (only in the file, beside servers)
     #[arg(skip)]
     pub reload: Option<Reload>,
-    /// Where /health is answered (only in the file, beside servers)
+    /// Addresses of /health (only in the file, beside servers)
     #[arg(skip)]
     pub health: Option<Vec<Health>>,
-    /// Where metrics are answered as CoreDNS does (only in the file, beside servers)
+    /// Addresses of CoreDNS' metrics (only in the file, beside servers)
     #[arg(skip)]
     pub prometheus: Option<Vec<SocketAddr>>,
-    /// What is set up on the host
+    /// The setup of the host
     #[command(flatten)]
     #[serde(default)]
     pub host: HostOptions,
-    /// What is caught of questions to other resolvers
+    /// Interception of queries to other resolvers
     #[command(flatten)]
     #[serde(default)]
     pub intercept: InterceptOptions,
 }
 
 impl RawConfig {
-    /// These fields, and `below` where nothing was written.
+    /// These fields; `below` has the values of unset ones.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
-        Self {
-            corefile: self.corefile.or(below.corefile),
-            listen: self.listen.or(below.listen),
-            upstreams: self.upstreams.or(below.upstreams),
-            link: self.link.or(below.link),
-            admin: self.admin.or(below.admin),
-            on_stall: self.on_stall.or(below.on_stall),
-            stall_deadline: self.stall_deadline.or(below.stall_deadline),
-            held_per_client: self.held_per_client.or(below.held_per_client),
-            held_total: self.held_total.or(below.held_total),
-            records_per_client: self.records_per_client.or(below.records_per_client),
-            records_total: self.records_total.or(below.records_total),
-            record_grace: self.record_grace.or(below.record_grace),
-            force_tcp: self.force_tcp.or(below.force_tcp),
-            try_timeout: self.try_timeout.or(below.try_timeout),
-            total_timeout: self.total_timeout.or(below.total_timeout),
-            waiting_per_client: self.waiting_per_client.or(below.waiting_per_client),
-            waiting_total: self.waiting_total.or(below.waiting_total),
-            queries_per_second: self.queries_per_second.or(below.queries_per_second),
-            queries_per_second_total: self.queries_per_second_total.or(below.queries_per_second_total),
-            max_udp_size: self.max_udp_size.or(below.max_udp_size),
-            cache_size: self.cache_size.or(below.cache_size),
-            threads: self.threads.or(below.threads),
-            min_ttl: self.min_ttl.or(below.min_ttl),
-            max_ttl: self.max_ttl.or(below.max_ttl),
-            max_negative_ttl: self.max_negative_ttl.or(below.max_negative_ttl),
-            tcp_connections: self.tcp_connections.or(below.tcp_connections),
-            tcp_connections_per_client: self
-                .tcp_connections_per_client
-                .or(below.tcp_connections_per_client),
-            tcp_idle: self.tcp_idle.or(below.tcp_idle),
-            protected: self.protected.or(below.protected),
-            cluster_domains: self.cluster_domains.or(below.cluster_domains),
-            nxdomain_cut: self.nxdomain_cut.or(below.nxdomain_cut),
-            nxdomain_cut_zones: self.nxdomain_cut_zones.or(below.nxdomain_cut_zones),
-            nxdomain_cut_search: self.nxdomain_cut_search.or(below.nxdomain_cut_search),
-            servers: self.servers.or(below.servers),
-            reload: self.reload.or(below.reload),
-            health: self.health.or(below.health),
-            prometheus: self.prometheus.or(below.prometheus),
-            host: self.host.over(below.host),
-            intercept: self.intercept.over(below.intercept),
+        over! {
+            self, below:
+            corefile listen upstreams link admin on_stall stall_deadline held_per_client
+            records_per_client records_total record_grace force_tcp try_timeout total_timeout
+            waiting_per_client waiting_total queries_per_second queries_per_second_total
+            max_udp_size cache_size threads min_ttl max_ttl max_negative_ttl tcp_connections
+            tcp_connections_per_client tcp_idle protected cluster_domains nxdomain_cut
+            nxdomain_cut_zones nxdomain_cut_search servers reload health prometheus; host intercept
         }
     }
 }

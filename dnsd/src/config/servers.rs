@@ -1,4 +1,4 @@
-//! Server blocks of the YAML file: what its types cannot see, because it concerns several fields.
+//! Server blocks of the YAML file: checks that concern several fields.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::plugins::template::check;
 
 use super::Invalid;
 
-/// What the file says beside the simple form.
+/// The fields of a file with server blocks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Servers {
     pub(super) servers: Vec<Block>,
@@ -108,7 +108,7 @@ fn finish(block: &mut Block, path: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// What is encrypted needs a certificate, and nothing else has one.
+/// An encrypted block needs a certificate; others have none.
 fn finish_tls(block: &mut Block, path: &str) -> Result<(), Invalid> {
     let (field, scheme) = (format!("{path}.tls"), block.scheme);
     match &mut block.tls {
@@ -156,7 +156,7 @@ fn finish_template(template: &mut Template, path: &str) -> Result<(), Invalid> {
     let records = [&template.answer, &template.additional, &template.authority];
     for record in records.into_iter().flatten() {
         check(record, &template.matches).map_err(|error| {
-            let accepted = "a record as in a zone file, with places like {{ .Name }} to be filled in";
+            let accepted = "a record as in a zone file, with placeholders like {{ .Name }}";
             invalid(path, format!("{:?}: {error}", record.0), accepted)
         })?;
     }
@@ -164,7 +164,7 @@ fn finish_template(template: &mut Template, path: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Names are compared in lower case and with their last dot; parts of names and expressions are what they are.
+/// Names are in lower case with a final dot; parts of names and expressions stay as written.
 fn finish_rewrite(rewrite: &mut Rewrite, path: &str) -> Result<(), Invalid> {
     match &mut rewrite.rule {
         RewriteRule::Name(name) => {
@@ -247,7 +247,7 @@ fn checked_reload(reload: Reload) -> Result<Reload, Invalid> {
     Ok(reload.bounded())
 }
 
-/// The same zone on the same port and address twice.
+/// A zone that is served twice on a port and address.
 fn check_doubles(blocks: &[Block]) -> Result<(), Invalid> {
     for (index, block) in blocks.iter().enumerate() {
         let other = blocks[..index]

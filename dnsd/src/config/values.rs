@@ -1,4 +1,4 @@
-//! Values as people write them: upstreams and words, beside the spans of time and sizes of both daemons.
+//! Values in text form: upstreams and keywords. `shared` has durations and sizes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 pub use egret_shared::rt::config::{ByteSize, MillisDuration};
 use serde::{Deserialize, Serialize};
 
-/// Why a value cannot be read.
+/// Why a value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
     /// Not an upstream.
@@ -15,18 +15,18 @@ pub enum InvalidValue {
         "{0:?} is not an upstream; write ADDRESS:PORT or tcp://ADDRESS:PORT, as in \"192.0.2.53:53\" or \"[2001:db8::53]:53\""
     )]
     Upstream(String),
-    /// Not bits of a mark.
+    /// Not mark bits.
     #[error("{0:?} has no bits of a mark; write some of 32 in hexadecimal, as in 0x20")]
     Mark(String),
 }
 
-/// A server that is asked.
+/// An upstream server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Upstream {
     /// Its address.
     pub address: SocketAddr,
-    /// Whether it is asked over TCP alone.
+    /// Whether it is queried over TCP only.
     pub tcp_only: bool,
 }
 
@@ -51,32 +51,19 @@ impl fmt::Display for Upstream {
     }
 }
 
-/// What becomes of an answer that cannot be held any longer.
+/// What happens to an answer that cannot be held any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStall {
-    /// The client gets it, before the kernel is ready: its first packet may be refused.
+    /// The client receives it before the kernel is ready: its first packet may be refused.
     Release,
-    /// The client gets SERVFAIL.
+    /// The client receives SERVFAIL.
     Servfail,
-    /// The client gets nothing.
+    /// The client receives nothing.
     Drop,
 }
 
-impl OnStall {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Release, Self::Servfail, Self::Drop];
-
-    /// The label of the metric.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Release => "release",
-            Self::Servfail => "servfail",
-            Self::Drop => "drop",
-        }
-    }
-}
+labels! { OnStall: Release => "release", Servfail => "servfail", Drop => "drop" }
 
 egret_shared::as_text!(Upstream);
 

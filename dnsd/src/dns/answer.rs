@@ -1,4 +1,4 @@
-//! An answer as it came from an upstream, with the places where it is patched for each client.
+//! An upstream's answer, with the offsets at which it is patched for each client.
 
 use egret_shared::time::{Timestamp, Ttl};
 
@@ -8,71 +8,71 @@ use crate::dns::message::{
 };
 use crate::net::buffers::take_buffer;
 
-/// The octets of an answer and what dnsd needs to know of them.
+/// An answer: its octets, and the offsets in them.
 #[derive(Clone, Debug)]
 pub struct Answer {
     octets: Vec<u8>,
     question_end: usize,
     arrived: Timestamp,
-    /// Where TTLs stand; nothing where the records cannot be read: such an answer is relayed as it is, for once.
-    ttls: Option<Vec<Place>>,
+    /// The offsets of the TTLs. `None` if the records cannot be read: such an answer is relayed once and not cached.
+    ttls: Option<Vec<Offset>>,
     opt: Opt,
 }
 
-/// Where something stands in a message, in two octets: messages have 65,535 at most (RFC 1035 §4.2.2), and a cache has very
-/// many of these.
-pub(crate) type Place = [u8; 2];
+/// An offset in a message, in two octets: a message has at most 65,535 (RFC 1035 §4.2.2), and the cache holds very many
+/// offsets.
+pub(crate) type Offset = [u8; 2];
 
-/// An answer that is kept somewhere, looked at.
+/// A borrowed answer, such as one in the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerView<'a> {
     pub(crate) octets: &'a [u8],
     pub(crate) question_end: usize,
     pub(crate) arrived: Timestamp,
-    pub(crate) ttls: Option<&'a [Place]>,
+    pub(crate) ttls: Option<&'a [Offset]>,
     pub(crate) opt: Opt,
 }
 
-/// Where the OPT stands. It speaks of one hop, so it is taken off for clients that sent none and added for those
-/// that did (RFC 6891 §6.1.1).
+/// The OPT record. It belongs to one hop: it is removed for clients that sent none, and added for those that did (RFC
+/// 6891 §6.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opt {
-    /// There is none.
+    /// No OPT.
     Absent,
-    /// It is the last record, and begins here: all that is before it is a message too.
+    /// The last record, at this offset: the octets before it are a message too.
     Last(usize),
-    /// Something stands behind it, or the records cannot be read: it goes to its own client as it is.
+    /// A record follows it, or the records cannot be read: the answer goes unchanged to the client that asked.
     Fixed,
 }
 
-/// With which TTLs an answer is given.
+/// The TTLs of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ttls {
-    /// What is left of them at this moment.
+    /// What remains of them at this time.
     CountedDown(Timestamp),
-    /// As they came.
+    /// As received.
     Original,
-    /// All the same: the answer is stale (RFC 8767 §4).
+    /// All equal, in seconds: the answer is stale (RFC 8767 §4).
     All(u32),
 }
 
 impl Answer {
-    /// Takes the octets of a message whose question was read. TTLs are brought between `limits`.
+    /// An answer whose question was read. Its TTLs are clamped to `limits`.
     #[must_use]
     pub fn new(octets: Vec<u8>, question: &Question, arrived: Timestamp, limits: &TtlLimits) -> Self {
         Self::behind(question.end, octets, arrived, limits)
     }
 
-    /// The same of a message whose question ends there.
+    /// As [`new`](Self::new), for a message whose question ends at `question_end`.
     pub(crate) fn behind(
         question_end: usize,
         mut octets: Vec<u8>,
         arrived: Timestamp,
         limits: &TtlLimits,
     ) -> Self {
-        let places = places(Records::behind(question_end, &octets), question_end).ok();
-        let (ttls, opt) = places.map_or((None, Opt::Fixed), |(ttls, opt, end)| {
-            // What is behind the last record is no part of the message: an OPT would be added behind it.
+        let parts = find_ttls(Records::behind(question_end, &octets), question_end).ok();
+        let (ttls, opt) = parts.map_or((None, Opt::Fixed), |(ttls, opt, end)| {
+            // Octets after the last record are not part of the message, and an OPT would be added after them.
             octets.truncate(end);
             (Some(ttls), opt)
         });
@@ -87,10 +87,10 @@ impl Answer {
         answer
     }
 
-    /// Brings the TTLs between limits.
+    /// Clamps the TTLs.
     pub fn limit_ttls(&mut self, limits: &TtlLimits) {
-        let places = self.ttls.as_deref().unwrap_or_default();
-        rewrite_ttls(&mut self.octets, places, |seconds| {
+        let ttl_offsets = self.ttls.as_deref().unwrap_or_default();
+        rewrite_ttls(&mut self.octets, ttl_offsets, |seconds| {
             seconds.clamp(limits.at_least, limits.at_most)
         });
     }
@@ -104,7 +104,7 @@ impl Answer {
         Message::read(&self.octets).expect("the question of an answer was read when it arrived")
     }
 
-    /// The message, whose question need not be read again where it is this one, as in nearly every answer.
+    /// The message. If its question is this one, as in nearly every answer, it is not read again.
     pub(crate) fn message_about(&self, question: &Question) -> Message<'_> {
         let (name, end) = (question.name.as_octets(), self.question_end);
         let behind = [question.kind.to_be_bytes(), question.class.to_be_bytes()];
@@ -131,19 +131,19 @@ impl Answer {
         self.arrived
     }
 
-    /// Whether it was cut.
+    /// Whether TC is set.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         u16::from_be_bytes([self.octets[2], self.octets[3]]) & flag::TC != 0
     }
 
-    /// The code of the header.
+    /// The response code of the header.
     #[must_use]
     pub fn rcode(&self) -> u8 {
         self.octets[3] & 0xf
     }
 
-    /// The same, looked at.
+    /// Borrows the answer.
     #[must_use]
     pub fn view(&self) -> AnswerView<'_> {
         AnswerView {
@@ -155,13 +155,13 @@ impl Answer {
         }
     }
 
-    /// Whether its records can be read; if not, it is relayed and nothing is learned from it.
+    /// Whether its records can be read. If not, it is relayed and nothing is recorded from it.
     #[must_use]
     pub const fn is_readable(&self) -> bool {
         self.ttls.is_some()
     }
 
-    /// Whether others may be given it too, as far as its form goes.
+    /// Whether its form allows other clients to receive it.
     #[must_use]
     pub const fn is_shareable(&self) -> bool {
         matches!(self.opt, Opt::Absent | Opt::Last(_))
@@ -184,21 +184,21 @@ impl<'a> AnswerView<'a> {
         Message::read(self.octets).expect("the question of an answer was read when it arrived")
     }
 
-    /// The same for itself, as it came.
+    /// Copies the answer.
     #[must_use]
     pub fn to_answer(&self) -> Answer {
         Answer {
             octets: self.octets.to_vec(),
             question_end: self.question_end,
             arrived: self.arrived,
-            ttls: self.ttls.map(<[Place]>::to_vec),
+            ttls: self.ttls.map(<[Offset]>::to_vec),
             opt: self.opt,
         }
     }
 
-    /// The reply for one client, no longer than `limit`, and whether it is whole: its id, its question as it wrote
-    /// it, its flags, TTLs as told, an OPT if it sent one. Of an answer that does not fit, the client gets the records
-    /// that do, and hears that there are more (RFC 2181 §9): resolvers without TCP, as musl's before 1.2.4, live on them.
+    /// The reply for one client, at most `limit` octets long, and whether it is complete: the client's id, question and
+    /// flags, these TTLs, and an OPT if it sent one. An answer that does not fit is cut after the last record that
+    /// fits, with TC set (RFC 2181 §9): resolvers without TCP, such as musl's before 1.2.4, depend on these records.
     #[must_use]
     pub fn reply_within(&self, query: &Query, ttls: Ttls, limit: usize, udp_size: u16) -> (Vec<u8>, bool) {
         let (kept, adds_opt) = match (self.opt, &query.edns) {
@@ -228,16 +228,16 @@ impl<'a> AnswerView<'a> {
         (reply, true)
     }
 
-    /// As many records of the answer section as fit, in their order.
+    /// The first records of the answer section that fit, with TC set.
     fn beginning_within(&self, query: &Query, ttls: Ttls, limit: usize, udp_size: u16) -> Vec<u8> {
         let room = limit - if query.edns.is_some() { OPT_SIZE } else { 0 };
-        let (places, end) = self.beginning(room);
-        let Ok(count @ 1..) = u16::try_from(places.len()) else {
+        let (ttl_offsets, end) = self.beginning(room);
+        let Ok(count @ 1..) = u16::try_from(ttl_offsets.len()) else {
             return truncated_reply(query, self.message().rcode(), udp_size);
         };
         let mut reply = Vec::with_capacity(limit);
         reply.extend_from_slice(&self.octets[..end]);
-        self.patch_at(places, &mut reply, query, ttls);
+        self.patch_at(ttl_offsets, &mut reply, query, ttls);
         push_reply_opt(&mut reply, query, udp_size);
         let flags = u16::from_be_bytes([reply[2], reply[3]]) | flag::TC;
         reply[2..4].copy_from_slice(&flags.to_be_bytes());
@@ -248,21 +248,22 @@ impl<'a> AnswerView<'a> {
         reply
     }
 
-    /// The TTLs of the first records of the answer section that end before `room`, and where the last of them ends.
-    fn beginning(&self, room: usize) -> (&'a [Place], usize) {
-        let places = match (self.ttls, self.opt) {
-            (Some(places), Opt::Absent | Opt::Last(_)) => places,
+    /// The TTL offsets of the first records of the answer section that end before `room`, and the end of the last of
+    /// them.
+    fn beginning(&self, room: usize) -> (&'a [Offset], usize) {
+        let ttl_offsets = match (self.ttls, self.opt) {
+            (Some(ttl_offsets), Opt::Absent | Opt::Last(_)) => ttl_offsets,
             (None, _) | (_, Opt::Fixed) => &[],
         };
         let answers = usize::from(u16::from_be_bytes([self.octets[6], self.octets[7]]));
-        let places = &places[..answers.min(places.len())];
-        let fitting = places.partition_point(|at| self.record_end(*at) <= room);
-        let end = places[..fitting].last().map(|at| self.record_end(*at));
-        (&places[..fitting], end.unwrap_or(self.question_end))
+        let ttl_offsets = &ttl_offsets[..answers.min(ttl_offsets.len())];
+        let fitting = ttl_offsets.partition_point(|at| self.record_end(*at) <= room);
+        let end = ttl_offsets[..fitting].last().map(|at| self.record_end(*at));
+        (&ttl_offsets[..fitting], end.unwrap_or(self.question_end))
     }
 
-    /// Where a record ends whose TTL stands here: behind TTL and length come its data.
-    fn record_end(&self, ttl_at: Place) -> usize {
+    /// The end of the record whose TTL is at this offset: data length and data follow the TTL.
+    fn record_end(&self, ttl_at: Offset) -> usize {
         let ttl_at = at(ttl_at);
         let length = u16::from_be_bytes([self.octets[ttl_at + 4], self.octets[ttl_at + 5]]);
         ttl_at + 6 + usize::from(length)
@@ -272,16 +273,16 @@ impl<'a> AnswerView<'a> {
         self.patch_at(self.ttls.unwrap_or_default(), reply, query, ttls);
     }
 
-    fn patch_at(&self, places: &[Place], reply: &mut [u8], query: &Query, ttls: Ttls) {
+    fn patch_at(&self, ttl_offsets: &[Offset], reply: &mut [u8], query: &Query, ttls: Ttls) {
         match ttls {
             Ttls::CountedDown(now) => {
                 let age = u32::try_from(now.since(self.arrived).as_secs()).unwrap_or(u32::MAX);
                 if age > 0 {
-                    rewrite_ttls(reply, places, |seconds| seconds.saturating_sub(age));
+                    rewrite_ttls(reply, ttl_offsets, |seconds| seconds.saturating_sub(age));
                 }
             }
             Ttls::Original => {}
-            Ttls::All(seconds) => rewrite_ttls(reply, places, |_| seconds),
+            Ttls::All(seconds) => rewrite_ttls(reply, ttl_offsets, |_| seconds),
         }
         reply[..2].copy_from_slice(&query.id.to_be_bytes());
         let flags = client_flags(u16::from_be_bytes([reply[2], reply[3]]), query);
@@ -292,8 +293,8 @@ impl<'a> AnswerView<'a> {
     }
 }
 
-/// RD and CD are the client's (RFC 1035 §4.1.1, RFC 4035 §3.2.2); AD is for who asked for it or for signatures
-/// (RFC 6840 §5.8).
+/// RD and CD are copied from the query (RFC 1035 §4.1.1, RFC 4035 §3.2.2). AD is kept if the query has AD or DO (RFC
+/// 6840 §5.8).
 fn client_flags(flags: u16, query: &Query) -> u16 {
     let copied = flag::RD | flag::CD;
     let wants_ad = query.flags & flag::AD != 0 || query.edns.as_ref().is_some_and(|edns| edns.dnssec);
@@ -301,7 +302,7 @@ fn client_flags(flags: u16, query: &Query) -> u16 {
     kept & !copied | query.flags & copied
 }
 
-/// Between what TTLs are brought when an answer arrives; what the client is told is what is observed.
+/// The bounds of TTLs, applied when an answer arrives, so that the observation has the TTL that the client receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TtlLimits {
     /// Seconds.
@@ -310,27 +311,27 @@ pub struct TtlLimits {
     pub at_most: u32,
 }
 
-fn rewrite_ttls(octets: &mut [u8], places: &[Place], rewrite: impl Fn(u32) -> u32) {
-    for place in places {
-        let at = at(*place);
-        let place = &mut octets[at..at + 4];
-        let seconds = Ttl::from_wire(u32::from_be_bytes([place[0], place[1], place[2], place[3]]));
-        place.copy_from_slice(&rewrite(seconds.seconds()).to_be_bytes());
+fn rewrite_ttls(octets: &mut [u8], ttl_offsets: &[Offset], rewrite: impl Fn(u32) -> u32) {
+    for offset in ttl_offsets {
+        let at = at(*offset);
+        let field = &mut octets[at..at + 4];
+        let seconds = Ttl::from_wire(u32::from_be_bytes([field[0], field[1], field[2], field[3]]));
+        field.copy_from_slice(&rewrite(seconds.seconds()).to_be_bytes());
     }
 }
 
-fn at(place: Place) -> usize {
-    u16::from_be_bytes(place).into()
+fn at(offset: Offset) -> usize {
+    u16::from_be_bytes(offset).into()
 }
 
-fn place(at: usize) -> Result<Place, Malformed> {
+fn offset(at: usize) -> Result<Offset, Malformed> {
     u16::try_from(at)
         .map(u16::to_be_bytes)
         .map_err(|_too_far| Malformed::Cut(at))
 }
 
-/// Where TTLs and the OPT stand, and where the last record ends.
-fn places(records: Records<'_>, question_end: usize) -> Result<(Vec<Place>, Opt, usize), Malformed> {
+/// The offsets of the TTLs, the OPT, and the end of the last record.
+fn find_ttls(records: Records<'_>, question_end: usize) -> Result<(Vec<Offset>, Opt, usize), Malformed> {
     let mut ttls = Vec::with_capacity(4);
     let (mut opt, mut end) = (Opt::Absent, question_end);
     for record in records {
@@ -342,7 +343,7 @@ fn places(records: Records<'_>, question_end: usize) -> Result<(Vec<Place>, Opt,
             Opt::Absent | Opt::Last(_) | Opt::Fixed => Opt::Fixed,
         };
         if !is_opt {
-            ttls.push(place(record.ttl_at)?);
+            ttls.push(offset(record.ttl_at)?);
         }
         end = record.data.end;
     }
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_about_its_own_question_whichever_is_expected() {
+    fn an_answer_has_its_own_question_whichever_is_expected() {
         let expected = *answer(b"\x01a\x04test\0\0\x01\0\x01").message().question();
         for question in [
             b"\x01a\x04test\0\0\x01\0\x01".as_slice(),

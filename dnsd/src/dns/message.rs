@@ -1,9 +1,8 @@
-//! DNS messages as they are on the wire (RFC 1035 §4): read in place, without allocating, and patched in place.
+//! DNS messages in wire format (RFC 1035 §4), read and patched in place, without allocation.
 //!
-//! Nothing here decodes a whole message. What dnsd relays are the octets that it got, so all it needs are
-//! the places where an id, a TTL or the question stand, and the names and addresses of an answer. Whatever
-//! the octets are, reading ends: names point strictly backwards and take at most 255 octets, records are
-//! counted by the header and bounded by the message.
+//! dnsd relays the octets that it received. So it reads only the offsets of id, TTLs and question, and the names and
+//! addresses of an answer. Reading ends for any input: a compression pointer points backwards, a name has at most 255
+//! octets, and the header and the length of the message bound the records.
 
 mod malformed;
 mod name;
@@ -15,7 +14,7 @@ mod write;
 mod codes;
 mod present;
 
-pub(crate) use codes::{CLASSES, Codes, RCODES, TYPES};
+pub(crate) use codes::{CLASSES, Codes, RCODES, TYPES, rcode_label};
 pub(crate) use compose::{OPT_SIZE, push_reply_opt};
 pub use compose::{
     QueryParts, bad_version_reply, error_reply, explained_reply, header_reply, mix_case, query,
@@ -63,10 +62,10 @@ pub mod kind {
     pub const ANY: u16 = 255;
 }
 
-/// The class of the internet.
+/// Class IN.
 pub const CLASS_IN: u16 = 1;
 
-/// Response codes that dnsd itself writes or decides by (IANA, "DNS RCODEs").
+/// Response codes that dnsd writes or decides by (IANA, "DNS RCODEs").
 pub mod rcode {
     /// No error.
     pub const NOERROR: u8 = 0;
@@ -88,13 +87,13 @@ pub mod flag {
     pub const QR: u16 = 1 << 15;
     /// The server is an authority for the name.
     pub const AA: u16 = 1 << 10;
-    /// The answer was cut.
+    /// The message is truncated.
     pub const TC: u16 = 1 << 9;
     /// Recursion is desired.
     pub const RD: u16 = 1 << 8;
     /// Recursion is available.
     pub const RA: u16 = 1 << 7;
-    /// The data is authentic; in a query: the client would like to know (RFC 6840 §5.7).
+    /// The data is authentic; in a query: the client understands AD (RFC 6840 §5.7).
     pub const AD: u16 = 1 << 5;
     /// Checking is disabled.
     pub const CD: u16 = 1 << 4;

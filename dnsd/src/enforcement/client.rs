@@ -53,20 +53,8 @@ pub enum Unidentified {
     Unknown,
 }
 
-impl Unidentified {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Local, Self::Interface, Self::NoRoute, Self::Unknown];
-
-    /// The label of the metric.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Interface => "interface",
-            Self::NoRoute => "no_route",
-            Self::Unknown => "unknown",
-        }
-    }
+labels! {
+    Unidentified: Local => "local", Interface => "interface", NoRoute => "no_route", Unknown => "unknown"
 }
 
 /// What is known of the sender of a query.
@@ -443,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_a_pods_only_by_the_pods_own_interface() {
+    fn a_query_belongs_to_a_pod_only_by_the_pods_interface() {
         for (source, interface, client) in [
             (V4, Some(POD), attributed(V4, POD)),
             (OTHER, Some(POD), Client::Unidentified(Unidentified::Interface)),
@@ -464,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_comes_by_a_pods_interface_pays_as_that_pod() {
+    fn everything_from_a_pods_interface_has_that_pods_quota_key() {
         for source in [V4, V6, OTHER, NODE, FAR, NOBODY] {
             assert_eq!(
                 identify(source, Some(POD)).quota_key,
@@ -491,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_only_another_pod_or_the_node_can_have_is_forged_and_an_asymmetric_route_is_none() {
+    fn the_source_of_another_pod_or_the_node_is_forged_and_an_asymmetric_route_is_not() {
         for (source, interface, is_forged) in [
             (V4, POD, false),
             (V6, POD, false),

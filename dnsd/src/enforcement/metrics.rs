@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use metrics::{Counter, Histogram, Unit, counter, histogram};
+use metrics::{Counter, Histogram, counter, histogram};
 
 /// The counters of the response gate and of the link.
+#[derive(Debug)]
 pub struct Metrics {
     /// Answers with addresses given to attributed clients.
     pub observations: Counter,
@@ -17,12 +18,6 @@ pub struct Metrics {
     pub link_observations_sent: Counter,
     /// Resyncs begun.
     pub link_resyncs: Counter,
-}
-
-impl std::fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
-    }
 }
 
 impl Metrics {
@@ -47,30 +42,12 @@ impl Metrics {
 }
 
 fn describe() {
-    use metrics::{describe_counter as total, describe_histogram as spans};
-    total!(
-        "egret_dnsd_observations_total",
-        "Answers with addresses given to pods."
-    );
-    spans!(
-        "egret_dnsd_held_seconds",
-        Unit::Seconds,
-        "Time that answers were held."
-    );
-    total!(
-        "egret_dnsd_ledger_evictions_total",
-        "Live addresses forgotten to make room."
-    );
-    total!(
-        "egret_dnsd_link_connections_total",
-        "Connections made to an enforcer."
-    );
-    total!(
-        "egret_dnsd_link_observations_sent_total",
-        "Observations sent to the enforcer, those of resyncs included."
-    );
-    total!(
-        "egret_dnsd_link_resyncs_total",
-        "Times that everything live was told again."
-    );
+    describe! {
+        counter "egret_dnsd_observations_total": "Answers with addresses given to pods.";
+        seconds "egret_dnsd_held_seconds": "Time that answers were held.";
+        counter "egret_dnsd_ledger_evictions_total": "Live addresses evicted from the records.";
+        counter "egret_dnsd_link_connections_total": "Connections made to an enforcer.";
+        counter "egret_dnsd_link_observations_sent_total": "Observations sent to the enforcer, those of resyncs included.";
+        counter "egret_dnsd_link_resyncs_total": "Times that all live observations were sent again.";
+    }
 }

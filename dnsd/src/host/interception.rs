@@ -1,19 +1,19 @@
-//! Questions of pods to other resolvers, answered by dnsd (`intercept`): what the kernel is told to hand over.
+//! Interception: dnsd answers pods' queries to other resolvers (`intercept`).
 //!
 //! ```text
-//!  pod ─▶ mangle PREROUTING: of a connection that dnsd has ▸ TPROXY, mark
-//!         to port 53, of a caught pod, to no address of this host, while dnsd lives; of TCP what opens ▸ TPROXY, mark
-//!      ─▶ routing: the mark ▸ delivered here
-//!      ─▶ filter INPUT: the pod's egress rules judge the destination that it asked ▸ the socket of dnsd
+//!  pod ─▶ mangle PREROUTING: later segments of a connection of dnsd ▸ TPROXY, mark
+//!         to port 53, of an intercepted pod, not to this host, while the heartbeat lives; of TCP the SYN ▸ TPROXY, mark
+//!      ─▶ routing: the mark ▸ local delivery
+//!      ─▶ filter INPUT: the pod's egress rules judge the original destination ▸ dnsd's socket
 //! ```
 //!
-//! The sockets are those on which dnsd listens anyway: an answer leaves from the address that was asked. Nothing is
-//! translated, so that rules, conntrack and replies are as if the packet had gone on. A packet that is not handed over,
-//! because dnsd is dead or hangs, goes where it would without dnsd.
+//! The sockets are dnsd's usual listeners: a reply has the address that was queried as its source. No address is translated,
+//! so rules, conntrack and replies are those of a forwarded packet. While dnsd is dead or hangs, packets go to their
+//! original destination.
 //!
-//! A connection stays with whom it began: what is in the middle of one is handed over if a socket here has it, whoever is
-//! caught by now and whether dnsd gives signs of life, and goes on otherwise. Who is given the middle of a connection that
-//! another one has resets it.
+//! A connection stays with the server it began with: its later segments are delivered here if a transparent socket has it,
+//! with or without heartbeat, and forwarded otherwise. A server that receives the middle of another server's connection
+//! resets it.
 
 mod marks;
 mod pods;
@@ -26,41 +26,41 @@ use egret_kernel::iptables::{
 use egret_kernel::routing::LocalDelivery;
 use egret_kernel::{Family, Transport};
 
-use crate::config::host_setup::{INTERCEPT_PORT, Interception};
+use crate::config::host_setup::{INTERCEPT_PORT, INTERCEPT_PRIORITY, INTERCEPT_TABLE, Interception};
 use crate::host::rule::DesiredRule;
 
 pub use marks::{ForeignMark, foreign};
 pub use pods::{PodSets, follow_pods};
 
-/// The remark of the rules, by which those of another day are found.
+/// The comment of the rules, by which an earlier process' rules are found.
 pub(crate) const REMARK: &str = "egret dnsd: intercept";
 
-/// The sets of a family.
+/// The ipsets of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterceptSet {
-    /// The pods whose questions are caught.
+    /// Pods whose queries are intercepted.
     Pods,
-    /// Destinations that are left alone: of the configuration, pods of this node, whose ingress rules only see what is
-    /// forwarded to them, and Services.
-    Spared,
-    /// Every address, as long as dnsd lives.
-    Living,
+    /// Exempt destinations: those of the configuration, Services, and pods of this node, whose ingress rules apply only
+    /// to forwarded packets.
+    Exempt,
+    /// The heartbeat: contains every address while dnsd is alive.
+    Heartbeat,
 }
 
 impl InterceptSet {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Pods, Self::Spared, Self::Living];
+    pub const ALL: [Self; 3] = [Self::Pods, Self::Exempt, Self::Heartbeat];
 
     /// Its name.
     ///
     /// # Panics
-    /// Never: the names are short words.
+    /// Never: the names are short.
     #[must_use]
     pub fn name(self, family: Family) -> SetName {
         let word = match self {
             Self::Pods => "pods",
-            Self::Spared => "spared",
-            Self::Living => "living",
+            Self::Exempt => "spared",
+            Self::Heartbeat => "living",
         };
         let number = match family {
             Family::V4 => 4,
@@ -71,18 +71,18 @@ impl InterceptSet {
 }
 
 impl Interception {
-    /// The routing of a family.
+    /// The routing rule and table of a family.
     #[must_use]
     pub const fn delivery(&self, family: Family) -> LocalDelivery {
         LocalDelivery {
             family,
             mark: self.mark,
-            table: self.table,
-            priority: self.priority,
+            table: INTERCEPT_TABLE,
+            priority: INTERCEPT_PRIORITY,
         }
     }
 
-    /// The rules of a family.
+    /// The iptables rules of a family.
     #[must_use]
     pub fn desired(&self, family: Family) -> Vec<DesiredRule> {
         let Some(to) = self.address(family) else {
@@ -91,16 +91,16 @@ impl Interception {
         let both = [Transport::Tcp, Transport::Udp];
         let each = both.into_iter().flat_map(|transport| {
             [
-                self.hand_over(to, beginning(transport)),
-                self.let_in(transport),
-                let_out(family, transport),
+                self.tproxy_first(to, first_packet(transport)),
+                self.accept_queries(transport),
+                accept_replies(family, transport),
             ]
         });
-        std::iter::once(self.hand_over_further(to)).chain(each).collect()
+        std::iter::once(self.tproxy_established(to)).chain(each).collect()
     }
 
-    /// What is in the middle of a connection that dnsd has.
-    fn hand_over_further(&self, to: IpAddr) -> DesiredRule {
+    /// Later segments of a connection for which a transparent socket exists.
+    fn tproxy_established(&self, to: IpAddr) -> DesiredRule {
         let rule = Rule::to(self.tproxy(to))
             .protocol(Protocol::Segments(
                 TcpSegments::Further,
@@ -108,18 +108,18 @@ impl Interception {
             ))
             .unless(Match::ToThisHost)
             .transparent_socket();
-        caught(rule)
+        prerouting(rule)
     }
 
-    fn hand_over(&self, to: IpAddr, what: Protocol) -> DesiredRule {
+    fn tproxy_first(&self, to: IpAddr, what: Protocol) -> DesiredRule {
         let family = Family::of(to);
         let holds = |set: InterceptSet, side| Match::Set(set.name(family), SetLookup::One(side));
         let rule = Rule::to(self.tproxy(to))
             .protocol(what)
             .when(holds(InterceptSet::Pods, Endpoint::Source))
-            .unless(holds(InterceptSet::Spared, Endpoint::Destination));
-        let rule = rule.when(holds(InterceptSet::Living, Endpoint::Source));
-        caught(rule.unless(Match::ToThisHost))
+            .unless(holds(InterceptSet::Exempt, Endpoint::Destination));
+        let rule = rule.when(holds(InterceptSet::Heartbeat, Endpoint::Source));
+        prerouting(rule.unless(Match::ToThisHost))
     }
 
     fn tproxy(&self, to: IpAddr) -> Target {
@@ -129,8 +129,8 @@ impl Interception {
         }
     }
 
-    /// A firewall of the host lets in what is for the host, and this is for nobody it knows.
-    fn let_in(&self, transport: Transport) -> DesiredRule {
+    /// The host's firewall accepts packets to the host; these have other destinations.
+    fn accept_queries(&self, transport: Transport) -> DesiredRule {
         let rule =
             Rule::to(Target::Accept).protocol(Protocol::to_ports(transport, INTERCEPT_PORT..=INTERCEPT_PORT));
         DesiredRule {
@@ -141,16 +141,16 @@ impl Interception {
     }
 }
 
-/// What begins: a datagram is all there is of its question. A segment without a connection would be reset by the socket that
-/// listens, and the connection of another resolver with it.
-fn beginning(transport: Transport) -> Protocol {
+/// A datagram, or the SYN of a connection. The listening socket would reset another segment, and with it the connection
+/// of another resolver.
+fn first_packet(transport: Transport) -> Protocol {
     match transport {
         Transport::Tcp => Protocol::Segments(TcpSegments::Opening, INTERCEPT_PORT..=INTERCEPT_PORT),
         Transport::Udp | Transport::Sctp => Protocol::to_ports(transport, INTERCEPT_PORT..=INTERCEPT_PORT),
     }
 }
 
-fn caught(rule: Rule) -> DesiredRule {
+fn prerouting(rule: Rule) -> DesiredRule {
     DesiredRule {
         table: Table::Mangle,
         hook: Hook::Prerouting,
@@ -158,8 +158,8 @@ fn caught(rule: Rule) -> DesiredRule {
     }
 }
 
-/// Answers to pods, from whatever address they asked.
-fn let_out(family: Family, transport: Transport) -> DesiredRule {
+/// Replies to pods, from any address.
+fn accept_replies(family: Family, transport: Transport) -> DesiredRule {
     let pods = Match::Set(
         InterceptSet::Pods.name(family),
         SetLookup::One(Endpoint::Destination),
@@ -181,12 +181,10 @@ mod tests {
     use egret_kernel::Mark;
 
     #[test]
-    fn a_family_in_which_dnsd_does_not_listen_is_left_alone() {
+    fn a_family_without_a_listener_is_not_intercepted() {
         let interception = Interception {
             to: vec!["169.254.20.10".parse().unwrap()],
             mark: Mark::new(0x20, NonZeroU32::new(0x20).unwrap()),
-            table: 20_053,
-            priority: 53,
             except: Vec::new(),
         };
         let texts: Vec<String> = interception
@@ -204,12 +202,12 @@ mod tests {
             )
         };
         let syn = "--tcp-flags FIN,SYN,RST,ACK SYN";
-        let further = format!(
+        let established = format!(
             "-p tcp -m tcp --dport 53 ! {syn} -m addrtype ! --dst-type LOCAL -m socket --transparent \
              -m comment --comment \"egret dnsd: intercept\" -j TPROXY --on-port 53 --on-ip 169.254.20.10 --tproxy-mark 0x20/0x20"
         );
         let opening = rule(&format!("-p tcp -m tcp --dport 53 {syn}"));
-        assert_eq!(texts, [further, opening, rule("-p udp -m udp --dport 53")]);
+        assert_eq!(texts, [established, opening, rule("-p udp -m udp --dport 53")]);
         assert_eq!(interception.desired(Family::V6), []);
     }
 }

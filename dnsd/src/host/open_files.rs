@@ -1,5 +1,5 @@
-//! How many files dnsd may have open: each question to an upstream is one, and the usual soft limit of 1024 is for
-//! programs that use `select`.
+//! The limit of open files. Each query to an upstream may need a socket; the usual soft limit of 1024 is for programs
+//! that use `select`.
 #![allow(
     unsafe_code,
     reason = "getrlimit and setrlimit have no safe form in the crates we use"
@@ -7,7 +7,7 @@
 
 use std::io;
 
-/// Raises the soft limit to the hard one; gives what it is now.
+/// Raises the soft limit to the hard limit; returns it.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -16,7 +16,7 @@ pub fn raise_limit() -> io::Result<u64> {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the pointer is to a whole `rlimit` that outlives the call.
+    // SAFETY: the pointer is to an `rlimit` that outlives the call.
     check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
     limit.rlim_cur = limit.rlim_max;
     // SAFETY: as above; the kernel only reads it.

@@ -1,4 +1,4 @@
-//! A rule that the kernel should have, and where.
+//! A desired rule and its chain.
 
 use egret_kernel::iptables::{Hook, Rule, Table};
 

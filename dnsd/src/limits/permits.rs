@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_given_back_and_who_loses_one_hears_of_it() {
+    fn a_permit_is_returned_and_a_revoked_one_is_signalled() {
         let semaphore = Arc::<FairSemaphore<CancellationToken>>::default();
         let limits = PermitLimits {
             per_client: 3,

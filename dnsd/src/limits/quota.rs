@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_gives_up_its_oldest_to_who_has_at_least_two_fewer() {
+    fn the_largest_client_gives_up_its_oldest_to_one_with_two_fewer() {
         for (most, asked, told) in [
             // Alone as if there were nobody to think of.
             (1, "aaa", "+.."),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_no_more_than_one_may_have_and_leaves_the_rest() {
+    fn a_client_stays_within_its_own_limit() {
         let mut quota = Quota::default();
         let limits = PermitLimits {
             per_client: 2,
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_give_way_as_are_needed_for_a_large_amount() {
+    fn a_large_amount_revokes_as_many_as_it_needs() {
         let mut quota = Quota::default();
         let mut lost = Vec::new();
         for (name, amount) in [("a", 3), ("b", 3), ("c", 4)] {

@@ -34,19 +34,7 @@ pub enum OverRate {
     Total,
 }
 
-impl OverRate {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Client, Self::Total];
-
-    /// The label of the metric.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Total => "total",
-        }
-    }
-}
+labels! { OverRate: Client => "client", Total => "total" }
 
 /// The rate limiter.
 #[derive(Debug, Default)]
@@ -196,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_so_many_a_second_and_others_have_theirs() {
+    fn each_client_has_its_own_rate() {
         let (rates, now) = (RateLimiter::default(), Timestamp::from_millis(10_000));
         let admitted = |client: u8, now| {
             let asked = (0..20).filter(|_| rates.admit(of(client), FIVE, now).is_ok());
@@ -208,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_that_comes_here_late_brings_no_time_back() {
+    fn a_late_query_does_not_turn_time_back() {
         let (rates, now) = (RateLimiter::default(), Timestamp::from_millis(10_000));
         let at = |millis| now.after(Duration::from_millis(millis));
         let one = of(1);
@@ -234,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_client_asks_too_often_is_not_taken_from_what_all_have() {
+    fn queries_above_a_clients_rate_do_not_count_in_the_total() {
         let (rates, now) = (RateLimiter::default(), Timestamp::from_millis(10_000));
         let limits = RateLimits {
             total: Some(8),

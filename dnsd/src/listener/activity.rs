@@ -1,4 +1,4 @@
-//! Whether a connection is used: by what is under way on it, not by what its client sends to keep it open.
+//! The activity of a connection: queries under way, not what a client sends to keep it open.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// How many queries of a connection are under way, and when the last one ended.
+/// The number of queries under way, and when the last one ended.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     under_way: AtomicUsize,
-    /// Held for one look.
+    /// Held for one read or write.
     ended: Mutex<Option<Instant>>,
 }
 
-/// A query that is under way.
+/// A query under way.
 #[derive(Debug)]
 pub(super) struct Busy<'a>(&'a Activity);
 
 impl Activity {
-    /// One begins.
+    /// Begins a query.
     pub(super) fn begin(&self) -> Busy<'_> {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         Busy(self)
     }
 
-    /// Waits until nothing was under way for so long.
+    /// Waits until no query was under way for `patience`.
     pub(super) async fn idle(&self, patience: Duration) {
         let begun = Instant::now();
         loop {
@@ -40,7 +40,7 @@ impl Activity {
         }
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no query is under way.
     pub(super) async fn nothing(&self) {
         while self.under_way.load(Ordering::Relaxed) > 0 {
             sleep(Duration::from_millis(10)).await;

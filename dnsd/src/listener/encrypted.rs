@@ -1,4 +1,4 @@
-//! The sockets at which queries are encrypted: one for each scheme and address.
+//! The sockets of encrypted blocks: one for each scheme and address.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use crate::config::model::Scheme;
 use crate::takeover::{InheritedSockets, SocketName, SocketPurpose};
 use crate::zones::{EncryptedTables, Listener, ZoneTable};
 
-/// Bound sockets, on which nobody listens yet.
+/// Bound sockets without listeners.
 #[derive(Debug, Default)]
 pub struct EncryptedListeners(Vec<Bound>);
 
@@ -26,7 +26,7 @@ struct Bound {
     scheme: Scheme,
     port: Arc<Listener>,
     socket: Socket,
-    /// A descriptor of the same socket, for a successor.
+    /// A descriptor of the same socket, for a new process.
     kept: OwnedFd,
 }
 
@@ -36,7 +36,7 @@ enum Socket {
     Quic(QuicListener),
 }
 
-/// Sockets that are listened on.
+/// The running listeners.
 #[derive(Debug, Default)]
 pub(super) struct Listening {
     open: BTreeMap<(Scheme, SocketAddr), Open>,
@@ -45,17 +45,17 @@ pub(super) struct Listening {
 #[derive(Debug)]
 struct Open {
     port: Arc<Listener>,
-    /// Ends the listener and, when they have nothing under way, the connections.
+    /// CloseTokens the listener, and its connections when they are idle.
     close: CancellationToken,
-    /// Ends the listener alone.
+    /// CloseTokens the listener only.
     pause: CancellationToken,
     kept: OwnedFd,
-    /// Connections are in the endpoint, which goes on after a pause.
+    /// The QUIC endpoint, which owns its connections and continues after a pause.
     quic: Option<QuicListener>,
 }
 
 impl EncryptedListeners {
-    /// Binds all of the addresses, or none; what was inherited is not bound again.
+    /// Binds all of the addresses, or none; inherited sockets are not bound again.
     pub(super) fn bind<'a>(
         tables: impl IntoIterator<Item = (&'a (Scheme, SocketAddr), &'a Arc<ZoneTable>)>,
         inheritance: &mut InheritedSockets,
@@ -118,24 +118,24 @@ impl Bound {
 }
 
 impl Listening {
-    /// Binds what is not listened on yet.
+    /// Binds the addresses that have no listener yet.
     pub(super) fn bind(&self, tables: &EncryptedTables) -> Result<EncryptedListeners, ListenError> {
-        let new = tables.iter().filter(|(place, _)| !self.open.contains_key(place));
+        let new = tables.iter().filter(|(key, _)| !self.open.contains_key(key));
         EncryptedListeners::bind(new, &mut InheritedSockets::none())
     }
 
-    /// Gives each socket that stays its table, and closes those that go.
+    /// Gives each socket that stays its zone table, and closes the others.
     pub(super) fn adopt(&mut self, tables: &EncryptedTables) {
-        for (place, open) in &self.open {
-            match tables.get(place) {
+        for (key, open) in &self.open {
+            match tables.get(key) {
                 Some(table) => open.port.set(Arc::clone(table)),
                 None => open.close.cancel(),
             }
         }
-        self.open.retain(|place, _| tables.contains_key(place));
+        self.open.retain(|key, _| tables.contains_key(key));
     }
 
-    /// Listens on further sockets, in these tasks.
+    /// Listens on further sockets; `tasks` receives their tasks.
     pub(super) fn open(
         &mut self,
         listeners: EncryptedListeners,
@@ -158,7 +158,7 @@ impl Listening {
         })
     }
 
-    /// Accepts no more, and waits until what has begun over QUIC is answered, as far as that is soon.
+    /// Stops accepting, and waits a short time for handshakes and queries of QUIC.
     pub(super) async fn pause(&self) {
         self.open.values().for_each(|open| open.pause.cancel());
         for listener in self.open.values().filter_map(|open| open.quic.as_ref()) {
@@ -194,8 +194,8 @@ impl Listening {
         Ok(())
     }
 
-    /// Keeps no descriptors any more. What clients send over QUIC comes to a successor, which does not know their connections:
-    /// those end when all is answered that was read.
+    /// Closes the duplicated descriptors. Packets of QUIC connections arrive at the new process, which has no keys for
+    /// them: these connections end when all queries that were read are answered.
     pub(super) fn release(&mut self) {
         for open in std::mem::take(&mut self.open).into_values() {
             if open.quic.is_some() {
@@ -218,18 +218,18 @@ impl Listening {
             kept,
         } = bound;
         let pause = close.child_token();
-        let ends = tcp::Ends {
+        let close_tokens = tcp::CloseTokens {
             listener: pause.clone(),
             connections: close.clone(),
         };
         let (service, of_listener, name) = (service.clone(), Arc::clone(&port), scheme.name());
         let (listening, quic) = match socket {
             Socket::Connections(socket) => {
-                let listening = tcp::serve(socket, of_listener, service, ends);
+                let listening = tcp::serve(socket, of_listener, service, close_tokens);
                 (task::spawn(name, listening), None)
             }
             Socket::Quic(listener) => {
-                let listening = listener.clone().serve(of_listener, service, ends);
+                let listening = listener.clone().serve(of_listener, service, close_tokens);
                 (task::spawn(name, listening), Some(listener))
             }
         };

@@ -1,6 +1,6 @@
-//! DNS over HTTPS (RFC 8484), by HTTP/2 or HTTP/1.1: a query is the body of a POST or a word of a GET.
+//! DNS over HTTPS (RFC 8484), over HTTP/2 or HTTP/1.1: a query is the body of a POST, or a parameter of a GET.
 //!
-//! Status codes are those of CoreDNS: 404 for another path, 400 for what is no query, 500 where no reply is due.
+//! Status codes are those of CoreDNS: 404 for another path, 400 for an invalid query, 500 if there is no reply.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,33 +22,34 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::activity::Activity;
-use super::tcp::{Caller, Door, MAX_PIPELINED, UNWRITTEN};
+use super::tcp::{ListenerContext, MAX_PIPELINED, Peer, UNWRITTEN};
 use crate::config::model::Timeouts;
 use crate::dns::message::{HEADER, Message, kind, rcode};
 use crate::limits::permits::Permit;
 use crate::pipeline::{Disposition, ReceivedAt};
 
-/// The path of queries (plugin/pkg/doh of CoreDNS).
+/// The path (plugin/pkg/doh of CoreDNS).
 const PATH: &str = "/dns-query";
-/// The type of a message (RFC 8484 §6).
+/// The media type of a message (RFC 8484 §6).
 const MESSAGE: HeaderValue = HeaderValue::from_static("application/dns-message");
-/// Octets of the headers of a request. A query that is longer can be sent in a body.
+/// The largest header of a request, in octets. A longer query can be sent in a body.
 const MAX_HEADERS: u32 = 16 << 10;
-/// How long a reply counts at most that has records, and how long one that has none (plugin/pkg/dnsutil of CoreDNS).
+/// The longest max-age of a reply with records, and the max-age without records (plugin/pkg/dnsutil of CoreDNS), in
+/// seconds.
 const LONGEST: u32 = 3_600;
 const WITHOUT_RECORDS: u32 = 5;
 
-/// Answers requests, until the client, its patience or the listener ends the connection.
-pub(super) async fn converse(
+/// Serves a connection until the client, its timeout or the listener ends it.
+pub(super) async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    caller: Caller,
-    door: Door,
+    peer: Peer,
+    listener_context: ListenerContext,
     timeouts: Timeouts,
 ) {
-    let cut = caller.cut.clone();
+    let cut = peer.cut.clone();
     let context = Arc::new(ConnectionContext {
-        caller,
-        door,
+        peer,
+        listener_context,
         timeouts,
         activity: Activity::default(),
     });
@@ -62,13 +63,13 @@ pub(super) async fn converse(
     tokio::select! {
         ended = connection.as_mut() => return note(ended),
         () = cut.cancelled() => {
-            context.door.service.metrics.tcp_cut.increment(1);
+            context.listener_context.service.metrics.tcp_cut.increment(1);
             return;
         }
         () = context.activity.idle(timeouts.idle) => {}
-        () = context.door.close.cancelled() => {}
+        () = context.listener_context.close.cancelled() => {}
     }
-    // A client that hears so sends no more requests; those that it has sent are answered.
+    // The client sends no more requests then; those already sent are answered.
     connection.as_mut().graceful_shutdown();
     let all_answered = async {
         context.activity.nothing().await;
@@ -87,8 +88,8 @@ fn note(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     }
 }
 
-fn builder(timeouts: Timeouts) -> Builder<Spawn> {
-    let mut builder = Builder::new(Spawn);
+fn builder(timeouts: Timeouts) -> Builder<SpawnExecutor> {
+    let mut builder = Builder::new(SpawnExecutor);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -102,11 +103,11 @@ fn builder(timeouts: Timeouts) -> Builder<Spawn> {
     builder
 }
 
-/// Requests of one connection are answered side by side.
+/// Requests of a connection are answered concurrently.
 #[derive(Clone, Copy, Debug)]
-struct Spawn;
+struct SpawnExecutor;
 
-impl<F> hyper::rt::Executor<F> for Spawn
+impl<F> hyper::rt::Executor<F> for SpawnExecutor
 where
     F: Future<Output: Send> + Send + 'static,
 {
@@ -117,19 +118,19 @@ where
 
 /// What the requests of a connection share.
 struct ConnectionContext {
-    caller: Caller,
-    door: Door,
+    peer: Peer,
+    listener_context: ListenerContext,
     timeouts: Timeouts,
     activity: Activity,
 }
 
-/// A reply that is not written yet, with what it takes of what its client may leave unread.
-struct Unwritten {
+/// A reply that is not sent yet, with its permit.
+struct QueuedReply {
     reply: Vec<u8>,
-    _place: Permit<CancellationToken>,
+    _permit: Permit<CancellationToken>,
 }
 
-impl AsRef<[u8]> for Unwritten {
+impl AsRef<[u8]> for QueuedReply {
     fn as_ref(&self) -> &[u8] {
         &self.reply
     }
@@ -146,7 +147,7 @@ impl ConnectionContext {
             Ok(reply) => (StatusCode::OK, self.response(reply)),
             Err(status) => (status, Response::new(Full::default())),
         };
-        let server = self.door.port.table().server();
+        let server = self.listener_context.port.table().server();
         let status_label = status.as_str().to_owned();
         counter!("coredns_dns_https_responses_total", "server" => server, "status" => status_label)
             .increment(1);
@@ -154,13 +155,13 @@ impl ConnectionContext {
         response
     }
 
-    /// The octets of a query.
+    /// The query in a request.
     async fn query(&self, request: Request<Incoming>) -> Result<Vec<u8>, StatusCode> {
         if request.uri().path() != PATH {
             return Err(StatusCode::NOT_FOUND);
         }
         let query = match *request.method() {
-            Method::GET => of_url(request.uri().query().unwrap_or_default()),
+            Method::GET => query_parameter(request.uri().query().unwrap_or_default()),
             Method::POST => {
                 let body = Limited::new(request.into_body(), u16::MAX.into()).collect();
                 let read = timeout(self.timeouts.read, body).await;
@@ -176,14 +177,14 @@ impl ConnectionContext {
     }
 
     async fn reply(&self, query: &[u8]) -> Result<Vec<u8>, StatusCode> {
-        let (service, arrival) = (&self.door.service, self.caller.arrival);
-        let table = self.door.port.table();
+        let (service, arrival) = (&self.listener_context.service, self.peer.arrival);
+        let table = self.listener_context.port.table();
         let step = service.resolver.answer(query, arrival, &table, ReceivedAt::now());
         let reply = match step {
             Disposition::NoReply => None,
             Disposition::Reply(reply) => Some(reply),
             Disposition::Pending(pending) => {
-                // In a task of its own: who goes away has the others wait for nothing less.
+                // In a task of its own: it completes for other waiters if this client disconnects.
                 let waiting = service.under_way.track_future(pending.reply());
                 task::spawn_brief(waiting).await.ok().flatten()
             }
@@ -193,13 +194,16 @@ impl ConnectionContext {
 
     fn response(&self, reply: Vec<u8>) -> Response<Full<Bytes>> {
         let age = max_age(&reply);
-        let (unwritten, caller) = (&self.door.service.unwritten, &self.caller);
-        let taken = unwritten.take(caller.quota_key, reply.len(), UNWRITTEN, caller.cut.clone());
-        let Some(place) = taken else {
-            caller.cut.cancel();
+        let (unwritten, peer) = (&self.listener_context.service.unwritten, &self.peer);
+        let taken = unwritten.take(peer.quota_key, reply.len(), UNWRITTEN, peer.cut.clone());
+        let Some(permit) = taken else {
+            peer.cut.cancel();
             return Response::new(Full::default());
         };
-        let body = Bytes::from_owner(Unwritten { reply, _place: place });
+        let body = Bytes::from_owner(QueuedReply {
+            reply,
+            _permit: permit,
+        });
         let mut response = Response::new(Full::new(body));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, MESSAGE);
@@ -210,14 +214,14 @@ impl ConnectionContext {
     }
 }
 
-/// The only `dns=` of a URL, in base64url without padding (RFC 8484 §4.1).
-fn of_url(query: &str) -> Option<Vec<u8>> {
+/// The only `dns=` parameter of a URL, in base64url without padding (RFC 8484 §4.1).
+fn query_parameter(query: &str) -> Option<Vec<u8>> {
     let mut words = query.split('&').filter_map(|word| word.strip_prefix("dns="));
     let word = words.next().filter(|_| words.next().is_none())?;
     BASE64_URL_SAFE_NO_PAD.decode(word).ok()
 }
 
-/// Seconds for which a reply may be kept: no more than its records may (RFC 8484 §5.1).
+/// The max-age of a reply in seconds: at most its lowest TTL (RFC 8484 §5.1).
 fn max_age(reply: &[u8]) -> u32 {
     let Ok(message) = Message::read(reply) else {
         return WITHOUT_RECORDS;
@@ -238,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_the_only_word_of_its_name_in_base64url() {
+    fn a_query_is_the_only_dns_parameter_in_base64url() {
         for (query, found) in [
             ("dns=AAEB", Some(vec![0, 1, 1])),
             ("x=1&dns=_-8", Some(vec![0xff, 0xef])),
@@ -249,7 +253,7 @@ mod tests {
             ("DNS=AAEB", None),
             ("", None),
         ] {
-            assert_eq!(of_url(query), found, "{query}");
+            assert_eq!(query_parameter(query), found, "{query}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! DNS over QUIC (RFC 9250): a stream for each query, with two octets of length before query and reply.
+//! DNS over QUIC (RFC 9250): a stream for each query; a length of two octets precedes query and reply.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use super::Service;
 use super::activity::Activity;
 use super::quic_socket::QuicSocket;
-use super::tcp::{Caller, Door, Ends, MAX_PIPELINED, UNWRITTEN};
+use super::tcp::{CloseTokens, ListenerContext, MAX_PIPELINED, Peer, UNWRITTEN};
 use super::tls::HANDSHAKES;
 use crate::config::model::Timeouts;
 use crate::dns::message::{HEADER, has_option};
@@ -28,21 +28,21 @@ use crate::net::Transport;
 use crate::pipeline::{Disposition, ReceivedAt};
 use crate::zones::{Listener, PacketInfo, ZoneTable};
 
-/// Octets that a client may send before they are read, on a stream and in all.
+/// Octets that a client may send before they are read, on a stream and on a connection.
 const STREAM_WINDOW: VarInt = VarInt::from_u32(66 << 10);
 const WINDOW: VarInt = VarInt::from_u32(256 << 10);
-/// Octets of replies that a client has not acknowledged; what is more waits.
+/// Octets of replies that a client has not acknowledged; further octets wait.
 const SEND_WINDOW: u64 = 128 << 10;
-/// From so many handshakes on, a client has to show first that it is at its address (RFC 9000 §8.1.2).
-const UNPROVEN: usize = HANDSHAKES.total / 4;
-/// How long a reply is waited for to be acknowledged: a connection that is closed before gives up what is under way.
-const ACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// How long what has begun goes on before a pause: a handshake and a query within the node take some milliseconds.
-const SETTLING: Duration = Duration::from_millis(100);
-/// The keepalive of TCP, which has no place here (RFC 9250 §5.5.2).
+/// The number of handshakes above which a client must prove its address (Retry, RFC 9000 §8.1.2).
+const RETRY_THRESHOLD: usize = HANDSHAKES.total / 4;
+/// How long the acknowledgement of a reply is waited for: closing a connection discards what is not acknowledged.
+const ACK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long handshakes and queries may continue before a pause; within a node they take a few milliseconds.
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(100);
+/// The EDNS keepalive option of TCP, which is an error in QUIC (RFC 9250 §5.5.2).
 const KEEPALIVE: u16 = 11;
 
-/// Why a stream or a connection ends (RFC 9250 §4.3).
+/// The code with which a stream or a connection ends (RFC 9250 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ErrorCode {
     NoError = 0,
@@ -67,8 +67,7 @@ impl ErrorCode {
     }
 }
 
-/// A socket on which connections begin. It is one as long as it is listened on, also over a pause: its connections are in
-/// the endpoint.
+/// A QUIC endpoint. It exists as long as its address is served, also over a pause: it owns the connections.
 #[derive(Clone, Debug)]
 pub(super) struct QuicListener {
     socket: Arc<QuicSocket>,
@@ -76,7 +75,7 @@ pub(super) struct QuicListener {
 }
 
 impl QuicListener {
-    /// Listens on a socket that is bound, perhaps by another process.
+    /// Listens on a bound socket, perhaps of another process.
     pub(super) fn new(socket: OwnedFd, table: &ZoneTable) -> io::Result<Self> {
         let socket = QuicSocket::inherit(socket)?;
         let config = server_config(table)?;
@@ -94,33 +93,33 @@ impl QuicListener {
         self.socket.descriptor()
     }
 
-    /// Waits until what has begun is answered, as far as that is soon: packets that come after a pause are read by somebody who
-    /// does not know the connections. Nothing begins meanwhile: who tries sends again.
+    /// Waits a short time until handshakes and queries under way are answered: after a pause another process reads
+    /// their packets, which does not know the connections. New clients are ignored meanwhile and retry.
     pub(super) async fn settle(&self) {
-        let end = Instant::now() + SETTLING;
+        let end = Instant::now() + SETTLE_TIMEOUT;
         while self.endpoint.open_connections() > 0 && Instant::now() < end {
-            sleep(SETTLING / 20).await;
+            sleep(SETTLE_TIMEOUT / 20).await;
         }
     }
 
     /// Accepts connections until it is paused or closed.
-    pub(super) async fn serve(self, port: Arc<Listener>, service: Service, ends: Ends) {
+    pub(super) async fn serve(self, port: Arc<Listener>, service: Service, close_tokens: CloseTokens) {
         self.socket.resume();
-        let door = Door {
+        let listener_context = ListenerContext {
             port,
             service,
-            close: ends.connections,
+            close: close_tokens.connections,
         };
         loop {
             tokio::select! {
                 incoming = self.endpoint.accept() => match incoming {
-                    Some(incoming) => self.admit(incoming, &door),
+                    Some(incoming) => self.admit(incoming, &listener_context),
                     None => return,
                 },
-                () = ends.listener.cancelled() => break,
+                () = close_tokens.listener.cancelled() => break,
             }
         }
-        if door.close.is_cancelled() {
+        if listener_context.close.is_cancelled() {
             self.endpoint.set_server_config(None);
         } else {
             self.settle().await;
@@ -128,8 +127,8 @@ impl QuicListener {
         }
     }
 
-    fn admit(&self, incoming: Incoming, door: &Door) {
-        let (table, service) = (door.port.table(), &door.service);
+    fn admit(&self, incoming: Incoming, listener_context: &ListenerContext) {
+        let (table, service) = (listener_context.port.table(), &listener_context.service);
         let client = incoming.remote_address();
         let arrival = PacketInfo {
             source: client,
@@ -145,7 +144,7 @@ impl QuicListener {
             resolver.metrics().unattributed(Unidentified::Interface);
             return incoming.ignore();
         }
-        if service.handshakes.taken() >= UNPROVEN && !incoming.remote_address_validated() {
+        if service.handshakes.taken() >= RETRY_THRESHOLD && !incoming.remote_address_validated() {
             if let Err(error) = incoming.retry() {
                 tracing::debug!(%error, %client, "an address is not to be shown again");
             }
@@ -153,9 +152,9 @@ impl QuicListener {
         }
         let cut = CancellationToken::new();
         let connections = table.config.tcp.connections;
-        let place = service.connections.take(quota_key, 1, connections, cut.clone());
+        let permit = service.connections.take(quota_key, 1, connections, cut.clone());
         let handshake = service.handshakes.take(quota_key, 1, HANDSHAKES, cut.clone());
-        let (Some(place), Some(handshake)) = (place, handshake) else {
+        let (Some(permit), Some(handshake)) = (permit, handshake) else {
             service.metrics.tcp_refused.increment(1);
             return incoming.refuse();
         };
@@ -170,31 +169,31 @@ impl QuicListener {
             Ok(connecting) => connecting,
             Err(error) => return tracing::debug!(error, %client, "a connection cannot begin"),
         };
-        let caller = Caller {
+        let peer = Peer {
             arrival,
             quota_key,
             cut,
-            _place: place,
+            _permit: permit,
         };
-        let (door, timeouts) = (door.clone(), table.timeouts);
+        let (listener_context, timeouts) = (listener_context.clone(), table.timeouts);
         let under_way = service.under_way.clone();
         let serving = async move {
-            let connection = shake_hands(connecting, &caller, &door, timeouts).await;
+            let connection = shake_hands(connecting, &peer, &listener_context, timeouts).await;
             drop(handshake);
             if let Some(connection) = connection {
-                converse(connection, caller, door, timeouts).await;
+                serve_connection(connection, peer, listener_context, timeouts).await;
             }
         };
         drop(task::spawn("connection", under_way.track_future(serving)));
     }
 }
 
-/// What a connection is shown and may use.
+/// The certificate and limits of connections.
 fn server_config(table: &ZoneTable) -> io::Result<ServerConfig> {
     let certificates = table.certificates.as_ref();
     let tls = certificates.ok_or(io::ErrorKind::NotFound)?.current();
     let crypto = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
-    // Who is gone says nothing; who waits for an answer says nothing either.
+    // Neither a client that is gone nor one that waits for an answer sends packets.
     let longest = table.timeouts.idle + table.config.total_timeout;
     let mut transport = TransportConfig::default();
     let streams = u32::try_from(MAX_PIPELINED).expect("it is a small number");
@@ -212,46 +211,51 @@ fn server_config(table: &ZoneTable) -> io::Result<ServerConfig> {
         .max_incoming(HANDSHAKES.total)
         .incoming_buffer_size(64 << 10)
         .incoming_buffer_size_total(4 << 20)
-        // Who asks is known by interface and address: at another one it is another client.
+        // A client is identified by interface and address: at another address it is another client.
         .migration(false);
     Ok(config)
 }
 
 async fn shake_hands(
     connecting: Connecting,
-    caller: &Caller,
-    door: &Door,
+    peer: &Peer,
+    listener_context: &ListenerContext,
     timeouts: Timeouts,
 ) -> Option<Connection> {
     tokio::select! {
         shaken = timeout(timeouts.read, connecting) => match shaken {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
-                tracing::debug!(%error, client = %caller.arrival.source, "a handshake failed");
+                tracing::debug!(%error, client = %peer.arrival.source, "a handshake failed");
                 None
             }
             Err(_elapsed) => None,
         },
-        () = caller.cut.cancelled() => None,
-        () = door.close.cancelled() => None,
+        () = peer.cut.cancelled() => None,
+        () = listener_context.close.cancelled() => None,
     }
 }
 
 /// What the streams of a connection share.
 struct ConnectionContext {
     connection: Connection,
-    caller: Caller,
-    door: Door,
+    peer: Peer,
+    listener_context: ListenerContext,
     timeouts: Timeouts,
     activity: Activity,
 }
 
-/// Answers streams, until the client, its patience or the listener ends the connection.
-async fn converse(connection: Connection, caller: Caller, door: Door, timeouts: Timeouts) {
+/// Serves a connection until the client, its timeout or the listener ends it.
+async fn serve_connection(
+    connection: Connection,
+    peer: Peer,
+    listener_context: ListenerContext,
+    timeouts: Timeouts,
+) {
     let context = Arc::new(ConnectionContext {
         connection,
-        caller,
-        door,
+        peer,
+        listener_context,
         timeouts,
         activity: Activity::default(),
     });
@@ -264,27 +268,27 @@ async fn converse(connection: Connection, caller: Caller, door: Door, timeouts: 
                     drop(task::spawn_brief(streams.track_future(answering)));
                 }
                 Err(error) => {
-                    tracing::debug!(%error, client = %context.caller.arrival.source, "a connection over QUIC ended");
+                    tracing::debug!(%error, client = %context.peer.arrival.source, "a connection over QUIC ended");
                     return;
                 }
             },
-            () = context.caller.cut.cancelled() => {
-                context.door.service.metrics.tcp_cut.increment(1);
+            () = context.peer.cut.cancelled() => {
+                context.listener_context.service.metrics.tcp_cut.increment(1);
                 break ErrorCode::ExcessiveLoad;
             }
             () = context.activity.idle(timeouts.idle) => break ErrorCode::NoError,
-            () = context.door.close.cancelled() => break ErrorCode::NoError,
+            () = context.listener_context.close.cancelled() => break ErrorCode::NoError,
         }
     };
     if code == ErrorCode::NoError {
         streams.close();
         tokio::select! {
             () = streams.wait() => {}
-            () = context.caller.cut.cancelled() => {}
+            () = context.peer.cut.cancelled() => {}
         }
     }
     context.connection.close(code.value(), b"");
-    // Its end is told by a task of its own, which has its turn now.
+    // A task of the endpoint sends the close; it runs now.
     tokio::task::yield_now().await;
 }
 
@@ -297,7 +301,7 @@ impl ConnectionContext {
         };
         match code {
             Some(ErrorCode::NoError) => self.count(ErrorCode::NoError),
-            // Nothing is due, and the client waits for nothing.
+            // There is no reply, and the client waits for none.
             Some(ErrorCode::InternalError) => {
                 self.count(ErrorCode::InternalError);
                 drop(writer.reset(ErrorCode::InternalError.value()));
@@ -311,12 +315,12 @@ impl ConnectionContext {
     }
 
     fn count(&self, code: ErrorCode) {
-        let server = self.door.port.table().server();
+        let server = self.listener_context.port.table().server();
         counter!("coredns_dns_quic_responses_total", "server" => server, "status" => code.label())
             .increment(1);
     }
 
-    /// The only query of a stream; or what its client is told of it, if it waits for something.
+    /// The only query of a stream; or the code for the client, if it waits for a reply.
     async fn query(&self, reader: &mut RecvStream) -> Result<Vec<u8>, Option<ErrorCode>> {
         let longest = 2 + usize::from(u16::MAX);
         let framed = match timeout(self.timeouts.read, reader.read_to_end(longest)).await {
@@ -328,8 +332,8 @@ impl ConnectionContext {
     }
 
     async fn reply(&self, query: &[u8], writer: &mut SendStream) -> Option<ErrorCode> {
-        let (service, arrival) = (&self.door.service, self.caller.arrival);
-        let table = self.door.port.table();
+        let (service, arrival) = (&self.listener_context.service, self.peer.arrival);
+        let table = self.listener_context.port.table();
         let reply = match service.resolver.answer(query, arrival, &table, ReceivedAt::now()) {
             Disposition::NoReply => None,
             Disposition::Reply(reply) => Some(reply),
@@ -338,10 +342,10 @@ impl ConnectionContext {
         let Some(reply) = reply else {
             return Some(ErrorCode::InternalError);
         };
-        let (unwritten, caller) = (&service.unwritten, &self.caller);
-        let place = unwritten.take(caller.quota_key, reply.len(), UNWRITTEN, caller.cut.clone());
-        let Some(_place) = place else {
-            caller.cut.cancel();
+        let (unwritten, peer) = (&service.unwritten, &self.peer);
+        let permit = unwritten.take(peer.quota_key, reply.len(), UNWRITTEN, peer.cut.clone());
+        let Some(_permit) = permit else {
+            peer.cut.cancel();
             return None;
         };
         let writing = async {
@@ -353,13 +357,13 @@ impl ConnectionContext {
             writer.finish().ok()
         };
         timeout(self.timeouts.write, writing).await.ok()??;
-        drop(timeout(ACKNOWLEDGED, writer.stopped()).await);
+        drop(timeout(ACK_TIMEOUT, writer.stopped()).await);
         Some(ErrorCode::NoError)
     }
 }
 
-/// The query in the octets of a stream: as long as it says, with the id 0 and without what belongs to TCP (RFC 9250 §4.2.1,
-/// §4.3.3).
+/// The query in the octets of a stream: of the length that it states, with id 0 and without options of TCP (RFC 9250
+/// §4.2.1, §4.3.3).
 fn read_query(mut framed: Vec<u8>) -> Option<Vec<u8>> {
     let length = u16::from_be_bytes(*framed.first_chunk()?);
     let query = framed.split_off(2);
@@ -378,7 +382,7 @@ mod tests {
         [&length.to_be_bytes(), query].concat()
     }
 
-    /// A question for the root, with this option of EDNS.
+    /// A query for the root with this EDNS option.
     fn with_option(code: u8) -> Vec<u8> {
         let head = [0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1];
         let opt = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 4, 0, code, 0, 0];
@@ -386,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_has_one_query_as_long_as_it_says_with_the_id_zero() {
+    fn a_stream_has_one_query_of_its_stated_length_with_id_zero() {
         let query = with_option(10);
         let length = u16::try_from(query.len()).unwrap();
         assert_eq!(read_query(framed(length, &query)), Some(query.clone()));

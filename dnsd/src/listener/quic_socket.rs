@@ -1,5 +1,5 @@
-//! The UDP socket of QUIC: it knows by which interface a connection began, answers from the address that was asked, and is
-//! not read while somebody else takes it over.
+//! The UDP socket of QUIC: it reports the interface of a new connection, answers from the address that was queried, and
+//! can be paused for a takeover.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,10 +20,10 @@ use super::udp_socket::{inlet, send};
 use crate::net::batch::ReceiveBatch;
 use crate::net::registered::register;
 
-/// Connections that begin, of which the interface is remembered until they are taken; with more, all are forgotten, and
-/// those connections belong to nobody.
+/// New connections whose interface is remembered until they are accepted. Above the limit all are forgotten, and those
+/// connections belong to no client.
 const MAX_BEGINNING: usize = 4_096;
-/// A packet with a long header (RFC 9000 §17.2): those with which a connection begins.
+/// The bit of a long header (RFC 9000 §17.2), which begins a connection.
 const LONG_HEADER: u8 = 0x80;
 
 /// The socket.
@@ -37,11 +37,11 @@ pub(super) struct QuicSocket {
 
 struct State {
     inbox: ReceiveBatch,
-    /// What was read and not yet given.
+    /// The datagrams that are already delivered.
     given: usize,
     read: usize,
     beginning: HashMap<SocketAddr, u32>,
-    /// Who waits while it is paused.
+    /// The waker of the reader while paused.
     waker: Option<Waker>,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 impl QuicSocket {
-    /// A socket that was bound before, perhaps by another process. It is paused.
+    /// A bound socket, perhaps of another process. It is paused.
     pub(super) fn inherit(socket: OwnedFd) -> io::Result<Arc<Self>> {
         let socket = UdpSocket::from(socket);
         Ok(Arc::new(Self {
@@ -76,12 +76,12 @@ impl QuicSocket {
         }))
     }
 
-    /// A descriptor of the same socket.
+    /// A duplicated descriptor.
     pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.socket.get_ref().as_fd().try_clone_to_owned()
     }
 
-    /// Reads no more; what comes waits in the socket.
+    /// Stops reading; datagrams wait in the socket.
     pub(super) fn pause(&self) {
         self.is_paused.store(true, Ordering::Release);
     }
@@ -94,7 +94,7 @@ impl QuicSocket {
         }
     }
 
-    /// The interface by which the last packet came with which somebody begins a connection.
+    /// The interface of the last packet with which this client began a connection.
     pub(super) fn interface(&self, client: SocketAddr) -> Option<u32> {
         self.lock().beginning.remove(&client)
     }
@@ -105,7 +105,7 @@ impl QuicSocket {
 }
 
 impl State {
-    /// Gives what was read and has room; how many datagrams.
+    /// Delivers the datagrams that fit; returns their number.
     fn give(&mut self, rooms: &mut [IoSliceMut<'_>], about: &mut [RecvMeta]) -> usize {
         let mut count = 0;
         for (room, about) in rooms.iter_mut().zip(about) {
@@ -151,7 +151,7 @@ impl AsyncUdpSocket for QuicSocket {
         })
     }
 
-    /// What cannot be sent is lost, as on the way: QUIC sends it again.
+    /// A datagram that cannot be sent is lost, and QUIC sends it again.
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let from = transmit.src_ip.filter(|from| *from != self.bound.ip());
         let sent = self.socket.try_io(Interest::WRITABLE, |socket| {
@@ -196,7 +196,7 @@ impl AsyncUdpSocket for QuicSocket {
     }
 }
 
-/// Waits for room to send; each connection has one.
+/// Waits until the socket is writable; each connection has one.
 struct Poller {
     socket: Arc<QuicSocket>,
     waiting: Option<Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>>,

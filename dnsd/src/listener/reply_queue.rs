@@ -1,6 +1,5 @@
-//! Replies that come later than their queries, as those do that an upstream was asked for: what is ready at once goes out
-//! in one call. Nothing waits for others: who has the first one wakes the listener, whose turn comes after all those that
-//! were woken before.
+//! The queue of replies to pending queries: replies that are ready together are sent in one call. None waits for
+//! another: the first reply wakes the listener, which runs after all tasks that were woken before.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +7,7 @@ use tokio::sync::Notify;
 
 use crate::net::batch::DatagramMeta;
 
-/// A reply and its way.
+/// A reply and its destination.
 pub(super) type Reply = (Vec<u8>, DatagramMeta);
 
 /// The replies that wait for their listener.
@@ -26,7 +25,7 @@ struct State {
 }
 
 impl Replies {
-    /// Has the listener send it. Where there is none any more it comes back: who has it sends it.
+    /// Queues a reply. Returns it if the listener is gone: the caller sends it.
     pub(super) fn put(&self, octets: Vec<u8>, meta: DatagramMeta) -> Result<(), Reply> {
         let mut state = self.lock();
         if state.is_closed {
@@ -39,17 +38,17 @@ impl Replies {
         Ok(())
     }
 
-    /// Waits until there are some.
+    /// Waits until the queue is not empty.
     pub(super) async fn ready(&self) {
         self.ready.notified().await;
     }
 
-    /// Takes what there is; `emptied` is the list for what comes.
+    /// Takes all replies; `emptied` becomes the next list.
     pub(super) fn take(&self, emptied: Vec<Reply>) -> Vec<Reply> {
         std::mem::replace(&mut self.lock().waiting, emptied)
     }
 
-    /// Takes no more.
+    /// Closes the queue.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
     }

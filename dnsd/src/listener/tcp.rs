@@ -1,6 +1,5 @@
-//! Connections (RFC 7766): two octets of length before each message, however the segments split them; questions
-
-//! are answered as answers come, not as they were asked, so that a held answer holds up nothing else.
+//! TCP connections (RFC 7766): a length of two octets precedes each message. Replies are sent as soon as they are ready, not in
+//! the order of their queries, so that a held answer delays no other.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,26 +27,26 @@ use crate::net::packet_info;
 use crate::pipeline::{Disposition, ReceivedAt};
 use crate::zones::{Listener, PacketInfo};
 
-/// Questions of one connection that are under way at once; beyond, it is not read.
+/// Queries of one connection under way; above the limit it is not read.
 pub(super) const MAX_PIPELINED: usize = 256;
 /// Replies of one connection that wait to be written.
 const MAX_UNWRITTEN: usize = 64;
-/// Octets of replies that wait to be written. Who asks for much and reads nothing is cut off, long before its patience
-/// has ended: a pod has a hundred connections, and a reply 64 KiB.
+/// Octets of replies that wait to be written. A client that reads nothing is disconnected above the limit, long before
+/// its timeout: a pod has a hundred connections, and a reply up to 64 KiB.
 pub(super) const UNWRITTEN: PermitLimits = PermitLimits {
     per_client: 4 << 20,
     total: 32 << 20,
 };
-/// What the kernel keeps of replies that were written, for each connection; it doubles this (socket(7)), and would
-/// let it grow to megabytes. Connections have it from the socket that listens.
+/// The send buffer of a connection, in octets; the kernel doubles it (socket(7)), and would let it grow to megabytes.
+/// Connections inherit it from the listening socket.
 const SEND_BUFFER: usize = 128 << 10;
 
-/// How long a connection has to be quiet when it is to end. What has arrived or is about to was asked of a server that had
-/// not closed: the kernel would answer a close with a reset then, and the question be lost.
-const LAST_CALL: Duration = Duration::from_millis(300);
+/// How long a closing connection must be quiet. A query may have been sent before the client sees the close: the kernel
+/// would answer it with a reset.
+const QUIET_TIME: Duration = Duration::from_millis(300);
 
-/// Binds and listens. The flag for packet information is inherited by connections: it makes the kernel tell by
-/// which interface one came in.
+/// Binds and listens. Connections inherit the option for packet information, so that the kernel reports their
+/// interface.
 pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -58,7 +57,7 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     } else {
         setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
     }
-    // The kernel looks for others again when it is to listen (`inet_csk_listen_start`).
+    // `listen` checks the port again (`inet_csk_listen_start`).
     beside_others(&socket, || {
         socket.bind(&address.into())?;
         socket.listen(1024)
@@ -67,33 +66,38 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// A socket that listens already, perhaps for another process.
+/// A listening socket, perhaps of another process.
 pub(super) fn inherit(socket: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// When it ends.
+/// The ends of a listener and of its connections.
 #[derive(Debug)]
-pub(super) struct Ends {
-    /// No more connections are accepted.
+pub(super) struct CloseTokens {
+    /// CloseTokens accepting.
     pub(super) listener: CancellationToken,
-    /// Connections are not read any more.
+    /// CloseTokens reading of connections.
     pub(super) connections: CancellationToken,
 }
 
-pub(super) async fn serve(listener: TcpListener, port: Arc<Listener>, service: Service, ends: Ends) {
-    let door = Door {
+pub(super) async fn serve(
+    listener: TcpListener,
+    port: Arc<Listener>,
+    service: Service,
+    close_tokens: CloseTokens,
+) {
+    let listener_context = ListenerContext {
         port,
         service,
-        close: ends.connections,
+        close: close_tokens.connections,
     };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = ends.listener.cancelled() => return,
+            () = close_tokens.listener.cancelled() => return,
         };
         match accepted {
-            Ok((stream, peer)) => door.admit(stream, peer),
+            Ok((stream, peer)) => listener_context.admit(stream, peer),
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -104,17 +108,17 @@ pub(super) async fn serve(listener: TcpListener, port: Arc<Listener>, service: S
 
 /// What the connections of a listener share.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct ListenerContext {
     pub(super) port: Arc<Listener>,
     pub(super) service: Service,
     pub(super) close: CancellationToken,
 }
 
-impl Door {
-    /// Closed, and quiet for long enough since it was.
+impl ListenerContext {
+    /// Waits until the listener is closed, and for a quiet time after it.
     pub(super) async fn closed(&self) {
         self.close.cancelled().await;
-        tokio::time::sleep(LAST_CALL).await;
+        tokio::time::sleep(QUIET_TIME).await;
     }
 
     fn admit(&self, stream: TcpStream, client: SocketAddr) {
@@ -137,21 +141,21 @@ impl Door {
         let (connections, limits) = (&self.service.connections, table.config.tcp.connections);
         match connections.take(quota_key, 1, limits, cut.clone()) {
             Some(permit) => {
-                let caller = Caller {
+                let peer = Peer {
                     arrival,
                     quota_key,
                     cut,
-                    _place: permit,
+                    _permit: permit,
                 };
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "a connection cannot be set to send at once");
                 }
                 let under_way = &self.service.under_way;
                 if table.scheme.is_encrypted() {
-                    let serving = under_way.track_future(tls::serve(stream, caller, self.clone(), table));
+                    let serving = under_way.track_future(tls::serve(stream, peer, self.clone(), table));
                     drop(task::spawn("connection", serving));
                 } else {
-                    let serving = converse(stream.into_split(), caller, self.clone(), table.timeouts);
+                    let serving = serve_connection(stream.into_split(), peer, self.clone(), table.timeouts);
                     drop(task::spawn("connection", under_way.track_future(serving)));
                 }
             }
@@ -160,37 +164,41 @@ impl Door {
     }
 }
 
-/// Who has a connection.
-pub(super) struct Caller {
+/// The client of a connection.
+pub(super) struct Peer {
     pub(super) arrival: PacketInfo,
     pub(super) quota_key: QuotaKey,
-    /// Ends the connection, whatever waits.
+    /// CloseTokens the connection at once.
     pub(super) cut: CancellationToken,
-    pub(super) _place: Permit<CancellationToken>,
+    pub(super) _permit: Permit<CancellationToken>,
 }
 
-/// Answers what comes by the reader, until the client, its patience or the listener ends it.
-pub(super) async fn converse<R, W>((reader, writer): (R, W), caller: Caller, door: Door, timeouts: Timeouts)
-where
+/// Serves a connection until the client, its timeout or the listener ends it.
+pub(super) async fn serve_connection<R, W>(
+    (reader, writer): (R, W),
+    peer: Peer,
+    listener_context: ListenerContext,
+    timeouts: Timeouts,
+) where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let Caller {
+    let Peer {
         arrival,
         quota_key,
         cut,
-        _place,
-    } = caller;
+        _permit,
+    } = peer;
     let (replies, waiting) = mpsc::channel(MAX_UNWRITTEN);
-    let send_batch = SendBatch {
+    let replies = ReplySender {
         replies,
         quota_key,
-        service: door.service.clone(),
+        service: listener_context.service.clone(),
         cut: cut.clone(),
     };
     let mut writing = std::pin::pin!(write(writer, waiting, timeouts.write));
     tokio::select! {
-        () = read(BufReader::new(reader), arrival, &door, timeouts, send_batch) => {
+        () = read(BufReader::new(reader), arrival, &listener_context, timeouts, replies) => {
             tokio::select! {
                 () = writing => {}
                 () = cut.cancelled() => {}
@@ -200,25 +208,25 @@ where
         () = cut.cancelled() => {}
     }
     if cut.is_cancelled() {
-        door.service.metrics.tcp_cut.increment(1);
+        listener_context.service.metrics.tcp_cut.increment(1);
     }
 }
 
-/// A reply that waits to be written, with what it takes of what its client may leave unread.
-type Unwritten = (Vec<u8>, Permit<CancellationToken>);
+/// A reply that waits to be written, with its permit.
+type QueuedReply = (Vec<u8>, Permit<CancellationToken>);
 
-/// Where the replies of a connection wait.
+/// The sending side of a connection.
 #[derive(Clone)]
-struct SendBatch {
-    replies: mpsc::Sender<Unwritten>,
+struct ReplySender {
+    replies: mpsc::Sender<QueuedReply>,
     quota_key: QuotaKey,
     service: Service,
-    /// Ends the connection, whatever waits.
+    /// CloseTokens the connection at once.
     cut: CancellationToken,
 }
 
-impl SendBatch {
-    /// Has a reply written when its turn comes; false when the connection is gone, and so is who wanted this.
+impl ReplySender {
+    /// Queues a reply; returns false if the connection is gone.
     async fn put(&self, reply: Vec<u8>) -> bool {
         let unwritten = &self.service.unwritten;
         match unwritten.take(self.quota_key, reply.len(), UNWRITTEN, self.cut.clone()) {
@@ -234,9 +242,9 @@ impl SendBatch {
 async fn read(
     mut reader: BufReader<impl AsyncRead + Unpin>,
     arrival: PacketInfo,
-    door: &Door,
+    listener_context: &ListenerContext,
     timeouts: Timeouts,
-    send_batch: SendBatch,
+    replies: ReplySender,
 ) {
     let room = Arc::new(Semaphore::new(MAX_PIPELINED));
     let mut left = timeouts.queries_per_connection.unwrap_or(u32::MAX);
@@ -247,38 +255,41 @@ async fn read(
         };
         let message = tokio::select! {
             message = read_message(&mut reader, patience, timeouts.read) => message,
-            () = door.closed() => return,
+            () = listener_context.closed() => return,
         };
         let Some(octets) = message else {
             return;
         };
         (left, patience) = (left.saturating_sub(1), timeouts.idle);
-        match door
-            .service
-            .resolver
-            .answer(&octets, arrival, &door.port.table(), ReceivedAt::now())
-        {
+        match listener_context.service.resolver.answer(
+            &octets,
+            arrival,
+            &listener_context.port.table(),
+            ReceivedAt::now(),
+        ) {
             Disposition::NoReply => {}
             Disposition::Reply(reply) => {
-                if !send_batch.put(reply).await {
+                if !replies.put(reply).await {
                     return;
                 }
             }
             Disposition::Pending(pending) => {
-                let send_batch = send_batch.clone();
+                let replies = replies.clone();
                 let answering = async move {
                     if let Some(reply) = pending.reply().await {
-                        send_batch.put(reply).await;
+                        replies.put(reply).await;
                     }
                     drop(permit);
                 };
-                drop(task::spawn_brief(door.service.under_way.track_future(answering)));
+                drop(task::spawn_brief(
+                    listener_context.service.under_way.track_future(answering),
+                ));
             }
         }
     }
 }
 
-/// The next message: its length within `first`, and all of it within `rest`; nothing where it does not come.
+/// The next message: its length within `first`, the rest within `rest`; `None` if it does not arrive.
 async fn read_message(
     reader: &mut BufReader<impl AsyncRead + Unpin>,
     first: Duration,
@@ -294,13 +305,13 @@ async fn read_message(
     timeout(rest, reading).await.ok()?.ok()
 }
 
-/// Writes replies until all who may send one are gone, or the client does not read.
+/// Writes replies until all senders are gone, or the client does not read.
 async fn write(
     mut writer: impl AsyncWrite + Unpin,
-    mut send_batch: mpsc::Receiver<Unwritten>,
+    mut replies: mpsc::Receiver<QueuedReply>,
     patience: Duration,
 ) {
-    while let Some((reply, _place)) = send_batch.recv().await {
+    while let Some((reply, _permit)) = replies.recv().await {
         let Ok(length) = u16::try_from(reply.len()) else {
             continue;
         };
@@ -316,6 +327,6 @@ async fn write(
             Ok(Err(_)) | Err(_) => return,
         }
     }
-    // TLS says that it ends; who has gone need not hear it.
+    // TLS sends close_notify; a client that is gone does not need it.
     drop(timeout(patience, writer.shutdown()).await);
 }

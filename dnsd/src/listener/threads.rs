@@ -1,7 +1,7 @@
-//! Threads beside the first. Each has a runtime of its own: in a burst it reads from the sockets of the first one, and
+//! Threads beside the first. Each has a runtime of its own: in a burst it reads the sockets of the first one, and
 //! answers what it has read.
 //!
-//! They end with the program. A thread that ends before ends its tasks, which ends the listeners that they belong to.
+//! They end with the program. If one ends earlier, its tasks end, and so do their listeners.
 
 use std::future::pending;
 use std::io;
@@ -86,7 +86,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[tokio::test]
-    async fn a_turn_waits_for_the_thread_that_hangs() {
+    async fn responding_waits_for_a_hanging_thread() {
         let threads = Threads::start(3).unwrap();
         timeout(PATIENCE, threads.respond()).await.expect("nobody hangs");
         let (go_on, hangs) = mpsc::channel::<()>();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thread_that_is_gone_has_no_turn() {
+    async fn an_ended_thread_does_not_respond() {
         let threads = Threads::start(2).unwrap();
         let task = task::spawn_on(&threads.further()[0], pending::<()>());
         threads.end.cancel();

@@ -1,4 +1,4 @@
-//! Connections that are encrypted: over TLS (RFC 7858) what is in them is as over TCP, over HTTPS it is requests.
+//! TLS connections (RFC 7858): the stream is served as over TCP, or as HTTPS.
 
 use std::sync::Arc;
 
@@ -8,45 +8,53 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::https;
-use super::tcp::{self, Caller, Door};
+use super::tcp::{self, ListenerContext, Peer};
 use crate::config::model::Scheme;
 use crate::limits::permits::PermitLimits;
 use crate::zones::ZoneTable;
 
-/// Handshakes under way. Each may take as long as a message may; who begins many has the oldest of his ended for another.
+/// Limits of handshakes under way. Each may take the read timeout; above the limit the oldest handshake of the largest
+/// client ends.
 pub(super) const HANDSHAKES: PermitLimits = PermitLimits {
     per_client: 32,
     total: 256,
 };
 
-/// Has a client prove what it has to, and answers what comes then.
-pub(super) async fn serve(stream: TcpStream, caller: Caller, door: Door, table: Arc<ZoneTable>) {
-    let handshaking = shake_hands(stream, &caller, &door, &table);
+/// Does the handshake, then serves the connection.
+pub(super) async fn serve(
+    stream: TcpStream,
+    peer: Peer,
+    listener_context: ListenerContext,
+    table: Arc<ZoneTable>,
+) {
+    let handshaking = shake_hands(stream, &peer, &listener_context, &table);
     let stream = tokio::select! {
         stream = handshaking => stream,
-        () = caller.cut.cancelled() => None,
-        () = door.closed() => None,
+        () = peer.cut.cancelled() => None,
+        () = listener_context.closed() => None,
     };
     match stream {
         Some(stream) if table.scheme == Scheme::Https => {
-            https::converse(stream, caller, door, table.timeouts).await;
+            https::serve_connection(stream, peer, listener_context, table.timeouts).await;
         }
-        Some(stream) => tcp::converse(tokio::io::split(stream), caller, door, table.timeouts).await,
+        Some(stream) => {
+            tcp::serve_connection(tokio::io::split(stream), peer, listener_context, table.timeouts).await
+        }
         None => {}
     }
 }
 
 async fn shake_hands(
     stream: TcpStream,
-    caller: &Caller,
-    door: &Door,
+    peer: &Peer,
+    listener_context: &ListenerContext,
     table: &ZoneTable,
 ) -> Option<TlsStream<TcpStream>> {
-    let service = &door.service;
-    let place = service
+    let service = &listener_context.service;
+    let permit = service
         .handshakes
-        .take(caller.quota_key, 1, HANDSHAKES, caller.cut.clone());
-    let Some(_place) = place else {
+        .take(peer.quota_key, 1, HANDSHAKES, peer.cut.clone());
+    let Some(_permit) = permit else {
         service.metrics.tcp_refused.increment(1);
         return None;
     };
@@ -54,7 +62,7 @@ async fn shake_hands(
     match timeout(table.timeouts.read, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
-            tracing::debug!(%error, client = %caller.arrival.source, "a handshake failed");
+            tracing::debug!(%error, client = %peer.arrival.source, "a handshake failed");
             None
         }
         Err(_elapsed) => None,

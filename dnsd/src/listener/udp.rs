@@ -182,8 +182,8 @@ impl UdpReader {
     fn answer_all(&mut self, received: usize) {
         let (table, when) = (self.port.table(), ReceivedAt::now());
         let batch = self.service.resolver.batch(&table, when);
-        for place in 0..received {
-            if let Some((octets, meta)) = self.receive_batch.get(place) {
+        for index in 0..received {
+            if let Some((octets, meta)) = self.receive_batch.get(index) {
                 match batch.answer(octets, arrival(&meta)) {
                     Disposition::NoReply => {}
                     Disposition::Reply(reply) => {

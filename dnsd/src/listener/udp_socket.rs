@@ -1,4 +1,4 @@
-//! A UDP socket that knows by which interface and to which address a datagram came, and answers from that address.
+//! A UDP socket that reports interface and destination address of a datagram, and answers from that address.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -12,18 +12,18 @@ use tokio::io::unix::AsyncFd;
 use crate::net::batch::{BATCH, DatagramMeta, ReceiveBatch};
 use crate::net::registered::register;
 
-/// Room for a burst: the default holds about 190 queries, and a lost one costs its client 5 s.
+/// A receive buffer for bursts, in octets: the default holds about 190 queries, and a lost query costs its client 5 s.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// The socket.
 #[derive(Debug)]
 pub(super) struct ListenSocket {
-    /// The runtime hears of what comes alone. Of room to send it would hear after each datagram that left, and there nearly
-    /// always is some.
+    /// Registered for reading only. For writing, the runtime would be woken after each sent datagram, and the socket is
+    /// nearly always writable.
     socket: AsyncFd<UdpSocket>,
-    /// Where replies leave, if they have a socket of their own.
+    /// The socket that sends replies, if there is a separate one.
     outlet: Option<UdpSocket>,
-    /// The address that it is bound to.
+    /// The bound address.
     bound: IpAddr,
 }
 
@@ -34,12 +34,12 @@ impl AsFd for ListenSocket {
 }
 
 impl ListenSocket {
-    /// Binds. The address is not shared (`SO_REUSEADDR` would let a forgotten other instance have the queries).
+    /// Binds. The address is exclusive (`SO_REUSEADDR` would let another instance take the queries).
     pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
         let Some(outlet) = outlet(address) else {
             return Self::inherit(inlet(address)?.into(), None);
         };
-        // The port is drawn by the first of the two where none is given.
+        // For port 0, the first of the two gets the port.
         let address = outlet.local_addr()?;
         setsockopt(&outlet, sockopt::ReusePort, &true)?;
         let inlet = inlet(address)?;
@@ -47,7 +47,7 @@ impl ListenSocket {
         Self::inherit(inlet.into(), Some(outlet.into()))
     }
 
-    /// Sockets that were bound before, perhaps by another process.
+    /// Bound sockets, perhaps of another process.
     pub(super) fn inherit(socket: OwnedFd, outlet: Option<OwnedFd>) -> io::Result<Self> {
         let socket = UdpSocket::from(socket);
         Ok(Self {
@@ -57,17 +57,17 @@ impl ListenSocket {
         })
     }
 
-    /// Lets replies leave by the socket that queries come to, which can be given properties that they need.
+    /// Sends replies by the receiving socket, which can have the options that they need.
     pub(super) fn without_outlet(self) -> Self {
         Self { outlet: None, ..self }
     }
 
-    /// The socket that replies leave by, where it is another one.
+    /// The separate sending socket, if there is one.
     pub(super) fn outlet(&self) -> Option<BorrowedFd<'_>> {
         self.outlet.as_ref().map(AsFd::as_fd)
     }
 
-    /// The socket that replies leave by.
+    /// The socket that sends replies.
     pub(super) fn way_out(&self) -> BorrowedFd<'_> {
         self.outlet().unwrap_or_else(|| self.as_fd())
     }
@@ -81,8 +81,8 @@ impl ListenSocket {
         Ok(())
     }
 
-    /// Reads what is there already. Fewer datagrams than there is room for are all that there were: the runtime is told
-    /// so, and need not ask the kernel again.
+    /// Reads queued datagrams. A batch that is not full has emptied the socket: readiness is cleared without another
+    /// system call.
     pub(super) fn try_receive(&self, receive_batch: &mut ReceiveBatch) -> io::Result<usize> {
         let mut received = 0;
         let read = self.socket.try_io(Interest::READABLE, |socket| {
@@ -98,18 +98,17 @@ impl ListenSocket {
         }
     }
 
-    /// Reads what is there, whether or not the runtime has heard of it yet: for the last ones of a socket.
+    /// Reads queued datagrams whether or not the runtime reports them: for the last ones of a socket.
     pub(super) fn receive_now(&self, receive_batch: &mut ReceiveBatch) -> io::Result<usize> {
         receive_batch.receive(self.as_fd())
     }
 
-    /// The address that a reply goes from, where the socket does not say so itself: it has them all, or it was handed what
-    /// is for others.
+    /// The source address of a reply, if the socket does not determine it: a wildcard, or an intercepted query.
     pub(super) fn source(&self, meta: &DatagramMeta) -> Option<IpAddr> {
         meta.to.filter(|asked| *asked != self.bound)
     }
 
-    /// Sends a reply from the address that was asked.
+    /// Sends a reply from the address that was queried.
     pub(super) async fn send(&self, reply: &[u8], meta: &DatagramMeta) -> io::Result<()> {
         let from = self.source(meta);
         let try_send = |socket: &UdpSocket| send(socket.as_raw_fd(), reply, meta.from, from);
@@ -124,7 +123,7 @@ impl ListenSocket {
     }
 }
 
-/// Where queries come to.
+/// The receiving socket.
 pub(super) fn inlet(address: SocketAddr) -> io::Result<Socket> {
     let socket = datagrams_of(address)?;
     if address.is_ipv6() {
@@ -132,7 +131,7 @@ pub(super) fn inlet(address: SocketAddr) -> io::Result<Socket> {
     } else {
         setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
     }
-    // Beyond the host's limit only with CAP_NET_ADMIN; up to it without.
+    // Above the host's limit only with CAP_NET_ADMIN; otherwise up to it.
     if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
         socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
     }
@@ -141,13 +140,12 @@ pub(super) fn inlet(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Where replies leave: a socket of the same address and port that nobody waits on. Of the one that queries come to, the
-/// kernel tells whoever waits on it each time that a datagram has left (`sock_wfree`, net/core/sock.c), and asks whether
-/// that is what they wait for: 3 % of what an answer costs.
+/// The sending socket: same address and port, and nobody polls it. On the receiving socket the kernel wakes the poller
+/// each time that a datagram has left (`sock_wfree`, net/core/sock.c), which costs 3 % of an answer.
 ///
-/// It is connected to itself, so no query is ever for it; and it is there before the other one, so none can come between
-/// its two calls. There is none for a wildcard, which answers from many addresses, nor where the kernel refuses one: what is
-/// wrong with the address the other one says.
+/// It is connected to itself, so it receives no query; and it is bound first, so no query arrives between its two
+/// calls. There is none for a wildcard, which answers from many addresses, or if the kernel refuses it: the receiving
+/// socket reports the error then.
 fn outlet(address: SocketAddr) -> Option<UdpSocket> {
     if address.ip().is_unspecified() {
         return None;
@@ -172,8 +170,8 @@ fn datagrams_of(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Binds beside sockets of this user that share their port at this moment, as a single address and a wildcard may (a reload
-/// goes from one to the other), and shares it with nobody later.
+/// Binds beside sockets of this user that share their port at this moment, such as a single address and a wildcard
+/// during a reload. The socket shares its port with no later one.
 pub(super) fn beside_others(socket: &Socket, bind: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     setsockopt(socket, sockopt::ReusePort, &true)?;
     let bound = bind();
@@ -231,7 +229,7 @@ mod tests {
     const BOTH: [&str; 2] = ["127.0.0.2:0", "[::1]:0"];
 
     #[tokio::test]
-    async fn replies_leave_by_another_socket_from_the_address_and_port_that_was_asked() {
+    async fn replies_are_sent_by_another_socket_from_the_queried_address_and_port() {
         for address in BOTH {
             let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             let own = datagrams.local_address().unwrap();
@@ -243,20 +241,21 @@ mod tests {
             let (octets, meta) = receive_batch.get(0).unwrap();
             send_batch.push(octets.to_vec(), meta, datagrams.source(&meta));
             send_batch.flush(datagrams.way_out(), |_, _, error| panic!("{error}"));
-            // It is connected: what comes from elsewhere does not reach it.
+            // It is connected: datagrams from elsewhere do not reach it.
             let mut octets = [0; 8];
             assert_eq!((client.recv(&mut octets).unwrap(), octets[0]), (1, 7), "{own}");
         }
     }
 
     #[tokio::test]
-    async fn whoever_asks_is_heard_where_queries_come_to() {
+    async fn queries_arrive_at_the_receiving_socket() {
         for address in BOTH {
             let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             let own = datagrams.local_address().unwrap();
             let clients: Vec<UdpSocket> = (0..256).map(|_| client_of(own)).collect();
             let mut receive_batch = ReceiveBatch::new();
-            // … and while a reload lets others be bound beside them, when the kernel takes all of a port for one group.
+            // … and while a reload lets others bind beside them, when the kernel treats all sockets of a port as one
+            // group.
             for is_shared in [false, true] {
                 for socket in [datagrams.as_fd(), datagrams.way_out()] {
                     setsockopt(&socket, sockopt::ReusePort, &is_shared).unwrap();
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_can_be_bound_beside_the_two() {
+    async fn no_other_socket_can_be_bound_beside_the_two() {
         for address in BOTH {
             let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             let own = datagrams.local_address().unwrap();
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wildcard_replies_by_the_socket_that_was_asked() {
+    async fn a_wildcard_replies_by_the_receiving_socket() {
         for address in ["0.0.0.0:0", "[::]:0"] {
             let datagrams = ListenSocket::bind(address.parse().unwrap()).unwrap();
             assert!(datagrams.outlet().is_none(), "it has too many addresses for one");

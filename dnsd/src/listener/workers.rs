@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// Who did it, and what is waited for before it ends.
+    /// Reports the task's id; the receiver ends the job.
     type Job = (mpsc::UnboundedSender<tokio::task::Id>, oneshot::Receiver<()>);
 
     async fn work((done, end): Job) {
@@ -137,7 +137,7 @@ mod tests {
         done.send(id()).unwrap();
     }
 
-    /// Lets every task go as far as it can.
+    /// Lets every task run until it waits.
     async fn settle() {
         for _ in 0..16 {
             yield_now().await;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_free_is_given_the_next_and_nobody_waits_for_who_is_busy() {
+    async fn an_idle_worker_gets_the_next_job_and_none_waits_for_a_busy_one() {
         let (workers, (done, mut who)) = (Workers::new(), mpsc::unbounded_channel());
         let give = || {
             let (end, ended) = oneshot::channel();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_of_a_rush_end_with_it_and_all_of_them_with_the_listener() {
+    async fn workers_of_a_burst_end_with_it_and_all_end_with_the_listener() {
         let alive = Arc::new(AtomicUsize::new(0));
         let (workers, rush) = (Workers::new(), 2 * MAX_IDLE);
         let (end, _) = tokio::sync::broadcast::channel::<()>(1);

@@ -372,7 +372,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_there_comes_in_one_call_and_goes_back_from_the_address_that_was_asked() {
+    fn queued_datagrams_arrive_in_one_call_and_replies_have_the_queried_address() {
         for is_ipv4 in [true, false] {
             let (socket, address) = wildcard(is_ipv4);
             let client = client_of(address);
@@ -428,7 +428,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_sent_together_goes_in_one_call_and_comes_in_one() {
+    fn a_batch_is_sent_and_received_in_one_call() {
         let (one, other) = (
             UdpSocket::bind("127.0.0.1:0").unwrap(),
             UdpSocket::bind("127.0.0.1:0").unwrap(),
@@ -450,7 +450,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn that_nobody_listens_is_told() {
+    fn a_closed_port_is_reported() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         socket.connect(nobody).unwrap();

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_used_again_and_empty_and_no_more_is_kept_than_a_batch_has() {
+    fn buffers_are_reused_empty_and_at_most_a_batch_is_kept() {
         let mut written = take_buffer(3);
         written.extend_from_slice(b"abc");
         let place = written.as_ptr();
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_is_the_allocators() {
+    fn longer_buffers_are_not_pooled() {
         let kept = || FREE.with_borrow(Vec::len);
         let (long, before) = (take_buffer(USUAL + 1), kept());
         assert!(long.capacity() > USUAL);

@@ -20,25 +20,14 @@ pub enum Intercepted {
     Original,
 }
 
-impl Intercepted {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Ours, Self::Original];
-
-    /// The label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Ours => "ours",
-            Self::Original => "original",
-        }
-    }
-}
+labels! { Intercepted: Ours => "ours", Original => "original" }
 
 const RCODES: [&str; 7] = [
     "NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "OTHER",
 ];
 
 /// The counters of queries, and those of the rooms below.
+#[derive(Debug)]
 pub struct Metrics {
     queries: [[Counter; 2]; Transport::ALL.len()],
     responses: [Counter; RCODES.len()],
@@ -58,12 +47,6 @@ pub struct Metrics {
     pub gate: Arc<enforcement::Metrics>,
     /// Of server blocks.
     pub zones: Arc<zones::Metrics>,
-}
-
-impl std::fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
-    }
 }
 
 impl Metrics {
@@ -130,35 +113,15 @@ impl Metrics {
 }
 
 fn describe() {
-    use metrics::describe_counter as total;
-    total!(
-        "egret_dnsd_queries_total",
-        "Queries received, by transport and address family."
-    );
-    total!("egret_dnsd_responses_total", "Replies sent, by response code.");
-    total!(
-        "egret_dnsd_ignored_total",
-        "Messages received that are no queries: not answered."
-    );
-    total!(
-        "egret_dnsd_unattributed_total",
-        "Queries that belong to no pod: answered, not recorded; by reason."
-    );
-    total!("egret_dnsd_cache_hits_total", "Queries answered from the cache.");
-    total!(
-        "egret_dnsd_cache_misses_total",
-        "Queries that were not in the cache."
-    );
-    total!(
-        "egret_dnsd_stalls_total",
-        "Answers not held any longer though not realized, by what became of them and why."
-    );
-    total!(
-        "egret_dnsd_over_rate_total",
-        "Queries refused, being more than their client may ask in a second, or all may."
-    );
-    total!(
-        "egret_dnsd_intercepted_total",
-        "Questions to other resolvers that were caught, by whom they are asked of."
-    );
+    describe! {
+        counter "egret_dnsd_queries_total": "Queries received, by transport and address family.";
+        counter "egret_dnsd_responses_total": "Replies sent, by response code.";
+        counter "egret_dnsd_ignored_total": "Messages received that are not queries: not answered.";
+        counter "egret_dnsd_unattributed_total": "Queries that belong to no pod: answered, not recorded; by reason.";
+        counter "egret_dnsd_cache_hits_total": "Queries answered from the cache.";
+        counter "egret_dnsd_cache_misses_total": "Queries that were not in the cache.";
+        counter "egret_dnsd_stalls_total": "Answers no longer held although not realized, by action and reason.";
+        counter "egret_dnsd_over_rate_total": "Queries refused because a client, or all clients, exceeded the rate.";
+        counter "egret_dnsd_intercepted_total": "Intercepted queries to other resolvers, by where they were sent.";
+    }
 }

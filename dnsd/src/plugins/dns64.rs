@@ -1,7 +1,6 @@
-//! `dns64`: IPv6 addresses for names that have only IPv4 ones (RFC 6147).
+//! `dns64`: IPv6 addresses for names that have only IPv4 addresses (RFC 6147).
 //!
-//! The server asks for AAAA as the client did; where `wants_a` says so it asks for A too, and `synthesize` makes
-//! the answer of both.
+//! The caller queries AAAA as usual. If `wants_a` returns true it queries A as well, and `synthesize` combines both.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,22 +12,22 @@ use crate::dns::message::{
     CLASS_IN, Data, Message, Query, ResourceRecord, Response, Section, flag, kind, rcode,
 };
 
-/// The TTL where no SOA bounds it (RFC 6147 §5.1.7).
+/// The TTL if no SOA limits it, in seconds (RFC 6147 §5.1.7).
 const WITHOUT_SOA: u32 = 600;
 
-/// Makes addresses.
+/// Synthesizes AAAA records.
 #[derive(Clone, Debug)]
 pub struct Translator(Dns64);
 
 impl Translator {
-    /// Of a plan.
+    /// From the plan of a block.
     #[must_use]
     pub fn new(plan: &Dns64) -> Self {
         Self(plan.clone())
     }
 
-    /// Whether a query is for it: AAAA, by a client that asks over IPv6 unless IPv4 is allowed too. A client that
-    /// validates itself (DO and CD) gets what there is (RFC 6147 §5.5).
+    /// Whether it applies to a query: AAAA over IPv6, or over IPv4 with `allow_ipv4`. A validating client (DO and CD)
+    /// gets the original answer (RFC 6147 §5.5).
     #[must_use]
     pub fn applies(&self, query: &Query, endpoints: &QueryEndpoints) -> bool {
         let question = &query.question;
@@ -37,8 +36,8 @@ impl Translator {
         question.kind == kind::AAAA && question.class == CLASS_IN && family && !validates
     }
 
-    /// Whether the answer to AAAA leaves something to be asked: it has no address, or all are translated. A name
-    /// that does not exist does not (RFC 6147 §5.1.2); any other failure counts as empty (§5.1.3).
+    /// Whether A is to be queried: the AAAA answer has no address, or all are translated. NXDOMAIN is final (RFC 6147
+    /// §5.1.2); another error counts as empty (§5.1.3).
     #[must_use]
     pub fn wants_a(&self, message: &Message<'_>) -> bool {
         if message.rcode() == rcode::NXDOMAIN {
@@ -51,14 +50,13 @@ impl Translator {
         self.0.translate_all || addresses.next().is_none()
     }
 
-    /// The question for A.
+    /// The query for A.
     #[must_use]
     pub fn question_for_a(&self, query: &Query) -> Query<'static> {
         query.asking(&query.question.name, kind::A, query.question.class)
     }
 
-    /// The answer: A records become AAAA, the rest stays (RFC 6147 §5.1.7, §5.3.2, §5.3.3). What was made up is
-    /// not authentic.
+    /// The answer: A records become AAAA, other records stay (RFC 6147 §5.1.7, §5.3.2, §5.3.3). AD is cleared.
     ///
     /// # Errors
     /// When an answer cannot be read, or does not fit.
@@ -74,7 +72,7 @@ impl Translator {
         for record in &mut response.sections.answer {
             self.translate(record, at_most);
         }
-        // Signatures of A records sign nothing that is there.
+        // Signatures of A records do not cover the new records.
         response
             .sections
             .answer
@@ -96,7 +94,7 @@ impl Translator {
     }
 }
 
-/// IPv4-mapped addresses are no IPv6 addresses of a host (RFC 6147 §5.1.4).
+/// IPv4-mapped addresses are excluded (RFC 6147 §5.1.4).
 fn is_excluded(data: &[u8]) -> bool {
     <[u8; 16]>::try_from(data).is_ok_and(|octets| Ipv6Addr::from(octets).to_ipv4_mapped().is_some())
 }
@@ -115,7 +113,7 @@ fn soa_ttl(message: &Message<'_>) -> Option<u32> {
         .map(|record| record.ttl(message.octets()).seconds())
 }
 
-/// The address within the prefix; the octet behind the 64th bit stays zero (RFC 6052 §2.2).
+/// Embeds the address in the prefix; bits 64 to 71 stay zero (RFC 6052 §2.2).
 fn embed(prefix: &IpNet, address: [u8; 4]) -> Ipv6Addr {
     let mut octets = match prefix.addr() {
         IpAddr::V6(prefix) => prefix.octets(),

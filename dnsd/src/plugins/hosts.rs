@@ -1,8 +1,8 @@
 //! `hosts`: names and addresses of a file like /etc/hosts.
 //!
-//! As in CoreDNS: lines of the block add to those of the file, a name that has an address of one family has none of
-//! the other (NODATA), addresses are answered with their names, `*.zone` stands for one label. What is not there
-//! is SERVFAIL, as there is no SOA to say NXDOMAIN with, or goes on where `fallthrough` says so.
+//! As in CoreDNS: lines of the block are added to those of the file; a name with addresses of one family has none of
+//! the other (NODATA); PTR queries are answered; `*.zone` matches one label. Other names get SERVFAIL, since there is
+//! no SOA for NXDOMAIN, or continue with `fallthrough`.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,7 @@ use super::{Outcome, zone_of};
 use crate::config::model::{Hosts, Zone};
 use crate::dns::message::{CLASS_IN, Data, Query, ResourceRecord, Response, WireName, kind};
 
-/// Names and addresses.
+/// The table of names and addresses.
 #[derive(Clone, Debug)]
 pub struct Table {
     plan: Hosts,
@@ -21,8 +21,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// The table of a file's text, and of the lines of the block. Lines that cannot be understood are left out, as
-    /// everybody does who reads such files.
+    /// Reads the file's text and the lines of the block. Invalid lines are skipped, as usual for such files.
     #[must_use]
     pub fn new(plan: &Hosts, block_zones: &[Zone], text: &str) -> Self {
         let mut table = Self {
@@ -40,7 +39,7 @@ impl Table {
         table
     }
 
-    /// Names and addresses in it (`coredns_hosts_entries`).
+    /// Number of entries (`coredns_hosts_entries`).
     #[must_use]
     pub fn len(&self) -> usize {
         let names: usize = self.names.values().map(Vec::len).sum();
@@ -48,7 +47,7 @@ impl Table {
         names + addresses
     }
 
-    /// Whether there is nothing in it.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
@@ -80,7 +79,7 @@ impl Table {
         }
     }
 
-    /// A name asked for by its address goes on where there is none, whatever `fallthrough` says, as in CoreDNS.
+    /// A PTR query without a match continues whatever `fallthrough` is, as in CoreDNS.
     fn reverse(&self, query: &Query, udp_size: u16) -> Outcome {
         let names = address_of(&query.question.name).and_then(|address| self.addresses.get(&address));
         let Some(names) = names else {
@@ -144,7 +143,7 @@ fn written(records: Vec<ResourceRecord>, query: &Query, udp_size: u16) -> Outcom
         .map_or(Outcome::Fail, Outcome::Answer)
 }
 
-/// The lines of a file; a zone behind an IPv6 address (`fe80::1%eth0`) says nothing to others.
+/// The lines of a file. The zone of an IPv6 address (`fe80::1%eth0`) is dropped: it has no meaning for clients.
 fn lines(text: &str) -> impl Iterator<Item = (IpAddr, Vec<WireName>)> {
     text.lines().filter_map(|line| {
         let mut words = line.split('#').next()?.split_ascii_whitespace();
@@ -167,7 +166,7 @@ fn wildcard(name: &WireName) -> Option<WireName> {
         .map(|(name, _)| name)
 }
 
-/// The address of a name below in-addr.arpa or ip6.arpa (RFC 1035 §3.5, RFC 3596 §2.5).
+/// The address of a name under in-addr.arpa or ip6.arpa (RFC 1035 §3.5, RFC 3596 §2.5).
 fn address_of(name: &WireName) -> Option<IpAddr> {
     let labels: Vec<&[u8]> = name.labels().collect();
     match labels.as_slice() {

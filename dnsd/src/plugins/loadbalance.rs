@@ -9,12 +9,12 @@ use crate::dns::message::{Message, Query, Response, Section, kind, rcode};
 
 pub use weights::{InvalidWeights, Weights};
 
-use order::Orders;
+use order::SectionOrders;
 
-/// Transfers keep their order (RFC 5936 §2.2).
+/// Zone transfers keep their order (RFC 5936 §2.2).
 const TRANSFERS: [u16; 2] = [251, 252];
 
-/// Puts addresses into another order.
+/// Reorders addresses.
 #[derive(Clone, Debug)]
 pub struct Balancer {
     plan: LoadBalance,
@@ -22,7 +22,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Of a plan; `weights` is what stands in its file, if it names one.
+    /// From the plan of a block; `weights` is the content of its file, if there is one.
     #[must_use]
     pub fn new(plan: &LoadBalance, weights: Weights) -> Self {
         Self {
@@ -31,10 +31,10 @@ impl Balancer {
         }
     }
 
-    /// The answer in another order. `random` gives a number below the one that it is given.
+    /// The reordered answer. `random(n)` returns a number below n.
     ///
     /// # Errors
-    /// When the answer cannot be read: it can be given as it is.
+    /// When the answer cannot be read. The original can be sent.
     pub fn apply(
         &self,
         mut octets: Vec<u8>,
@@ -47,7 +47,7 @@ impl Balancer {
         if message.rcode() != rcode::NOERROR || TRANSFERS.contains(&question.kind) {
             return Ok(octets);
         }
-        let orders = Orders::read(&message, |records, section| {
+        let orders = SectionOrders::read(&message, |records, section| {
             self.arrange(records, section, &message, &mut random);
         })?;
         if orders.are_the_same() {
@@ -63,7 +63,7 @@ impl Balancer {
 
     fn arrange(
         &self,
-        records: &mut Vec<order::Item>,
+        records: &mut Vec<order::IndexedRecord>,
         section: Section,
         message: &Message<'_>,
         random: &mut impl FnMut(usize) -> usize,
@@ -82,10 +82,10 @@ impl Balancer {
         }
     }
 
-    /// One address goes first, each as often as its weight says; the others keep their order.
+    /// Moves one address to the front, chosen by weight; the others keep their order.
     fn put_one_first(
         &self,
-        records: &mut Vec<order::Item>,
+        records: &mut Vec<order::IndexedRecord>,
         message: &Message<'_>,
         random: &mut impl FnMut(usize) -> usize,
     ) {
@@ -93,7 +93,7 @@ impl Balancer {
         if addresses.is_empty() {
             return;
         }
-        let weight = |item: &order::Item| {
+        let weight = |item: &order::IndexedRecord| {
             let owner = item.record.owner(message.octets()).ok();
             owner.map_or(1, |owner| self.weights.of(&owner, item.address))
         };

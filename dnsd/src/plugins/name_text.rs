@@ -1,9 +1,9 @@
-//! Names as texts, which is how rules match and change them.
+//! Matching and rewriting of names as text.
 
 use crate::config::model::{Expression, NameMatch};
 use crate::dns::message::WireName;
 
-/// What the rule makes of a name that it matches.
+/// The new name, if the rule matches.
 pub(super) fn replaced(of: &NameMatch, to: &str, name: &str) -> Option<String> {
     match of {
         NameMatch::Exact(from) => (name == from).then(|| to.to_owned()),
@@ -16,7 +16,7 @@ pub(super) fn replaced(of: &NameMatch, to: &str, name: &str) -> Option<String> {
     }
 }
 
-/// Whether the rule matches a name.
+/// Whether the rule matches.
 pub(super) fn matches(of: &NameMatch, name: &str) -> bool {
     match of {
         NameMatch::Exact(from) => name == from,
@@ -27,8 +27,8 @@ pub(super) fn matches(of: &NameMatch, name: &str) -> bool {
     }
 }
 
-/// The text with what the groups matched in the places of `{1}`; `{0}` is the whole match. One pass: what a
-/// group matched is not looked at again.
+/// `to` with the groups of the match for `{1}`, …; `{0}` is the whole match. Braces inside a group are not expanded
+/// again.
 pub(super) fn filled_in(expression: &Expression, to: &str, name: &str) -> Option<String> {
     let groups = expression.regex().captures(name)?;
     let (mut filled, mut rest) = (String::with_capacity(to.len() + name.len()), to);
@@ -54,19 +54,19 @@ pub(super) fn filled_in(expression: &Expression, to: &str, name: &str) -> Option
     Some(filled)
 }
 
-/// What takes a change of names back.
+/// The reversal of a name rewrite in an answer.
 #[derive(Clone, Debug)]
-pub(super) enum Back {
-    /// This name, and the end of names below it, becomes the other.
+pub(super) enum NameRevert {
+    /// This name, and the suffix of names below it, becomes the other.
     Name(String, String),
-    /// The end of names becomes the other.
-    End(String, String),
+    /// This suffix becomes the other.
+    Suffix(String, String),
     /// Names that match become the text.
     Matching(Expression, String),
 }
 
-impl Back {
-    /// The name that this one becomes, if it is another.
+impl NameRevert {
+    /// The new name, if it differs.
     pub(super) fn apply(&self, name: &WireName) -> Option<WireName> {
         let text = name.to_string();
         let changed = match self {
@@ -77,14 +77,14 @@ impl Back {
                     .filter(|rest| rest.ends_with('.'));
                 rest.map(|rest| below(rest, to))
             }
-            Self::End(from, to) => text.strip_suffix(from.as_str()).map(|rest| format!("{rest}{to}")),
+            Self::Suffix(from, to) => text.strip_suffix(from.as_str()).map(|rest| format!("{rest}{to}")),
             Self::Matching(expression, to) => filled_in(expression, to, &text),
         };
         WireName::parse(&changed?).ok()
     }
 }
 
-/// `a.` below `b.test.`; below the root it is itself.
+/// `a.` below `b.test.` is `a.b.test.`; below the root it is unchanged.
 fn below(rest: &str, zone: &str) -> String {
     if zone == "." {
         rest.to_owned()

@@ -1,7 +1,7 @@
-//! `rewrite`: other questions than were asked, and answers that fit the question that was.
+//! `rewrite`: changes queries, and reverts the changes in their answers.
 //!
-//! Rules are tried in order; a rule that took ends it unless it says `continue`, and later rules see the question as
-//! it is by then. What they do to the answer is done in the opposite order.
+//! Rules are tried in order. A rule that applies is the last one unless it has `continue`; later rules see the changed
+//! query. Answers are reverted in the opposite order.
 
 mod edns;
 mod revert;
@@ -10,7 +10,7 @@ mod options;
 use super::QueryEndpoints;
 use crate::config::model::{AnswerRewrite, EdnsAction, NameMatch, NameRewrite, Rewrite, RewriteRule};
 use crate::dns::message::{Query, WireName};
-use crate::plugins::name_text::{Back, matches, replaced};
+use crate::plugins::name_text::{NameRevert, matches, replaced};
 
 pub use edns::{VARIABLES, is_variable};
 pub use revert::Revert;
@@ -21,24 +21,24 @@ use revert::Change;
 #[derive(Clone, Debug)]
 pub struct Rules(Vec<Rewrite>);
 
-/// A rule made no name: the query is answered with SERVFAIL.
+/// A rule made an invalid name: the client gets SERVFAIL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}, which a rule made, is no name")]
 pub struct NoName(pub String);
 
 impl Rules {
-    /// Of a plan.
+    /// From the plan of a block.
     #[must_use]
     pub fn new(plan: &[Rewrite]) -> Self {
         Self(plan.to_vec())
     }
 
-    /// Whether a question may be changed to one that tells who asks: such answers are for one client alone.
+    /// Whether a rule adds data about the client to queries: their answers are for this client alone.
     #[must_use]
-    pub fn tell_clients_apart(&self) -> bool {
+    pub fn depend_on_client(&self) -> bool {
         self.0.iter().any(|rewrite| match &rewrite.rule {
             RewriteRule::Edns { field, action, .. } => {
-                *action != EdnsAction::Unset && edns::tells_the_client(field)
+                *action != EdnsAction::Unset && edns::depends_on_client(field)
             }
             RewriteRule::Name(_)
             | RewriteRule::Type { .. }
@@ -49,10 +49,10 @@ impl Rules {
         })
     }
 
-    /// The query that is to be asked, and what takes that back in the answer.
+    /// The query to send, and the reversal for its answer.
     ///
     /// # Errors
-    /// When a rule makes no name of the name.
+    /// When a rule makes an invalid name.
     pub fn apply(
         &self,
         query: Query<'static>,
@@ -70,7 +70,7 @@ impl Rules {
     }
 }
 
-/// Applies a rule; tells whether it took.
+/// Applies a rule; returns whether it matched.
 fn apply(
     rule: &RewriteRule,
     asked: &mut Query,
@@ -118,13 +118,13 @@ fn rename(rule: &NameRewrite, asked: &mut Query, revert: &mut Revert) -> Result<
     };
     let name = WireName::parse(&text).map_err(|_invalid| NoName(text))?;
     *asked = asked.asking(&name, asked.question.kind, asked.question.class);
-    // A rule for one name always takes itself back, as in CoreDNS.
+    // An exact rule is always reverted, as in CoreDNS.
     let is_exact = matches!(rule.of, NameMatch::Exact(_));
     if is_exact || rule.answers.contains(&AnswerRewrite::Auto) {
         let back = match &rule.of {
-            NameMatch::Suffix(from) => Back::End(rule.to.clone(), from.clone()),
+            NameMatch::Suffix(from) => NameRevert::Suffix(rule.to.clone(), from.clone()),
             NameMatch::Exact(_) | NameMatch::Prefix(_) | NameMatch::Substring(_) | NameMatch::Regex(_) => {
-                Back::Name(name.to_string(), before)
+                NameRevert::Name(name.to_string(), before)
             }
         };
         revert.push(Change::Owner(back.clone()));
@@ -133,9 +133,11 @@ fn rename(rule: &NameRewrite, asked: &mut Query, revert: &mut Revert) -> Result<
     for answer in &rule.answers {
         match answer {
             AnswerRewrite::Auto => {}
-            AnswerRewrite::Name(of, to) => revert.push(Change::Owner(Back::Matching(of.clone(), to.clone()))),
+            AnswerRewrite::Name(of, to) => {
+                revert.push(Change::Owner(NameRevert::Matching(of.clone(), to.clone())))
+            }
             AnswerRewrite::Value(of, to) => {
-                revert.push(Change::Value(Back::Matching(of.clone(), to.clone())))
+                revert.push(Change::Value(NameRevert::Matching(of.clone(), to.clone())))
             }
         }
     }

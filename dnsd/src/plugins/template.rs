@@ -1,8 +1,8 @@
-//! `template`: answers by pattern, in records with places to fill in.
+//! `template`: answers by pattern, from records with placeholders.
 //!
-//! Of Go's text/template there is what the plugin's documentation uses: fields, `index`, `parseInt`, strings,
-//! numbers, parentheses, pipes, comments and trimming. Anything else is refused when the file is read, with its
-//! column: a record that would come out otherwise than in CoreDNS must not come out at all.
+//! The accepted part of Go's text/template is what the plugin's documentation uses: fields, `index`, `parseInt`,
+//! strings, numbers, parentheses, pipes, comments and trimming. Anything else is refused when the file is read, with
+//! its column, so that no record differs from CoreDNS'.
 
 mod syntax;
 mod placeholder;
@@ -14,42 +14,42 @@ use crate::dns::message::{
 };
 
 use super::{Outcome, QueryEndpoints, zone_of};
-use placeholder::{Found, Place};
+use placeholder::{MatchedQuery, Placeholder};
 use syntax::Piece;
 
 pub use syntax::Refused;
 
-/// The class and the type that stand for any.
+/// ANY, as a type and as a class.
 const ANY: u16 = kind::ANY;
 
-/// What is wrong with a template.
+/// Why a template is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {reason}")]
 pub struct InvalidTemplate {
     /// The character in the text, from 1.
     pub column: usize,
-    /// What, and what would be accepted.
+    /// What is wrong, and what is accepted.
     pub reason: Reason,
 }
 
-/// What is wrong with a template.
+/// The error of a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// In an action.
+    /// An invalid action.
     #[error(transparent)]
     Action(#[from] Refused),
-    /// In a record without places to fill in.
+    /// An invalid record without placeholders.
     #[error(transparent)]
     Record(#[from] InvalidRecord),
-    /// A type that cannot be written.
+    /// A type that has no presentation format.
     #[error("{0:?} is no type of records that can be written here; {accepted}", accepted = ACCEPTED_TYPES)]
     Type(String),
 }
 
-/// Checks a record of a template whose expressions are these.
+/// Checks a record of a template; `matches` are its expressions.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The error, with its column.
 pub fn check(text: &TemplateText, matches: &[Expression]) -> Result<(), InvalidTemplate> {
     compile(text, matches).map(|_pieces| ())
 }
@@ -69,51 +69,51 @@ struct Compiled {
     authority: Vec<Vec<Piece>>,
 }
 
-/// What the templates of a block make of a query.
+/// The result of the templates for a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
-    /// What it comes to.
+pub struct TemplateResult {
+    /// The outcome.
     pub outcome: Outcome,
     /// The template that matched.
     pub matched: Option<MatchedTemplate>,
 }
 
-/// A template that matched: how it is counted.
+/// The labels by which a match is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatchedTemplate {
-    /// Its zone.
+    /// The zone.
     pub zone: Zone,
-    /// The class of its answer.
+    /// The class of the answer.
     pub class: u16,
-    /// The type of its answer.
+    /// The type of the answer.
     pub kind: u16,
-    /// The record that could not be made.
-    pub misfit: Option<Misfit>,
+    /// The record that could not be made, if there is one.
+    pub failure: Option<RecordFailure>,
 }
 
 /// A record that could not be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
-    /// Where it belongs.
+pub struct RecordFailure {
+    /// Its section.
     pub section: &'static str,
-    /// Its template as Go writes it.
+    /// Its template in Go's spelling.
     pub template: String,
-    /// Whether its places were filled in: then it is no record.
+    /// Whether its placeholders were filled in, and the result is not a record.
     pub is_filled_in: bool,
 }
 
-/// Whether a template answers.
+/// Whether a template applies.
 enum Verdict<'a> {
-    Matches(Found<'a>),
+    Matches(MatchedQuery<'a>),
     NotThis,
     Ends,
 }
 
 impl Templates {
-    /// Of a plan.
+    /// From the plan of a block.
     ///
     /// # Errors
-    /// What is wrong with the first template that is wrong.
+    /// The first invalid template.
     pub fn new(plan: &[model::Template], block_zones: &[Zone]) -> Result<Self, InvalidTemplate> {
         let templates = plan.iter().map(Compiled::new).collect::<Result<_, _>>()?;
         Ok(Self {
@@ -122,10 +122,11 @@ impl Templates {
         })
     }
 
-    /// Whether a record tells who asked (`.Remote`, `.Message.Id`): such an answer is for one client alone.
+    /// Whether a record contains data about the client (`.Remote`, `.Message.Id`): such an answer is for this client
+    /// alone.
     #[must_use]
-    pub fn tell_clients_apart(&self) -> bool {
-        let tells = |pieces: &Vec<Piece>| pieces.iter().any(Piece::tells_the_client);
+    pub fn depend_on_client(&self) -> bool {
+        let tells = |pieces: &Vec<Piece>| pieces.iter().any(Piece::depends_on_client);
         self.templates.iter().any(|template| {
             let sections = [&template.answer, &template.additional, &template.authority];
             sections.into_iter().flatten().any(tells)
@@ -134,29 +135,29 @@ impl Templates {
 
     /// Answers a query.
     #[must_use]
-    pub fn answer(&self, query: &Query, endpoints: &QueryEndpoints, udp_size: u16) -> Answered {
+    pub fn answer(&self, query: &Query, endpoints: &QueryEndpoints, udp_size: u16) -> TemplateResult {
         let name = query.question.name.to_string();
         for template in &self.templates {
             match template.verdict(&self.block_zones, query, endpoints, &name) {
                 Verdict::Matches(found) => {
-                    let (outcome, misfit) = match template.fill_in(&found, query, udp_size) {
+                    let (outcome, failure) = match template.fill_in(&found, query, udp_size) {
                         Ok(outcome) => (outcome, None),
-                        Err(misfit) => (Outcome::Fail, Some(misfit)),
+                        Err(failure) => (Outcome::Fail, Some(failure)),
                     };
-                    return Answered {
+                    return TemplateResult {
                         outcome,
-                        matched: Some(found.counted(misfit)),
+                        matched: Some(found.counted(failure)),
                     };
                 }
                 Verdict::NotThis => {}
-                Verdict::Ends => return Answered::by_none(Outcome::Fail),
+                Verdict::Ends => return TemplateResult::by_none(Outcome::Fail),
             }
         }
-        Answered::by_none(Outcome::Next)
+        TemplateResult::by_none(Outcome::Next)
     }
 }
 
-impl Answered {
+impl TemplateResult {
     const fn by_none(outcome: Outcome) -> Self {
         Self {
             outcome,
@@ -179,7 +180,7 @@ impl Compiled {
         })
     }
 
-    /// Class and type are asked of the query as CoreDNS does: one that asks for any matches each.
+    /// Class and type are compared as in CoreDNS: ANY in the query matches every template.
     fn verdict<'a>(
         &'a self,
         block_zones: &'a [Zone],
@@ -195,7 +196,7 @@ impl Compiled {
         if !is_asked(plan.class, question.class) || !is_asked(plan.kind, question.kind) {
             return Verdict::NotThis;
         }
-        let found = Found {
+        let found = MatchedQuery {
             zone,
             name,
             class: if question.class == ANY {
@@ -220,14 +221,19 @@ impl Compiled {
             Some((expression, groups))
         });
         match captured {
-            Some(_) => Verdict::Matches(Found { captured, ..found }),
+            Some(_) => Verdict::Matches(MatchedQuery { captured, ..found }),
             None if plan.fallthrough.takes(&question.name) => Verdict::NotThis,
             None => Verdict::Ends,
         }
     }
 
-    fn fill_in(&self, found: &Found<'_>, query: &Query, udp_size: u16) -> Result<Outcome, Misfit> {
-        // CoreDNS writes no records into a failure.
+    fn fill_in(
+        &self,
+        found: &MatchedQuery<'_>,
+        query: &Query,
+        udp_size: u16,
+    ) -> Result<Outcome, RecordFailure> {
+        // CoreDNS writes no records into SERVFAIL.
         let is_failure = self.plan.rcode == rcode::SERVFAIL;
         let sections = if is_failure {
             Sections::default()
@@ -248,17 +254,17 @@ impl Compiled {
         })
     }
 
-    /// In the order in which CoreDNS makes them: the first that is none is counted.
-    fn sections(&self, found: &Found<'_>) -> Result<Sections, Misfit> {
-        let section = |name, records: &[Vec<Piece>]| -> Result<Vec<ResourceRecord>, Misfit> {
-            let misfit = |pieces: &[Piece], is_filled_in| Misfit {
+    /// In CoreDNS' order: the first record that fails is counted.
+    fn sections(&self, found: &MatchedQuery<'_>) -> Result<Sections, RecordFailure> {
+        let section = |name, records: &[Vec<Piece>]| -> Result<Vec<ResourceRecord>, RecordFailure> {
+            let failure = |pieces: &[Piece], is_filled_in| RecordFailure {
                 section: name,
                 template: syntax::rewritten(pieces),
                 is_filled_in,
             };
             let record = |pieces: &Vec<Piece>| {
-                let text = filled_in(pieces, found).ok_or_else(|| misfit(pieces, false))?;
-                parse_record(&text).map_err(|_no_record| misfit(pieces, true))
+                let text = filled_in(pieces, found).ok_or_else(|| failure(pieces, false))?;
+                parse_record(&text).map_err(|_no_record| failure(pieces, true))
             };
             records.iter().map(record).collect()
         };
@@ -288,19 +294,18 @@ fn compile(text: &TemplateText, matches: &[Expression]) -> Result<Vec<Piece>, In
         [] => parse_record("")
             .map(drop)
             .map_err(|invalid| wrong(invalid.at, invalid.into()))?,
-        _places => check_type(&pieces).map_err(|(at, word)| wrong(at, Reason::Type(word)))?,
+        _with_placeholders => check_type(&pieces).map_err(|(at, word)| wrong(at, Reason::Type(word)))?,
     }
     Ok(pieces)
 }
 
-/// Whether the type, if it is written out, is one that can be written: the first word behind the owner that is
-/// neither a TTL nor a class.
+/// Checks the type, if it is literal: the first token after the owner that is neither a TTL nor a class.
 fn check_type(pieces: &[Piece]) -> Result<(), (usize, String)> {
     let words = syntax::words(pieces);
     let mut rest = words.iter().skip(1);
     while let Some(word) = rest.next() {
         match &word.text {
-            _type if word.place == Some(&Place::Type) => return Ok(()),
+            _type if word.placeholder == Some(&Placeholder::Type) => return Ok(()),
             None => {}
             Some(text) if ttl_of_text(text).is_some() => {}
             Some(text) => match type_number(text).filter(|kind| *kind != ANY) {
@@ -319,18 +324,18 @@ fn check_type(pieces: &[Piece]) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-fn filled_in(pieces: &[Piece], found: &Found<'_>) -> Option<String> {
+fn filled_in(pieces: &[Piece], found: &MatchedQuery<'_>) -> Option<String> {
     let mut text = String::new();
     for piece in pieces {
         match piece {
             Piece::Text(_, literal) => text.push_str(literal),
-            Piece::Place(_, place, _) => text.push_str(&place.value(found)?.to_string()),
+            Piece::Placeholder(_, placeholder, _) => text.push_str(&placeholder.value(found)?.to_string()),
         }
     }
     Some(text)
 }
 
-/// Where an alias leads, for questions that want what is there.
+/// The target of an alias, if the query asks for another type.
 fn target(query: &Query, answers: &[ResourceRecord]) -> Option<WireName> {
     let question = &query.question;
     let is_for_addresses = matches!(question.kind, kind::A | kind::AAAA) && question.class == CLASS_IN;

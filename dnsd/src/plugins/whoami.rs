@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::QueryEndpoints;
 use crate::dns::message::{Data, Query, ResourceRecord, Response, Sections, TooLong, WireName, kind};
 
-/// Answers a query; nothing where the name is too long for a label more, which is left out then.
+/// Answers a query. The record is left out if its owner name would be too long.
 ///
 /// # Errors
 /// None for two records; the writer checks.

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_signal_ended_is_done_again_and_what_else_goes_wrong_is_told() {
+    fn an_interrupted_call_is_repeated_and_other_errors_are_returned() {
         let (mine, _theirs) = pair();
         mine.set_read_timeout(Some(STORM)).unwrap();
         let unbounded = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap().0;
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_of_signals_makes_no_wait_longer_than_its_bound() {
+    fn signals_do_not_extend_a_timeout() {
         for wait in [hear, fill] {
             let (mine, _theirs) = pair();
             let (end, took) = in_a_storm(move || {

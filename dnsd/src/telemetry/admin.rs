@@ -1,6 +1,5 @@
-//! What operators are answered. It runs on a thread of its own: the heart that `/healthz` looks at is that of the
-
-//! threads which serve.
+//! The operators' pages. They have a thread of their own; `/healthz` reports the progress of the
+//! serving threads.
 
 mod process;
 
@@ -20,23 +19,23 @@ use crate::listener::threads::Threads;
 use crate::telemetry::metrics::Gauges;
 use crate::zones::{ActiveConfig, CoreDnsCounters};
 
-/// How often the heart beats.
+/// How often progress is checked.
 const BEAT: Duration = Duration::from_millis(100);
-/// How old a beat may be.
+/// The age at which progress counts as stopped.
 const DEAD: Duration = Duration::from_secs(2);
 
-/// Beats while each serving thread has turns to give.
+/// The time at which all serving threads last made progress.
 #[derive(Debug)]
 pub struct ThreadWatch(AtomicU64);
 
 impl ThreadWatch {
-    /// A heart that has just beaten.
+    /// Progress at this time.
     #[must_use]
     pub const fn new(now: Timestamp) -> Self {
         Self(AtomicU64::new(now.as_millis()))
     }
 
-    /// Beats until the runtime ends.
+    /// Updates it until the runtime ends.
     pub async fn beat(self: Arc<Self>, threads: Arc<Threads>) {
         loop {
             threads.respond().await;
@@ -50,22 +49,22 @@ impl ThreadWatch {
     }
 }
 
-/// The operators' view.
+/// The state behind the pages.
 #[derive(Debug)]
 pub struct AdminState {
-    /// Whether the serving threads live.
+    /// Progress of the serving threads.
     pub heart: Arc<ThreadWatch>,
-    /// Who serves.
+    /// The listeners' service.
     pub service: Service,
-    /// What is held.
+    /// The response gate.
     pub gate: Arc<ResponseGate>,
-    /// Figures of other rooms.
+    /// Gauges of other rooms.
     pub gauges: Gauges,
-    /// What CoreDNS counts.
+    /// CoreDNS' counters.
     pub counts: Arc<CoreDnsCounters>,
-    /// How it is rendered.
+    /// The recorder.
     pub recorder: telemetry::Metrics,
-    /// What was counted of the records's evictions so far; `Gate` has no handles.
+    /// Record evictions counted so far; `Gate` has no metric handles.
     pub seen_evictions: Mutex<u64>,
 }
 
@@ -124,7 +123,7 @@ impl AdminHandler for AdminState {
 }
 
 impl AdminState {
-    /// Whether only how setting up goes is shown there.
+    /// Whether this address shows the setup metrics only.
     pub(crate) fn shows_setup_at(&self, address: SocketAddr) -> bool {
         self.service.resolver.serving().config.fixed.setup_metrics == Some(address)
     }
@@ -159,7 +158,7 @@ impl AdminState {
     }
 }
 
-/// What is in force, as CoreDNS tells it.
+/// The plan in force, in CoreDNS' metrics.
 fn about(serving: &ActiveConfig, page: &mut MetricsPage) {
     let name = "coredns_build_info";
     page.family(name, "gauge", "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.");

@@ -1,5 +1,5 @@
-//! What is told of a fault of dnsd's own. It ends one answer, not dnsd (`resolve`); who reads the log learns where it was, in a
-//! line like others, and with `errors { stacktrace }` also how it came there.
+//! Reports panics. A panic ends one answer, not dnsd (`resolve`). It is logged with its position, and with `errors {
+//! stacktrace }` with its backtrace.
 
 use std::backtrace::Backtrace;
 use std::panic::{PanicHookInfo, set_hook};
@@ -7,38 +7,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::model::Plan;
 
-/// Whether a block of the plan in force wants to know how it came there.
+/// Whether a block of the plan has `stacktrace`.
 static WITH_BACKTRACE: AtomicBool = AtomicBool::new(false);
 
-/// A fault.
+/// A panic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panic {
     /// File, line and column.
-    pub place: String,
-    /// What was found to be wrong.
+    pub location: String,
+    /// The message.
     pub message: String,
-    /// The calls that led there, where somebody wants to know.
+    /// The backtrace, if it is wanted.
     pub stack: Option<String>,
 }
 
 impl Panic {
-    /// Writes it into the log.
+    /// Logs it.
     pub fn log(&self) {
         let Self {
-            place,
+            location,
             message,
             stack,
         } = self;
-        tracing::error!(place, message, stack, "a fault of dnsd's own");
+        tracing::error!(location, message, stack, "a fault of dnsd's own");
     }
 }
 
-/// Has every fault from now on told to `tell`.
+/// Reports every panic from now on to `tell`.
 pub fn set_panic_hook(tell: impl Fn(&Panic) + Send + Sync + 'static) {
     set_hook(Box::new(move |panic| tell(&read(panic))));
 }
 
-/// As this plan wants it.
+/// Applies the plan's `stacktrace`.
 pub fn follow(plan: &Plan) {
     let wants =
         |block: &crate::config::model::Block| block.errors.as_ref().is_some_and(|errors| errors.stacktrace);
@@ -48,7 +48,7 @@ pub fn follow(plan: &Plan) {
 fn read(panic: &PanicHookInfo<'_>) -> Panic {
     let stack = || Backtrace::force_capture().to_string();
     Panic {
-        place: panic
+        location: panic
             .location()
             .map_or_else(|| "unknown".to_owned(), ToString::to_string),
         message: panic.payload_as_str().unwrap_or("it says nothing").to_owned(),

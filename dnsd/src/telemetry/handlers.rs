@@ -1,5 +1,5 @@
-//! Where operators ask: the addresses of `admin`, of `prometheus` and of `health`. They are served by a thread of its
-//! own, so that a serving thread that hangs is told of.
+//! The listeners of the operators' pages: the addresses of `admin`, `prometheus` and `health`. They have a thread of
+//! their own, so that it can report a serving thread that hangs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,42 +20,42 @@ use crate::config::Config;
 use crate::takeover::{InheritedSockets, SocketName, SocketPurpose};
 use crate::telemetry::admin::AdminState;
 
-/// How often it is tried whether `/health` answers, as CoreDNS does.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long that may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How often `/health` is probed, as in CoreDNS.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// The timeout of a probe.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The listeners.
 #[derive(Debug)]
 pub struct AdminListeners {
-    /// As they were asked for.
-    open: BTreeMap<SocketAddr, Open>,
+    /// By configured address.
+    open: BTreeMap<SocketAddr, AdminListener>,
     thread: UnboundedSender<Change>,
 }
 
 /// A listener of the thread.
 #[derive(Debug)]
-struct Open {
-    /// As it was bound.
+struct AdminListener {
+    /// The bound address.
     address: SocketAddr,
-    /// A descriptor of the same socket, for a successor.
+    /// A descriptor of the same socket, for a new process.
     kept: TcpListener,
 }
 
-/// What the thread is told.
+/// A command to the thread.
 #[derive(Debug)]
 enum Change {
     Open(SocketAddr, TcpListener),
     Close(SocketAddr),
-    /// The address of `health`, if there is one: whether it answers is looked at.
+    /// The address of `health`, if there is one: it is probed.
     Health(Option<SocketAddr>),
 }
 
 impl AdminListeners {
-    /// Listens nowhere yet.
+    /// No listener yet.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be started.
     pub fn start(operators: Arc<AdminState>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -72,11 +72,11 @@ impl AdminListeners {
         })
     }
 
-    /// Listens where a configuration says; what was inherited is not bound again, and new sockets are bound before
-    /// others go.
+    /// Listens at the addresses of a configuration. Inherited sockets are not bound again, and new sockets are bound
+    /// before others are closed.
     ///
     /// # Errors
-    /// With the address that cannot be bound; then nothing has changed.
+    /// With the address that cannot be bound; nothing changes then.
     pub fn adopt(&mut self, config: &Config, inheritance: &mut InheritedSockets) -> io::Result<()> {
         let wanted = wanted(config);
         let mut new = Vec::new();
@@ -89,7 +89,7 @@ impl AdminListeners {
                 Some(socket) => admin::inherit(socket)?,
                 None => bind(*address)?,
             };
-            let open = Open {
+            let open = AdminListener {
                 address: listener.local_addr()?,
                 kept: listener.try_clone()?,
             };
@@ -115,18 +115,18 @@ impl AdminListeners {
         Ok(())
     }
 
-    /// Where it listens for what was asked for there.
+    /// The bound address of a configured one.
     #[must_use]
     pub fn address(&self, asked: SocketAddr) -> SocketAddr {
         self.open.get(&asked).map_or(asked, |open| open.address)
     }
 
-    /// Descriptors of all sockets, for a successor.
+    /// Descriptors of all sockets, for a new process.
     ///
     /// # Errors
     /// When no more files may be open.
     pub fn sockets(&self) -> io::Result<Vec<(SocketName, OwnedFd)>> {
-        let socket = |(address, open): (&SocketAddr, &Open)| {
+        let socket = |(address, open): (&SocketAddr, &AdminListener)| {
             let name = SocketName {
                 purpose: SocketPurpose::Http,
                 address: *address,
@@ -136,7 +136,7 @@ impl AdminListeners {
         self.open.iter().map(socket).collect()
     }
 
-    /// Listens nowhere any more: a successor does.
+    /// Closes all listeners: a new process has them.
     pub fn close(&mut self) {
         for (address, _open) in std::mem::take(&mut self.open) {
             self.tell(Change::Close(address));
@@ -144,12 +144,13 @@ impl AdminListeners {
     }
 
     fn tell(&self, change: Change) {
-        // The thread ends with the program alone.
+        // The thread ends only with the program.
         drop(self.thread.send(change));
     }
 }
 
-/// All addresses. That of `admin` is not needed where a wildcard has its port: the pages are the same everywhere.
+/// All configured addresses. That of `admin` is left out if a wildcard has its port: the pages are the same at all
+/// addresses.
 fn wanted(config: &Config) -> BTreeSet<SocketAddr> {
     let plan = &config.plan;
     let health = plan.health.iter().map(|health| health.address);
@@ -172,7 +173,7 @@ fn wanted(config: &Config) -> BTreeSet<SocketAddr> {
     wanted
 }
 
-/// A wildcard means both families where the host has both.
+/// A wildcard has both families if the host has both.
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let any = |ip: IpAddr| admin::bind(SocketAddr::new(ip, address.port()));
     let bound = if address.ip().is_unspecified() {
@@ -190,13 +191,13 @@ async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<AdminState
     let mut open = BTreeMap::<SocketAddr, JoinHandle<()>>::new();
     let mut health = None;
     let failures = counter!("coredns_health_request_failures_total");
-    let mut looks = tokio::time::interval(LOOK);
+    let mut looks = tokio::time::interval(PROBE_INTERVAL);
     loop {
         let change = tokio::select! {
             change = changes.recv() => change,
             _ = looks.tick() => {
                 if let Some(address) = health {
-                    look(address, &failures).await;
+                    probe(address, &failures).await;
                 }
                 continue;
             }
@@ -225,8 +226,8 @@ async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<AdminState
     }
 }
 
-/// What node-cache answers at `-metrics-listen-address`: how setting up goes, and the process. Both ports are scraped by
-/// many, and what is at both would be counted twice.
+/// node-cache's page at `-metrics-listen-address`: setup errors and the process. Both ports are usually scraped, and
+/// metrics at both would be counted twice.
 #[derive(Debug)]
 struct SetupMetrics(Arc<AdminState>);
 
@@ -257,10 +258,10 @@ impl admin::AdminHandler for SetupMetrics {
     }
 }
 
-/// Asks for `/health` as a probe would.
-async fn look(address: SocketAddr, failures: &Counter) {
+/// Probes `/health`.
+async fn probe(address: SocketAddr, failures: &Counter) {
     let begun = Instant::now();
-    let answered = timeout(PATIENCE, get(address)).await;
+    let answered = timeout(PROBE_TIMEOUT, get(address)).await;
     let span = begun.elapsed();
     histogram!("coredns_health_request_duration_seconds").record(span.as_secs_f64());
     if !matches!(answered, Ok(Ok(()))) {

@@ -1,13 +1,13 @@
-//! The histograms' buckets, and the gauges: figures of other rooms, read when the metrics are asked for.
+//! Histogram buckets, and gauges: figures of other rooms, read at each scrape.
 
-use metrics::{Gauge, Unit, gauge};
+use metrics::{Gauge, gauge};
 
 /// Upper bounds of the histograms, in seconds: from a fast upstream on the node to the longest time-out.
 pub const BUCKETS: [f64; 14] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0,
 ];
 
-/// Upper bounds of the histograms that CoreDNS has too (`TimeBuckets` and `SlimTimeBuckets`): its dashboards go on working.
+/// Upper bounds of CoreDNS' histograms (`TimeBuckets` and `SlimTimeBuckets`), so that its dashboards keep working.
 pub const COREDNS_BUCKETS: [(&str, &[f64]); 3] = [
     ("coredns_proxy_request_duration_seconds", &TIME_BUCKETS),
     ("coredns_forward_request_duration_seconds", &TIME_BUCKETS),
@@ -23,6 +23,7 @@ const TIME_BUCKETS: [f64; 16] = [
 ];
 
 /// The gauges.
+#[derive(Debug)]
 pub struct Gauges {
     pub(super) cache_entries: Gauge,
     pub(super) cache_bytes: Gauge,
@@ -38,12 +39,6 @@ pub struct Gauges {
     pub(super) link_connected: Gauge,
     pub(super) interested_clients: Gauge,
     pub(super) tcp_connections: Gauge,
-}
-
-impl std::fmt::Debug for Gauges {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gauges").finish_non_exhaustive()
-    }
 }
 
 impl Gauges {
@@ -71,60 +66,22 @@ impl Gauges {
 }
 
 fn describe() {
-    use metrics::{describe_counter as total, describe_gauge as now, describe_histogram as spans};
-    now!("egret_dnsd_cache_entries", "Answers in the cache.");
-    now!(
-        "egret_dnsd_cache_bytes",
-        Unit::Bytes,
-        "Memory that the cache takes."
-    );
-    now!(
-        "egret_dnsd_cache_limit_bytes",
-        Unit::Bytes,
-        "Memory that the cache may take."
-    );
-    now!(
-        "egret_dnsd_nxdomain_cut_names",
-        "Names of which it is known whether something is below them."
-    );
-    now!(
-        "egret_dnsd_nxdomain_cut_names_limit",
-        "Names of which that may be known."
-    );
-    now!("egret_dnsd_waiting_queries", "Queries that wait for upstreams.");
-    now!(
-        "egret_dnsd_waiting_queries_limit",
-        "Queries that may wait for upstreams."
-    );
-    now!(
-        "egret_dnsd_held_answers",
-        "Answers held until the enforcer has realized them."
-    );
-    now!("egret_dnsd_held_answers_limit", "Answers that may be held.");
-    now!(
-        "egret_dnsd_ledger_entries",
-        "Addresses told to pods and still live."
-    );
-    now!(
-        "egret_dnsd_ledger_entries_limit",
-        "Addresses told to pods that may be remembered."
-    );
-    now!(
-        "egret_dnsd_link_connected",
-        "1 while an enforcer is connected, else 0."
-    );
-    now!(
-        "egret_dnsd_interested_clients",
-        "Pod addresses whose policies mention names."
-    );
-    now!("egret_dnsd_tcp_connections", "TCP connections of clients.");
-    spans!(
-        "coredns_health_request_duration_seconds",
-        Unit::Seconds,
-        "Histogram of the time (in seconds) each request took."
-    );
-    total!(
-        "coredns_health_request_failures_total",
-        "The number of times the health check failed."
-    );
+    describe! {
+        gauge "egret_dnsd_cache_entries": "Answers in the cache.";
+        bytes "egret_dnsd_cache_bytes": "Memory of the cache.";
+        bytes "egret_dnsd_cache_limit_bytes": "The limit of the cache's memory.";
+        gauge "egret_dnsd_nxdomain_cut_names": "Names known to have or not to have names below them.";
+        gauge "egret_dnsd_nxdomain_cut_names_limit": "The limit of such names.";
+        gauge "egret_dnsd_waiting_queries": "Queries that wait for upstreams.";
+        gauge "egret_dnsd_waiting_queries_limit": "The limit of queries that wait for upstreams.";
+        gauge "egret_dnsd_held_answers": "Answers held until the enforcer has realized them.";
+        gauge "egret_dnsd_held_answers_limit": "The limit of held answers.";
+        gauge "egret_dnsd_ledger_entries": "Live recorded addresses.";
+        gauge "egret_dnsd_ledger_entries_limit": "The limit of recorded addresses.";
+        gauge "egret_dnsd_link_connected": "1 while an enforcer is connected, else 0.";
+        gauge "egret_dnsd_interested_clients": "Pod addresses whose policies mention names.";
+        gauge "egret_dnsd_tcp_connections": "TCP connections of clients.";
+        seconds "coredns_health_request_duration_seconds": "Histogram of the time (in seconds) each request took.";
+        counter "coredns_health_request_failures_total": "The number of times the health check failed.";
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram, counter, histogram};
 
-use crate::dns::message::rcode;
+use crate::dns::message::rcode_label;
 
 /// Codes of a header.
 const RCODES: usize = 16;
@@ -35,6 +35,7 @@ impl ConnectionKind {
 }
 
 /// The metrics of all upstreams together.
+#[derive(Debug)]
 pub(super) struct ForwardMetrics {
     /// Queries while all upstreams are down.
     pub(super) broken: Counter,
@@ -51,13 +52,8 @@ impl ForwardMetrics {
     }
 }
 
-impl std::fmt::Debug for ForwardMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
-    }
-}
-
 /// The metrics of one upstream. A code or protocol without an event has no series, as in CoreDNS.
+#[derive(Debug)]
 pub(super) struct UpstreamMetrics {
     to: String,
     requests: Counter,
@@ -67,6 +63,7 @@ pub(super) struct UpstreamMetrics {
     opened: [OnceLock<[Counter; 2]>; 3],
 }
 
+#[derive(Debug)]
 struct Answers {
     responses: Counter,
     seconds: Histogram,
@@ -149,44 +146,14 @@ impl UpstreamMetrics {
 
 impl Answers {
     fn register(to: &str, code: u8) -> Self {
-        let (to, code) = (to.to_owned(), name_of(code));
+        let (to, code) = (to.to_owned(), rcode_label(code));
         Self {
-            responses: counter!("coredns_forward_responses_total", "to" => to.clone(), "rcode" => code),
+            responses: counter!("coredns_forward_responses_total", "to" => to.clone(), "rcode" => code.clone()),
             seconds: histogram!(
                 "coredns_proxy_request_duration_seconds",
-                "proxy_name" => "forward", "to" => to.clone(), "rcode" => code
+                "proxy_name" => "forward", "to" => to.clone(), "rcode" => code.clone()
             ),
             seconds_of_old: histogram!("coredns_forward_request_duration_seconds", "to" => to, "rcode" => code),
         }
-    }
-}
-
-impl std::fmt::Debug for UpstreamMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Meter")
-            .field("to", &self.to)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A code as CoreDNS' labels name it; one that has no name is its number.
-const fn name_of(code: u8) -> &'static str {
-    match code {
-        rcode::NOERROR => "NOERROR",
-        rcode::FORMERR => "FORMERR",
-        rcode::SERVFAIL => "SERVFAIL",
-        rcode::NXDOMAIN => "NXDOMAIN",
-        rcode::NOTIMP => "NOTIMP",
-        rcode::REFUSED => "REFUSED",
-        6 => "YXDOMAIN",
-        7 => "YXRRSET",
-        8 => "NXRRSET",
-        9 => "NOTAUTH",
-        10 => "NOTZONE",
-        11 => "11",
-        12 => "12",
-        13 => "13",
-        14 => "14",
-        _fifteen => "15",
     }
 }

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_question_in_ten_may_be_asked_twice() {
+    fn one_query_in_ten_may_be_hedged() {
         let budget = HedgeBudget::new();
         let at_once = (0..1_000).filter(|_| budget.spend()).count();
         assert_eq!(at_once, 20);

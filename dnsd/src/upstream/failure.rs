@@ -23,32 +23,12 @@ pub enum Failure {
     Unproven,
 }
 
+labels! {
+    Failure: Timeout => "timeout", Unreachable => "unreachable", Local => "local", OverLimit => "over_limit",
+    AllDead => "all_dead", Nonsense => "nonsense", Unproven => "unproven"
+}
+
 impl Failure {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
-        Self::Timeout,
-        Self::Unreachable,
-        Self::Local,
-        Self::OverLimit,
-        Self::AllDead,
-        Self::Nonsense,
-        Self::Unproven,
-    ];
-
-    /// The label of the metric.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::Unreachable => "unreachable",
-            Self::Local => "local",
-            Self::OverLimit => "over_limit",
-            Self::AllDead => "all_dead",
-            Self::Nonsense => "nonsense",
-            Self::Unproven => "unproven",
-        }
-    }
-
     /// The response code for the client. Over `max_concurrent` it is REFUSED, as CoreDNS' `forward` has it.
     #[must_use]
     pub const fn rcode(self) -> u8 {

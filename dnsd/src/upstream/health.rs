@@ -129,7 +129,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_000);
 
     #[test]
-    fn an_upstream_that_says_nothing_is_shunned_for_a_while_or_until_it_answers() {
+    fn a_silent_upstream_is_avoided_for_a_while_or_until_it_answers() {
         let health = Health::default();
         assert!(!health.is_avoided(|| NOW));
         health.avoid(NOW);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn more_failed_checks_than_max_fails_make_it_dead_and_one_that_succeeds_makes_it_live() {
+    fn above_max_fails_it_is_down_until_a_check_succeeds() {
         let health = Health::default();
         for _ in 0..2 {
             health.check_failed();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_upstream_does_not_understand_is_forgotten_in_time() {
+    fn learned_capabilities_expire() {
         let health = Health::default();
         assert!(health.knows_edns(NOW) && health.keeps_case(|| NOW));
         health.does_not_know_edns(NOW);

@@ -90,21 +90,8 @@ pub enum Mismatch {
     Bare,
 }
 
-impl Mismatch {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Unreadable, Self::Id, Self::Question, Self::Case, Self::Bare];
-
-    /// The label of the metric.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Unreadable => "unreadable",
-            Self::Id => "id",
-            Self::Question => "question",
-            Self::Case => "case",
-            Self::Bare => "bare",
-        }
-    }
+labels! {
+    Mismatch: Unreadable => "unreadable", Id => "id", Question => "question", Case => "case", Bare => "bare"
 }
 
 impl PendingQuery {

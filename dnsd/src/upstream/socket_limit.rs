@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_takes_all_it_can_leaves_some_to_the_next() {
+    fn one_upstream_leaves_sockets_to_the_next() {
         static ALL: SocketBudget = SocketBudget::new();
         ALL.limit(128);
         let shares: [UpstreamSockets; 3] = std::array::from_fn(|_| UpstreamSockets::of(&ALL));

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timer_that_is_used_again_ends_at_its_own_moment() {
+    async fn a_reused_timer_fires_at_its_new_deadline() {
         // Later and earlier than the deadline before, which has come, or not.
         for factor in [1, 4, 2, 1, 3] {
             assert!(waits(SHORT * factor).await);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_at_once_has_a_timer_of_its_own_and_those_of_a_rush_are_not_kept() {
+    async fn concurrent_waits_have_timers_of_their_own_and_a_burst_is_not_pooled() {
         let spans = (0..2 * MAX_KEPT).map(|number| SHORT + Duration::from_millis(number as u64 % 7));
         let all: Vec<_> = spans.map(|span| task::spawn_brief(waits(span))).collect();
         for one in all {

@@ -342,8 +342,7 @@ pub(super) mod tests {
 
     /// Nobody listens at first, which the kernel says by ICMP; the answer comes all the same, from the same port.
     #[tokio::test]
-    async fn an_answer_that_comes_after_an_error_is_taken_and_without_one_the_error_counts_when_the_grace_is_over()
-     {
+    async fn an_answer_after_an_icmp_error_counts_and_the_error_after_the_grace() {
         let place = net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = place.local_addr().unwrap();
         drop(place);
@@ -372,7 +371,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn near_is_what_is_not_routed_through_the_internet() {
+    fn private_networks_are_near() {
         for near in [
             "127.0.0.1",
             "10.96.0.10",

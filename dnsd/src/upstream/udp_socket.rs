@@ -391,7 +391,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_000);
 
     #[tokio::test]
-    async fn a_query_for_a_socket_that_others_filled_since_it_was_chosen_comes_back() {
+    async fn a_query_for_a_socket_that_filled_up_is_returned() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_addresses_or_those_of_an_interface_but_for_what_is_excepted() {
+    fn bind_resolves_interfaces_and_exceptions() {
         for (to, except, addresses) in [
             ("192.0.2.1", "", "192.0.2.1"),
             ("lo", "", "127.0.0.1 ::1"),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_loopback_is_an_interface_and_what_nobody_made_is_none() {
+    fn lo_is_an_interface_and_a_missing_one_is_an_error() {
         let loopback = host_interfaces("lo").unwrap().unwrap();
         assert!(loopback.contains(&Ipv4Addr::LOCALHOST.into()));
         assert!(host_interfaces("eg-nonexistent").unwrap().is_none());

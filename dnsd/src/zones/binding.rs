@@ -154,10 +154,10 @@ impl QueryContext {
             Label::new("type", kind_name(matched.kind)),
         ];
         counter!("coredns_template_matches_total", labels.iter()).increment(1);
-        if let Some(misfit) = &matched.misfit {
-            labels.push(Label::new("section", misfit.section));
-            labels.push(Label::new("template", misfit.template.clone()));
-            let name = match misfit.is_filled_in {
+        if let Some(failure) = &matched.failure {
+            labels.push(Label::new("section", failure.section));
+            labels.push(Label::new("template", failure.template.clone()));
+            let name = match failure.is_filled_in {
                 true => "coredns_template_rr_failures_total",
                 false => "coredns_template_template_failures_total",
             };

@@ -13,7 +13,7 @@ use crate::dns::answer::{Answer, TtlLimits};
 use crate::dns::message::{Message, Query, Question, WireName, explained_reply, rcode};
 use crate::enforcement::observation::{observe, observe_of};
 use crate::plugins::rewrite::Rules;
-use crate::plugins::template::Answered;
+use crate::plugins::template::TemplateResult;
 use crate::plugins::{Outcome, append, whoami};
 use crate::upstream::pending_query::ValidatedResponse;
 use crate::upstream::{self, Failure, Forwarder, InvalidForward, Limits};
@@ -114,14 +114,14 @@ impl Chain {
     ) -> Result<ChainAnswer, ResolveError> {
         let (endpoints, size) = (context.endpoints(), u16::MAX);
         if let Some(templates) = &self.own.templates {
-            let Answered { outcome, matched } = templates.answer(query, &endpoints, size);
+            let TemplateResult { outcome, matched } = templates.answer(query, &endpoints, size);
             if let Some(matched) = matched {
                 context.count_template(&matched);
             }
             if outcome != Outcome::Next {
                 let made = Box::pin(local(outcome, query, context, AnswerSource::Template)).await?;
                 return Ok(ChainAnswer {
-                    is_shareable: !templates.tell_clients_apart(),
+                    is_shareable: !templates.depend_on_client(),
                     ..made
                 });
             }

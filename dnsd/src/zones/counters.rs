@@ -19,8 +19,6 @@ use super::AnsweredQuery;
 use crate::zones::answer_source::AnswerSource;
 use histogram::Histogram;
 
-pub(super) use text::rcode_label;
-
 /// The types that have series of their own, as in CoreDNS; all others are "other".
 const TYPES: [(u16, &str); 19] = [
     (kind::A, "A"),

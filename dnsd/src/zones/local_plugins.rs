@@ -60,8 +60,8 @@ impl LocalPlugins {
 
     /// Whether an answer may depend on the client.
     pub(super) fn depends_on_client(&self) -> bool {
-        let by_templates = self.templates.as_ref().is_some_and(Templates::tell_clients_apart);
-        let by_rules = self.rewrite.as_ref().is_some_and(Rules::tell_clients_apart);
+        let by_templates = self.templates.as_ref().is_some_and(Templates::depend_on_client);
+        let by_rules = self.rewrite.as_ref().is_some_and(Rules::depend_on_client);
         self.whoami || by_templates || by_rules
     }
 

@@ -13,22 +13,10 @@ pub enum PreQueryResult {
     Failed,
 }
 
-impl PreQueryResult {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Denied, Self::Exists, Self::Failed];
-
-    /// The label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Denied => "denied",
-            Self::Exists => "exists",
-            Self::Failed => "failed",
-        }
-    }
-}
+labels! { PreQueryResult: Denied => "denied", Exists => "exists", Failed => "failed" }
 
 /// The counters of all server blocks together.
+#[derive(Debug)]
 pub struct Metrics {
     /// Live answers evicted from caches.
     pub cache_evictions: Counter,
@@ -43,12 +31,6 @@ pub struct Metrics {
     pub certificate_reload_failed: Counter,
     /// Panics that ended one answer.
     pub panics: Counter,
-}
-
-impl std::fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
-    }
 }
 
 impl Metrics {
@@ -76,73 +58,23 @@ impl Metrics {
 }
 
 fn describe() {
-    use metrics::{describe_counter as total, describe_gauge as now};
-    total!(
-        "egret_dnsd_cache_evictions_total",
-        "Live answers removed from the cache to make room."
-    );
-    total!(
-        "egret_dnsd_nxdomain_cut_answers_total",
-        "Queries answered without asking, since a name above theirs was denied."
-    );
-    total!(
-        "egret_dnsd_nxdomain_cut_inquiries_total",
-        "Questions of dnsd's own for the name above denied ones, by outcome."
-    );
-    total!(
-        "egret_dnsd_unreadable_answers_total",
-        "Answers whose records cannot be read: relayed, not learned."
-    );
-    total!(
-        "egret_dnsd_certificate_reload_failed_total",
-        "Certificates whose files changed and cannot be used; the earlier one stays."
-    );
-    total!(
-        "coredns_dns_https_responses_total",
-        "Counter of DoH responses per server and http status code."
-    );
-    total!(
-        "coredns_dns_quic_responses_total",
-        "Counter of DoQ responses per server and QUIC application code."
-    );
-    total!(
-        "egret_dnsd_protected_total",
-        "Addresses in answers that were not learned, being protected."
-    );
-    total!(
-        "egret_dnsd_log_lines_lost_total",
-        "Lines about queries that nobody wrote down in time."
-    );
-    now!(
-        "egret_dnsd_loop",
-        "1 while what a zone's upstreams are asked comes back here, else 0."
-    );
-    total!(
-        "coredns_panics_total",
-        "A metrics that counts the number of panics."
-    );
-    now!(
-        "coredns_hosts_entries",
-        "The combined number of entries in hosts and Corefile."
-    );
-    now!(
-        "coredns_hosts_reload_timestamp_seconds",
-        "The timestamp of the last reload of hosts file."
-    );
-    total!(
-        "coredns_template_matches_total",
-        "Counter of template regex matches."
-    );
-    total!(
-        "coredns_template_template_failures_total",
-        "Counter of go template failures."
-    );
-    total!(
-        "coredns_template_rr_failures_total",
-        "Counter of mis-templated RRs."
-    );
-    total!(
-        "coredns_dns64_requests_translated_total",
-        "Counter of DNS requests translated by dns64."
-    );
+    describe! {
+        counter "egret_dnsd_cache_evictions_total": "Live answers evicted from the cache.";
+        counter "egret_dnsd_nxdomain_cut_answers_total": "Queries answered by an NXDOMAIN cut.";
+        counter "egret_dnsd_nxdomain_cut_inquiries_total": "Queries of dnsd itself for the name above denied ones, by outcome.";
+        counter "egret_dnsd_unreadable_answers_total": "Answers whose records cannot be read: relayed, not recorded.";
+        counter "egret_dnsd_certificate_reload_failed_total": "Certificates whose files changed and cannot be used; the earlier one stays.";
+        counter "coredns_dns_https_responses_total": "Counter of DoH responses per server and http status code.";
+        counter "coredns_dns_quic_responses_total": "Counter of DoQ responses per server and QUIC application code.";
+        counter "egret_dnsd_protected_total": "Protected addresses in answers: not recorded.";
+        counter "egret_dnsd_log_lines_lost_total": "Lines of the query log that were lost because the reader was too slow.";
+        gauge "egret_dnsd_loop": "1 while queries to a zone's upstreams return to dnsd, else 0.";
+        counter "coredns_panics_total": "A metrics that counts the number of panics.";
+        gauge "coredns_hosts_entries": "The combined number of entries in hosts and Corefile.";
+        gauge "coredns_hosts_reload_timestamp_seconds": "The timestamp of the last reload of hosts file.";
+        counter "coredns_template_matches_total": "Counter of template regex matches.";
+        counter "coredns_template_template_failures_total": "Counter of go template failures.";
+        counter "coredns_template_rr_failures_total": "Counter of mis-templated RRs.";
+        counter "coredns_dns64_requests_translated_total": "Counter of DNS requests translated by dns64.";
+    }
 }

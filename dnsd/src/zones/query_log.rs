@@ -4,11 +4,10 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::config::model::{LogClass, QueryLog, Zone};
-use crate::dns::message::{HEADER, Message, Query, Section, kind, rcode};
+use crate::dns::message::{HEADER, Message, Query, Section, kind, rcode, rcode_label};
 use crate::net::Transport;
 
 use super::PacketInfo;
-use crate::zones::counters::rcode_label;
 use crate::zones::type_names::{class_name, kind_name};
 
 /// CoreDNS' format where none is written.
@@ -102,7 +101,7 @@ impl Rules {
             for part in &rule.format {
                 match part {
                     Part::Text(text) => line.push_str(text),
-                    Part::Placeholder(place) => fill(*place, event, &mut line),
+                    Part::Placeholder(placeholder) => fill(*placeholder, event, &mut line),
                 }
             }
             line
@@ -119,13 +118,13 @@ fn parse(format: &str) -> Vec<Part> {
     let mut rest = format.as_str();
     while let Some(end) = rest.find('}') {
         let (before, after) = rest.split_at(end + 1);
-        let place = before
+        let placeholder = before
             .rfind('{')
-            .and_then(|start| Some((start, place(&before[start + 1..end])?)));
-        match place {
-            Some((start, place)) => {
+            .and_then(|start| Some((start, placeholder(&before[start + 1..end])?)));
+        match placeholder {
+            Some((start, placeholder)) => {
                 push_text(&mut parts, &before[..start]);
-                parts.push(Part::Placeholder(place));
+                parts.push(Part::Placeholder(placeholder));
             }
             None => push_text(&mut parts, before),
         }
@@ -143,7 +142,7 @@ fn push_text(parts: &mut Vec<Part>, text: &str) {
     }
 }
 
-fn place(word: &str) -> Option<Placeholder> {
+fn placeholder(word: &str) -> Option<Placeholder> {
     Some(match word {
         "type" => Placeholder::Type,
         "name" => Placeholder::Name,
@@ -166,10 +165,10 @@ fn place(word: &str) -> Option<Placeholder> {
     })
 }
 
-fn fill(place: Placeholder, event: &AnsweredQuery<'_>, line: &mut String) {
+fn fill(placeholder: Placeholder, event: &AnsweredQuery<'_>, line: &mut String) {
     let (query, arrival) = (event.query, event.arrival);
     let edns = query.edns.as_ref();
-    let written = match place {
+    let written = match placeholder {
         Placeholder::Type => write!(line, "{}", kind_name(query.question.kind)),
         Placeholder::Name => write!(line, "{}", query.question.name),
         Placeholder::Class => write!(line, "{}", class_name(query.question.class)),
@@ -182,7 +181,7 @@ fn fill(place: Placeholder, event: &AnsweredQuery<'_>, line: &mut String) {
         Placeholder::Opcode => write!(line, "{}", query.flags >> 11 & 0xf),
         Placeholder::Dnssec => write!(line, "{}", edns.is_some_and(|edns| edns.dnssec)),
         Placeholder::BufferSize => write!(line, "{}", buffer_size(query, arrival.transport)),
-        Placeholder::Code => write!(line, "{}", rcode_label(usize::from(flags(event.reply) & 0xf))),
+        Placeholder::Code => write!(line, "{}", rcode_label(flags(event.reply).to_be_bytes()[1] & 0xf)),
         Placeholder::ReplySize => write!(line, "{}", event.reply.len()),
         Placeholder::Duration => write!(line, "{}s", event.span.as_secs_f64()),
         Placeholder::ReplyFlags => write!(line, "{}", reply_flags(flags(event.reply))),
@@ -254,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_format_has_known_places_and_all_else_stays() {
+    fn a_format_has_known_placeholders_and_other_text_stays() {
         for (format, shown) in [
             ("{type} {name}", "A example.org."),
             ("{ {name} }", "{ example.org. }"),
@@ -300,7 +299,7 @@ mod tests {
 
     /// The name is its client's: it must not end the quotes around it, the line, or what a terminal shows.
     #[test]
-    fn no_name_writes_more_than_itself_into_a_line() {
+    fn a_name_cannot_forge_log_fields() {
         let labels: [(&[u8], &str); 6] = [
             (b"a\" NOERROR\nx", "a\\034\\032noerror\\010x"),
             (b"a\\\"b", "a\\\\\\034b"),

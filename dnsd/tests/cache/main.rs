@@ -1,13 +1,13 @@
-//! What is kept, for how long, and what is given: by tables of the RFCs and of CoreDNS' options, and against a
-//! slow and obvious model under random histories.
+//! The cache: cacheability, lifetimes and returned answers, by tables of the RFCs and of CoreDNS' options, and against
+//! a slow and obvious model under random histories.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../support/mod.rs"]
 mod support;
 
-mod verdicts;
-mod given;
-mod room;
+mod cacheability;
+mod answers;
+mod eviction;
 mod model;
 
 use std::time::Duration;

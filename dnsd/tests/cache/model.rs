@@ -1,4 +1,4 @@
-//! The cache against a slow and obvious model under random histories, and within its bounds.
+//! The cache against a slow and obvious model under random histories, and its bounds.
 
 use egret_dnsd::cache::{Cache, Cacheable, Class, Found, Key, Kind};
 use egret_dnsd::config::model::{CacheRules, Capacity, Refresh, ServeStale};
@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use crate::{LARGE, Numbered, at, kept, key, number, numbered, rules, secs, stale};
 
-/// What was heard, in order; nothing is ever forgotten or moved.
+/// What was inserted, in order; nothing is ever forgotten or moved.
 #[derive(Clone, Debug)]
-struct Heard {
+struct Inserted {
     name: usize,
     kind_asked: usize,
     kept: Cacheable,
@@ -27,33 +27,33 @@ enum Event {
 struct Model {
     stale_for: u64,
     prefers_positive: bool,
-    heard: Vec<Heard>,
+    inserted: Vec<Inserted>,
 }
 
 impl Model {
-    fn is_of_use(&self, heard: &Heard, now: u64) -> bool {
-        let stale = if heard.kept.kind == Kind::Failure {
+    fn is_of_use(&self, inserted: &Inserted, now: u64) -> bool {
+        let stale = if inserted.kept.kind == Kind::Failure {
             0
         } else {
             self.stale_for
         };
-        now < heard.at + heard.kept.lifetime.as_secs() + stale
+        now < inserted.at + inserted.kept.lifetime.as_secs() + stale
     }
 
-    fn is_fresh(heard: &Heard, now: u64) -> bool {
-        now < heard.at + heard.kept.lifetime.as_secs()
+    fn is_fresh(inserted: &Inserted, now: u64) -> bool {
+        now < inserted.at + inserted.kept.lifetime.as_secs()
     }
 
-    /// The number of what was heard last about a question among these kinds.
+    /// The number of what was inserted last about a question among these kinds.
     fn last(&self, name: usize, asked: Option<usize>, kinds: &[Kind]) -> Option<usize> {
-        self.heard.iter().rposition(|heard| {
-            heard.name == name
-                && asked.is_none_or(|asked| heard.kind_asked == asked)
-                && kinds.contains(&heard.kept.kind)
+        self.inserted.iter().rposition(|inserted| {
+            inserted.name == name
+                && asked.is_none_or(|asked| inserted.kind_asked == asked)
+                && kinds.contains(&inserted.kept.kind)
         })
     }
 
-    /// The last denial of the name, unless it was heard of since.
+    /// The last denial of the name, unless it was inserted of since.
     fn name_denied(&self, name: usize) -> Option<usize> {
         use Kind::{Answer, Denial, NameError, Other};
         let exists = self.last(name, None, &[Answer, Other, Denial]);
@@ -66,19 +66,19 @@ impl Model {
     fn denies(&self, name: usize, asked: usize, now: u64) -> bool {
         use Kind::{Answer, Denial, NameError, Other};
         let own = self.last(name, Some(asked), &[Answer, Other, Denial, NameError]);
-        let own = own.filter(|own| self.heard[*own].kept.kind == Denial);
+        let own = own.filter(|own| self.inserted[*own].kept.kind == Denial);
         [own, self.name_denied(name)]
             .into_iter()
             .flatten()
-            .any(|number| self.is_of_use(&self.heard[number], now))
+            .any(|number| self.is_of_use(&self.inserted[number], now))
     }
 
     /// What is to be given: the newest of what concerns the question, failures last, answers that live before
     /// denials of the name that came with another type.
     fn get(&self, name: usize, asked: usize, now: u64) -> Option<(usize, bool)> {
         use Kind::{Answer, Denial, Failure, NameError, Other};
-        let of_use = |number: &usize| self.is_of_use(&self.heard[*number], now);
-        let with_age = |number: usize| (number, Self::is_fresh(&self.heard[number], now));
+        let of_use = |number: &usize| self.is_of_use(&self.inserted[*number], now);
+        let with_age = |number: usize| (number, Self::is_fresh(&self.inserted[number], now));
         if self.prefers_positive
             && let Some(answer) = self.last(name, Some(asked), &[Answer]).filter(of_use)
         {
@@ -89,7 +89,7 @@ impl Model {
         let failure = self.last(name, Some(asked), &[Failure]);
         let failure = failure.filter(|failure| own.is_none_or(|own| own < *failure));
         let failure = failure.filter(of_use).map(with_age);
-        let own = own.filter(|own| self.heard[*own].kept.kind != NameError);
+        let own = own.filter(|own| self.inserted[*own].kept.kind != NameError);
         let own = own.filter(of_use).map(with_age);
         let denied = denied.filter(of_use).map(with_age);
         let fresh = |found: Option<(usize, bool)>| found.filter(|(_, is_fresh)| *is_fresh);
@@ -121,14 +121,14 @@ fn asked(name: usize, kind: usize) -> Key {
 
 proptest! {
     #[test]
-    fn what_is_given_is_what_the_model_gives(
+    fn the_cache_agrees_with_the_model(
         events in proptest::collection::vec(event(), 1..60),
         stale_for in prop_oneof![Just(0_u64), Just(20)],
         prefers_positive in any::<bool>(),
     ) {
         let serve_stale = (stale_for > 0).then(|| ServeStale { up_to: secs(stale_for), prefers_positive, ..stale(Refresh::Immediate) });
         let mut cache: Cache<Numbered> = Cache::new(&CacheRules { serve_stale, ..rules() }, LARGE);
-        let mut model = Model { stale_for, prefers_positive: prefers_positive && stale_for > 0, heard: Vec::new() };
+        let mut model = Model { stale_for, prefers_positive: prefers_positive && stale_for > 0, inserted: Vec::new() };
         let mut now = 0;
         for event in events {
             match event {
@@ -144,10 +144,10 @@ proptest! {
                 }
                 Event::Insert(name, kind, what, ttl) => {
                     let kept = kept(what, ttl);
-                    cache.insert(&asked(name, kind), numbered(model.heard.len()), kept, at(now));
+                    cache.insert(&asked(name, kind), numbered(model.inserted.len()), kept, at(now));
                     // A failure leaves a denial alone that may still be given; the model says so by not hearing it.
                     if what != Kind::Failure || !model.denies(name, kind, now) {
-                        model.heard.push(Heard { name, kind_asked: kind, kept, at: now });
+                        model.inserted.push(Inserted { name, kind_asked: kind, kept, at: now });
                     }
                 }
             }
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn it_keeps_its_bounds_and_gives_only_what_was_heard(
+    fn the_cache_stays_within_its_bounds_and_returns_only_inserted_answers(
         events in proptest::collection::vec((0..200_usize, 0..2_usize, any::<bool>(), any::<bool>(), 0..3_u64), 1..600),
         entries in 1..40_usize,
         limit in 5_000..40_000_usize,

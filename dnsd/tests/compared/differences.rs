@@ -1,4 +1,4 @@
-//! Where dnsd shows something else than CoreDNS, and why that is meant; and options that nothing shows.
+//! Intended differences from CoreDNS, with reasons; and options without visible effect.
 
 pub(crate) struct Difference {
     pub(crate) row: &'static str,

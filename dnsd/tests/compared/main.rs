@@ -1,9 +1,6 @@
-//! Every option of a Corefile, beside CoreDNS: a row has two configurations and what is done with them. What is seen must differ
-//! between the two (an option that is parsed and ignored is a failure), and must be what CoreDNS shows, but for what
-//! `differences.rs` lists with its reason.
-//!
-//! Each row has two processes with addresses and upstreams of their own; rows run side by side. What is not the option's is left out
-//! of what is compared: ports, ids, how long it took.
+//! Every option of a Corefile, compared with CoreDNS: a row has two configurations and steps. The results must differ
+//! between the two (an option that is parsed and ignored is a failure), and must be those of CoreDNS, except for the
+//! differences in `differences.rs`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "it waits for processes, by their clock")]
 
@@ -33,7 +30,7 @@ use world::join_all;
 const AT_ONCE: usize = 12;
 
 #[test]
-fn every_option_that_is_accepted_has_a_row() {
+fn every_accepted_option_has_a_row() {
     let rows: Vec<&str> = rows::all().map(|row| row.option).collect();
     let unobservable = differences::UNOBSERVABLE.iter().map(|(option, _)| *option);
     let covered: Vec<&str> = rows.iter().copied().chain(unobservable).collect();
@@ -77,7 +74,7 @@ fn each_configuration_of_a_row_means_the_same_as_yaml() {
 }
 
 #[test]
-fn every_difference_is_of_a_row() {
+fn every_difference_belongs_to_a_row() {
     for difference in DIFFERENCES {
         let is_known = rows::all().any(|row| row.name() == difference.row);
         assert!(is_known, "there is no row {:?}", difference.row);

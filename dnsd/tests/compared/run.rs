@@ -1,4 +1,4 @@
-//! Does what a row says, and writes down what is seen.
+//! Runs a row, and writes the transcript.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ use crate::rows::{Mode, Row, Step};
 use crate::server::{PORT, Server, Which};
 use crate::support::{address, alias, authority, name, response, with_code};
 use crate::transcript;
-use crate::world::{Asked, Deed, Over, Upstream, framed, read_framed};
+use crate::world::{Action, ReceivedQuery, Transport, Upstream, framed, read_framed};
 
 /// How long an answer is waited for that comes.
 const PATIENCE: Duration = Duration::from_secs(12);
@@ -436,7 +436,7 @@ impl Run {
         }
         for (number, (upstream, _)) in self.upstreams.iter().enumerate() {
             let mut heard: Vec<String> = upstream
-                .heard()
+                .received()
                 .iter()
                 .map(|asked| told(asked, self.row))
                 .collect();
@@ -448,7 +448,7 @@ impl Run {
     }
 }
 
-fn told(asked: &Asked, row: &Row) -> String {
+fn told(asked: &ReceivedQuery, row: &Row) -> String {
     let message = asked.message();
     let query = &message.queries[0];
     let said = if row.edns {
@@ -459,8 +459,8 @@ fn told(asked: &Asked, row: &Row) -> String {
     let over = match asked.over {
         // CoreDNS refreshes its cache over TCP, dnsd as it asks otherwise.
         _either if row.option.starts_with("cache ") => "",
-        Over::Udp => "udp",
-        Over::Tcp => "tcp",
+        Transport::Udp => "udp",
+        Transport::Tcp | Transport::Quic => "tcp",
     };
     let from = asked.from.ip();
     format!(
@@ -492,34 +492,34 @@ fn compose(question: &str) -> Vec<u8> {
 
 /// What a name says is answered: `a60` is an address with a TTL of 60, `nx` does not exist, `nodata` has no records, `many` has
 /// many, `alias` leads to `a60`, `bad` fails, `large` is 40 addresses.
-fn deeds(asked: &Asked, place: IpAddr, number: usize, mode: &Mode) -> Vec<Deed> {
+fn deeds(asked: &ReceivedQuery, place: IpAddr, number: usize, mode: &Mode) -> Vec<Action> {
     match mode {
-        Mode::Honest => vec![Deed::Say(honest(asked, place, &format!("192.0.2.{number}")))],
-        Mode::Changed => vec![Deed::Say(honest(
+        Mode::Honest => vec![Action::Reply(honest(asked, place, &format!("192.0.2.{number}")))],
+        Mode::Changed => vec![Action::Reply(honest(
             asked,
             place,
             &format!("192.0.2.{}", number + 100),
         ))],
         Mode::Silent => Vec::new(),
-        Mode::Slow(_) if asked.is_check() => vec![Deed::Say(honest(asked, place, "192.0.2.1"))],
+        Mode::Slow(_) if asked.is_check() => vec![Action::Reply(honest(asked, place, "192.0.2.1"))],
         Mode::Slow(span) => vec![
-            Deed::Wait(*span),
-            Deed::Say(honest(asked, place, &format!("192.0.2.{number}"))),
+            Action::Wait(*span),
+            Action::Reply(honest(asked, place, &format!("192.0.2.{number}"))),
         ],
-        Mode::Denied if !asked.is_check() => vec![Deed::Say(denial(asked, ResponseCode::NXDomain))],
-        Mode::Empty if !asked.is_check() => vec![Deed::Say(denial(asked, ResponseCode::NoError))],
-        Mode::Denied | Mode::Empty => vec![Deed::Say(asked.answer(Vec::new()))],
-        Mode::Code(code) => vec![Deed::Say(asked.code(ResponseCode::from(0, *code)))],
+        Mode::Denied if !asked.is_check() => vec![Action::Reply(denial(asked, ResponseCode::NXDomain))],
+        Mode::Empty if !asked.is_check() => vec![Action::Reply(denial(asked, ResponseCode::NoError))],
+        Mode::Denied | Mode::Empty => vec![Action::Reply(asked.answer(Vec::new()))],
+        Mode::Code(code) => vec![Action::Reply(asked.code(ResponseCode::from(0, *code)))],
     }
 }
 
-fn denial(asked: &Asked, code: ResponseCode) -> Vec<u8> {
+fn denial(asked: &ReceivedQuery, code: ResponseCode) -> Vec<u8> {
     let mut message = with_code(response(&asked.octets, Vec::new()), code);
     message.add_authority(authority(60, 60));
     message.to_vec().unwrap()
 }
 
-fn honest(asked: &Asked, place: IpAddr, own: &str) -> Vec<u8> {
+fn honest(asked: &ReceivedQuery, place: IpAddr, own: &str) -> Vec<u8> {
     let question = asked.name();
     let kind = asked.message().queries[0].query_type();
     let first = question.split('.').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What was seen, without what differs between two runs of the same program.
+//! The transcript of a run, without what differs between two runs of the same program.
 
 use std::sync::LazyLock;
 

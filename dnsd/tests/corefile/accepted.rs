@@ -723,7 +723,7 @@ pub(crate) fn warned_of() -> Vec<(&'static str, &'static str)> {
         ),
         (
             ". {\n  log . \"{name} {nme}\"\n}",
-            "Corefile:2:9: {nme} is not filled in: there is no such place",
+            "Corefile:2:9: {nme} is not filled in: there is no such placeholder",
         ),
         (
             ". {\n  log . {/forward/upstream}\n}",

@@ -1,4 +1,4 @@
-//! Certificates are read again when their files change; what cannot be read is refused at the start, and changes nothing later.
+//! Certificates are reloaded when their files change. Invalid ones are refused at the start, and change nothing later.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +18,7 @@ async fn shown(authority: &Authority, port: u16) -> CertificateDer<'static> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_connects_then_is_shown_the_new_certificate_and_a_broken_file_changes_nothing() {
+async fn new_connections_get_a_reloaded_certificate_and_a_broken_file_changes_nothing() {
     let authority = Authority::new("reload");
     let ports = [free_port(), free_port()];
     let [over_tls, over_quic] = ports;
@@ -71,7 +71,7 @@ async fn who_connects_then_is_shown_the_new_certificate_and_a_broken_file_change
 }
 
 #[test]
-fn a_certificate_that_cannot_be_shown_is_named_with_its_line_and_what_is_wanted() {
+fn an_unusable_certificate_is_refused_with_its_position() {
     let authority = Authority::new("wrong");
     let other = Authority::new("wrong-other");
     authority.put("empty.pem", "");
@@ -124,7 +124,7 @@ fn a_certificate_that_cannot_be_shown_is_named_with_its_line_and_what_is_wanted(
 }
 
 #[test]
-fn yaml_says_the_same_and_is_what_a_corefile_is_converted_to() {
+fn tls_in_yaml_and_in_a_converted_corefile_are_equal() {
     let authority = Authority::new("yaml");
     let corefile = authority.folder.join("Corefile");
     let tls = format!("{} {{\n client_auth verify_if_given\n }}", authority.tls());

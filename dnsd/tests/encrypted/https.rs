@@ -1,4 +1,4 @@
-//! DNS over HTTPS (RFC 8484): by HTTP/2 as kdig speaks it, and by HTTP/1.1 by hand.
+//! DNS over HTTPS (RFC 8484): over HTTP/2 with kdig, and over HTTP/1.1 by hand.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::tls::{block, client, connect, question};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[test]
-fn kdig_is_answered_over_post_and_get_and_the_second_answer_is_the_caches() {
+fn kdig_is_answered_over_post_and_get_and_the_second_answer_is_cached() {
     let authority = Authority::new("kdig-https");
     let port = free_port();
     let server = Server::start(
@@ -74,7 +74,7 @@ fn get(path: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_reply_says_how_long_it_may_be_kept_and_what_is_no_query_is_refused() {
+async fn a_reply_has_max_age_and_an_invalid_query_is_refused() {
     let authority = Authority::new("https");
     let port = free_port();
     let _server = Server::start(
@@ -147,7 +147,7 @@ async fn a_reply_says_how_long_it_may_be_kept_and_what_is_no_query_is_refused() 
 }
 
 #[tokio::test]
-async fn who_asks_nothing_or_half_a_question_is_closed_and_counts_as_a_connection() {
+async fn a_silent_client_is_disconnected_and_counts_as_a_connection() {
     let authority = Authority::new("https-idle");
     let port = free_port();
     let options = format!(

@@ -1,4 +1,4 @@
-//! Queries that are encrypted, against the program itself: over TLS, HTTPS and QUIC.
+//! Encrypted queries to the program itself: over TLS, HTTPS and QUIC.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::float_cmp, reason = "counters are whole numbers")]
 #![allow(

@@ -1,5 +1,4 @@
-//! What a pod is told over TLS, HTTPS and QUIC opens what its policy names, and is held until the kernel is ready. In
-//! namespaces of the network, as root.
+//! Encrypted answers to a pod are recorded, and held until the kernel is ready. In network namespaces, as root.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -58,7 +57,7 @@ fn corefile(authority: &Authority) -> String {
 }
 
 #[test]
-fn what_a_pod_is_told_opens_what_its_policy_names_and_waits_for_the_kernel() {
+fn an_encrypted_answer_is_recorded_and_held() {
     let Some(world) = World::or_skip() else { return };
     let world = world.with_pod("client").unwrap().with_pod("other").unwrap();
     let authority = Authority::new("pods");

@@ -64,7 +64,7 @@ async fn code_of(connection: &Connection) -> Option<u64> {
 }
 
 #[test]
-fn kdig_is_answered_and_the_second_answer_is_the_caches() {
+fn kdig_is_answered_and_the_second_answer_is_cached() {
     let authority = Authority::new("kdig-quic");
     let port = free_port();
     let server = Server::start(
@@ -86,7 +86,7 @@ fn kdig_is_answered_and_the_second_answer_is_the_caches() {
 }
 
 #[tokio::test]
-async fn streams_are_answered_side_by_side_and_what_is_no_query_ends_the_connection() {
+async fn streams_are_answered_concurrently_and_an_invalid_query_ends_the_connection() {
     let authority = Authority::new("quic");
     let port = free_port();
     let server = Server::start(
@@ -166,7 +166,7 @@ async fn another_protocol_another_name_and_a_missing_certificate_are_refused() {
 }
 
 #[tokio::test]
-async fn connections_are_counted_with_those_of_tcp_and_end_when_nothing_is_asked() {
+async fn connections_count_with_tcp_and_end_when_idle() {
     let authority = Authority::new("quic-limit");
     let port = free_port();
     let more = ["--tcp-connections-per-client", "2"];

@@ -1,4 +1,4 @@
-//! A dnsd of its own process, with certificates that are made anew in each run.
+//! A dnsd process with fresh certificates.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,4 @@
-//! One dnsd takes over from another: the sockets go on, and no query is lost.
+//! A takeover with encrypted blocks: the sockets continue, and no query is lost.
 
 use nix::sys::signal::Signal;
 
@@ -7,7 +7,7 @@ use crate::server::{Authority, NAME, Server, free_port, kdig};
 use crate::tls::{block, client, connect, is_answered};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_successor_has_the_sockets_and_open_connections_are_answered_or_end_in_order() {
+async fn after_a_takeover_the_new_process_accepts_and_open_connections_are_answered_or_closed() {
     let authority = Authority::new("takeover");
     let ports = [free_port(), free_port(), free_port()];
     let [over_tls, over_https, over_quic] = ports;

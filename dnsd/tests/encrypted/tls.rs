@@ -91,7 +91,7 @@ pub(crate) async fn is_answered(stream: &mut TlsStream<TcpStream>, id: u16) -> b
 }
 
 #[test]
-fn kdig_is_answered_and_the_second_answer_is_the_caches() {
+fn kdig_is_answered_and_the_second_answer_is_cached() {
     let authority = Authority::new("kdig-tls");
     let port = free_port();
     let server = Server::start(
@@ -117,7 +117,7 @@ fn kdig_is_answered_and_the_second_answer_is_the_caches() {
 }
 
 #[tokio::test]
-async fn questions_on_one_connection_are_answered_and_empty_and_broken_ones_harm_nobody() {
+async fn queries_on_one_connection_are_answered_and_invalid_ones_affect_no_other() {
     let authority = Authority::new("frames");
     let port = free_port();
     let _server = Server::start(
@@ -159,7 +159,7 @@ async fn questions_on_one_connection_are_answered_and_empty_and_broken_ones_harm
 }
 
 #[tokio::test]
-async fn any_name_is_shown_the_certificate_which_the_client_judges() {
+async fn any_server_name_gets_the_certificate() {
     let authority = Authority::new("sni");
     let port = free_port();
     let _server = Server::start(
@@ -177,7 +177,7 @@ async fn any_name_is_shown_the_certificate_which_the_client_judges() {
 }
 
 #[tokio::test]
-async fn clients_show_what_client_auth_asks_for() {
+async fn clients_need_the_certificate_of_client_auth() {
     let authority = Authority::new("auth");
     let stranger = Authority::new("auth-stranger");
     authority.issue("client", "client.test");
@@ -233,7 +233,7 @@ async fn clients_show_what_client_auth_asks_for() {
 
 /// Some hang in the middle of a handshake, and some before it; others are answered, and those are closed.
 #[tokio::test]
-async fn slow_handshakes_hold_up_nobody_and_end() {
+async fn slow_handshakes_delay_no_client_and_end() {
     let authority = Authority::new("slow");
     let port = free_port();
     let options = format!("{}\n timeouts {{\n read 1s\n }}", authority.tls());
@@ -257,7 +257,7 @@ async fn slow_handshakes_hold_up_nobody_and_end() {
 }
 
 #[tokio::test]
-async fn connections_are_counted_with_those_of_tcp() {
+async fn connections_count_with_tcp() {
     let authority = Authority::new("limit");
     let port = free_port();
     let more = ["--tcp-connections-per-client", "3"];

@@ -1,4 +1,4 @@
-//! Connections (RFC 7766): shared, kept, and what becomes of questions when they end.
+//! Connections to upstreams (RFC 7766): sharing, reuse, and pending queries when a connection ends.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use hickory_proto::rr::{RData, Record};
 use tokio::time::timeout;
 
 use super::world::{
-    Asked, Deed, Over, PATIENCE, Upstream, ask, ask_for, forwarder, framed, join_all, nobody, owner, plan,
-    read, until,
+    Action, PATIENCE, ReceivedQuery, Transport, Upstream, ask, ask_for, forwarder, framed, join_all, nobody,
+    owner, plan, read, until,
 };
 
 fn by_tcp(upstream: &Upstream) -> Forward {
@@ -37,10 +37,13 @@ fn names(count: usize, zone: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn one_connection_carries_many_questions_and_answers_come_in_any_order() {
+async fn one_connection_carries_many_queries_with_answers_in_any_order() {
     let upstream = Upstream::start(|asked| match asked.name().starts_with("n0.") {
-        true => vec![Deed::Wait(Duration::from_millis(100)), Deed::Say(asked.one())],
-        false => vec![Deed::Say(asked.one())],
+        true => vec![
+            Action::Wait(Duration::from_millis(100)),
+            Action::Reply(asked.one()),
+        ],
+        false => vec![Action::Reply(asked.one())],
     })
     .await;
     let forwarder = forwarder(&by_tcp(&upstream));
@@ -52,15 +55,20 @@ async fn one_connection_carries_many_questions_and_answers_come_in_any_order() {
         ask(&forwarder, &format!("later{number}.test")).await.unwrap();
     }
     // Where the machine is busy, one that is slow is asked again.
-    let asked: BTreeSet<String> = upstream.heard().iter().map(Asked::name).collect();
+    let asked: BTreeSet<String> = upstream.received().iter().map(ReceivedQuery::name).collect();
     assert_eq!(asked.len(), 40, "all of them: {asked:?}");
     assert_eq!(upstream.accepted(), 1, "connections");
 }
 
 #[tokio::test]
-async fn many_questions_at_once_open_more_connections_but_few() {
-    let upstream =
-        Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(50)), Deed::Say(asked.one())]).await;
+async fn a_burst_of_queries_opens_few_connections() {
+    let upstream = Upstream::start(|asked| {
+        vec![
+            Action::Wait(Duration::from_millis(50)),
+            Action::Reply(asked.one()),
+        ]
+    })
+    .await;
     let forwarder = forwarder(&by_tcp(&upstream));
     let answers = ask_many(&forwarder, &names(300, "test")).await;
     assert!(answers.iter().all(Result::is_ok));
@@ -69,11 +77,15 @@ async fn many_questions_at_once_open_more_connections_but_few() {
 }
 
 #[tokio::test]
-async fn of_idle_connections_as_many_are_kept_as_may_be() {
+async fn max_idle_connections_limits_idle_connections() {
     for (most, left) in [(1, 1), (3, 3)] {
-        let upstream =
-            Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(50)), Deed::Say(asked.one())])
-                .await;
+        let upstream = Upstream::start(|asked| {
+            vec![
+                Action::Wait(Duration::from_millis(50)),
+                Action::Reply(asked.one()),
+            ]
+        })
+        .await;
         let forwarder = forwarder(&Forward {
             max_idle_connections: most,
             ..by_tcp(&upstream)
@@ -85,7 +97,7 @@ async fn of_idle_connections_as_many_are_kept_as_may_be() {
 }
 
 #[tokio::test]
-async fn a_connection_that_nobody_uses_ends_after_expire() {
+async fn an_idle_connection_ends_after_expire() {
     let upstream = Upstream::honest().await;
     let forwarder = forwarder(&Forward {
         expire: Duration::from_millis(100),
@@ -99,7 +111,7 @@ async fn a_connection_that_nobody_uses_ends_after_expire() {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_no_longer_than_max_age_though_it_is_busy() {
+async fn a_busy_connection_ends_after_max_age() {
     const AGE: Duration = Duration::from_millis(90);
     for (max_age, is_replaced) in [(Duration::ZERO, false), (AGE, true)] {
         let upstream = Upstream::honest().await;
@@ -116,13 +128,13 @@ async fn a_connection_is_used_no_longer_than_max_age_though_it_is_busy() {
 }
 
 #[tokio::test]
-async fn what_was_asked_on_a_connection_that_the_upstream_closed_is_asked_again_on_another() {
+async fn queries_on_a_closed_connection_are_sent_again_on_another() {
     let is_first = AtomicBool::new(true);
     let upstream = Upstream::start(move |asked| {
         if asked.name() == "n2.test." && is_first.swap(false, Ordering::Relaxed) {
-            return vec![Deed::HangUp];
+            return vec![Action::Close];
         }
-        vec![Deed::Say(asked.one())]
+        vec![Action::Reply(asked.one())]
     })
     .await;
     let forwarder = forwarder(&Forward {
@@ -135,8 +147,8 @@ async fn what_was_asked_on_a_connection_that_the_upstream_closed_is_asked_again_
         assert_eq!(answered, Ok(format!("{name}.")), "the answer to {name}");
     }
     let ports = |name: &str| {
-        let heard = upstream.heard().into_iter();
-        let asked = heard.filter(|asked| asked.name() == name);
+        let received = upstream.received().into_iter();
+        let asked = received.filter(|asked| asked.name() == name);
         asked.map(|asked| asked.from.port()).collect::<BTreeSet<_>>()
     };
     assert_eq!(ports("n1.test.").len(), 1, "connections of what was not lost");
@@ -144,8 +156,8 @@ async fn what_was_asked_on_a_connection_that_the_upstream_closed_is_asked_again_
 }
 
 #[tokio::test]
-async fn an_upstream_that_closes_each_connection_at_once_is_not_asked_for_ever() {
-    let upstream = Upstream::start(|_| vec![Deed::HangUp]).await;
+async fn an_upstream_that_closes_every_connection_is_given_up() {
+    let upstream = Upstream::start(|_| vec![Action::Close]).await;
     let forwarder = forwarder(&by_tcp(&upstream));
     let failure = ask(&forwarder, "a.test").await.map(|it| owner(&it));
     assert_eq!(failure, Err(Failure::Unreachable));
@@ -154,7 +166,7 @@ async fn an_upstream_that_closes_each_connection_at_once_is_not_asked_for_ever()
 }
 
 #[tokio::test]
-async fn a_connection_that_is_refused_is_told_at_once() {
+async fn a_refused_connection_fails_at_once() {
     let mut plan = plan(&[nobody().await]);
     plan.force_tcp = true;
     let failure = ask(&forwarder(&plan), "a.test").await.map(|it| owner(&it));
@@ -162,7 +174,7 @@ async fn a_connection_that_is_refused_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_accepts_and_never_answers_costs_its_patience_and_no_more() {
+async fn an_upstream_that_accepts_and_never_answers_costs_its_timeout() {
     let upstream = Upstream::dead().await;
     let forwarder = forwarder(&Forward {
         read_timeout: Duration::from_millis(100),
@@ -185,7 +197,7 @@ async fn a_connection_that_died_silently_is_replaced_by_another() {
         if usize::from(asked.from.port()) == dead_port {
             return Vec::new();
         }
-        vec![Deed::Say(asked.one())]
+        vec![Action::Reply(asked.one())]
     })
     .await;
     let forwarder = forwarder(&Forward {
@@ -193,26 +205,26 @@ async fn a_connection_that_died_silently_is_replaced_by_another() {
         ..by_tcp(&upstream)
     });
     ask(&forwarder, "a.test").await.unwrap();
-    let dead = upstream.heard()[0].from;
+    let dead = upstream.received()[0].from;
     silent.store(dead.port().into(), Ordering::Relaxed);
     for name in ["b.test", "c.test", "d.test"] {
         ask(&forwarder, name).await.unwrap();
     }
     assert!(upstream.accepted() >= 2);
-    let heard = upstream.heard();
-    let in_vain: BTreeSet<String> = heard
+    let received = upstream.received();
+    let in_vain: BTreeSet<String> = received
         .iter()
         .filter(|asked| asked.from == dead)
-        .map(Asked::name)
+        .map(ReceivedQuery::name)
         .collect();
     assert_eq!(Vec::from_iter(in_vain), ["a.test.", "b.test."]);
 }
 
 #[tokio::test]
-async fn a_message_that_ends_in_its_middle_is_no_answer() {
-    let cut = |asked: &Asked| {
+async fn an_incomplete_message_is_no_answer() {
+    let cut = |asked: &ReceivedQuery| {
         let whole = framed(&asked.one());
-        vec![Deed::Raw(whole[..whole.len() - 3].to_vec()), Deed::HangUp]
+        vec![Action::Raw(whole[..whole.len() - 3].to_vec()), Action::Close]
     };
     let upstream = Upstream::start(cut).await;
     let failure = ask(&forwarder(&by_tcp(&upstream)), "a.test")
@@ -222,17 +234,17 @@ async fn a_message_that_ends_in_its_middle_is_no_answer() {
 }
 
 #[tokio::test]
-async fn a_message_that_comes_octet_by_octet_is_read() {
+async fn a_message_is_read_octet_by_octet() {
     let upstream = Upstream::start(|asked| {
         let whole = framed(&asked.one());
-        whole.iter().map(|octet| Deed::Raw(vec![*octet])).collect()
+        whole.iter().map(|octet| Action::Raw(vec![*octet])).collect()
     })
     .await;
     let answer = ask(&forwarder(&by_tcp(&upstream)), "a.test").await.unwrap();
     assert_eq!(owner(&answer), "a.test.");
 }
 
-fn large(asked: &Asked) -> Vec<u8> {
+fn large(asked: &ReceivedQuery) -> Vec<u8> {
     let name = hickory_proto::rr::Name::from_ascii(asked.name()).unwrap();
     let text = |number: usize| TXT::new(vec![format!("{number:0>250}")]);
     let records = (0..230).map(|number| Record::from_rdata(name.clone(), 60, RData::TXT(text(number))));
@@ -240,10 +252,10 @@ fn large(asked: &Asked) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_answer_of_nearly_64_kib_comes_whole() {
+async fn an_answer_of_nearly_64_kib_is_complete() {
     let upstream = Upstream::start(|asked| match asked.over {
-        Over::Udp => vec![Deed::Say(asked.cut())],
-        Over::Tcp => vec![Deed::Say(large(asked))],
+        Transport::Udp => vec![Action::Reply(asked.cut())],
+        Transport::Tcp | Transport::Quic => vec![Action::Reply(large(asked))],
     })
     .await;
     let answer = ask(&forwarder(&plan(&[upstream.address])), "a.test")
@@ -254,11 +266,15 @@ async fn an_answer_of_nearly_64_kib_comes_whole() {
 }
 
 #[tokio::test]
-async fn what_answers_another_question_on_a_connection_is_nonsense_and_other_ids_are_passed_over() {
+async fn on_a_connection_a_wrong_question_fails_and_unknown_ids_are_ignored() {
     let upstream = Upstream::start(|asked| {
         let mut other_id = asked.one();
         other_id[0] ^= 1;
-        vec![Deed::Say(other_id), Deed::Say(vec![1]), Deed::Say(asked.one())]
+        vec![
+            Action::Reply(other_id),
+            Action::Reply(vec![1]),
+            Action::Reply(asked.one()),
+        ]
     })
     .await;
     let answer = ask(&forwarder(&by_tcp(&upstream)), "a.test").await.unwrap();
@@ -266,7 +282,7 @@ async fn what_answers_another_question_on_a_connection_is_nonsense_and_other_ids
     let liar = Upstream::start(|asked| {
         let mut octets = asked.one();
         octets[13] ^= 3;
-        vec![Deed::Say(octets)]
+        vec![Action::Reply(octets)]
     })
     .await;
     let failure = ask(&forwarder(&by_tcp(&liar)), "a.test")
@@ -276,12 +292,12 @@ async fn what_answers_another_question_on_a_connection_is_nonsense_and_other_ids
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_when_nobody_waits_any_more_is_not_given_to_another() {
+async fn a_late_answer_on_a_connection_is_given_to_no_other_query() {
     const LATE: Duration = Duration::from_millis(100);
     let upstream = Upstream::start(|asked| match asked.name().as_str() {
-        "slow.test." => vec![Deed::Wait(LATE), Deed::Say(asked.one())],
+        "slow.test." => vec![Action::Wait(LATE), Action::Reply(asked.one())],
         // Meanwhile the late one comes.
-        _other => vec![Deed::Wait(2 * LATE), Deed::Say(asked.one())],
+        _other => vec![Action::Wait(2 * LATE), Action::Reply(asked.one())],
     })
     .await;
     let forwarder = forwarder(&Forward {

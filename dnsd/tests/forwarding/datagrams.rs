@@ -1,4 +1,4 @@
-//! Datagrams: what is taken for an answer, and what is not.
+//! Datagrams of upstreams: which are accepted as answers.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egret_dnsd::config::model::Policy;
-use egret_dnsd::net::Transport;
 use egret_dnsd::upstream::Failure;
 use hickory_proto::rr::RecordType;
 
 use super::world::{
-    Asked, Deed, LOOPBACK, Over, Upstream, address, ask, ask_over, forwarder, join_all, nobody, owner, plan,
-    query, read, response, until,
+    Action, LOOPBACK, ReceivedQuery, Transport, Upstream, address, ask, ask_over, forwarder, join_all,
+    nobody, owner, plan, query, read, response, until,
 };
 
 const EVIL: &str = "192.0.2.66";
@@ -25,17 +24,17 @@ fn addresses(
     records.iter().map(|record| record.data.to_string()).collect()
 }
 
-fn lie(asked: &Asked) -> Vec<u8> {
+fn lie(asked: &ReceivedQuery) -> Vec<u8> {
     asked.answer(vec![address(&asked.name(), 60, EVIL)])
 }
 
-fn by_another_id(asked: &Asked) -> Deed {
+fn by_another_id(asked: &ReceivedQuery) -> Action {
     let mut octets = lie(asked);
     octets[0] ^= 1;
-    Deed::Say(octets)
+    Action::Reply(octets)
 }
 
-fn to_another_name(asked: &Asked) -> Deed {
+fn to_another_name(asked: &ReceivedQuery) -> Action {
     let mut octets = response(
         &query("evil.example.test", RecordType::A, None),
         vec![address("evil.example.test", 60, EVIL)],
@@ -43,33 +42,33 @@ fn to_another_name(asked: &Asked) -> Deed {
     .to_vec()
     .unwrap();
     octets[..2].copy_from_slice(&asked.octets[..2]);
-    Deed::Say(octets)
+    Action::Reply(octets)
 }
 
-fn to_another_type(asked: &Asked) -> Deed {
+fn to_another_type(asked: &ReceivedQuery) -> Action {
     let mut octets = lie(asked);
     let question_end = 12 + asked.name().len() + 1 + 4;
     octets[question_end - 3] = 28;
-    Deed::Say(octets)
+    Action::Reply(octets)
 }
 
-fn from_another_port(asked: &Asked) -> Deed {
-    Deed::SayFromElsewhere(lie(asked))
+fn from_another_port(asked: &ReceivedQuery) -> Action {
+    Action::ReplyFromOtherPort(lie(asked))
 }
 
-fn that_is_no_response(asked: &Asked) -> Deed {
+fn that_is_no_response(asked: &ReceivedQuery) -> Action {
     let mut octets = lie(asked);
     octets[2] &= 0x7f;
-    Deed::Say(octets)
+    Action::Reply(octets)
 }
 
-fn that_is_no_message(asked: &Asked) -> Deed {
-    Deed::Say(asked.octets[..7].to_vec())
+fn that_is_no_message(asked: &ReceivedQuery) -> Action {
+    Action::Reply(asked.octets[..7].to_vec())
 }
 
 #[tokio::test]
-async fn what_does_not_answer_the_question_is_passed_over_and_the_true_answer_is_taken() {
-    type Lie = fn(&Asked) -> Deed;
+async fn datagrams_that_do_not_match_are_ignored_until_the_answer_arrives() {
+    type Lie = fn(&ReceivedQuery) -> Action;
     let lies: [(&str, Lie); 6] = [
         ("id", by_another_id),
         ("name", to_another_name),
@@ -82,8 +81,8 @@ async fn what_does_not_answer_the_question_is_passed_over_and_the_true_answer_is
         let upstream = Upstream::start(move |asked| {
             vec![
                 lie(asked),
-                Deed::Wait(Duration::from_millis(20)),
-                Deed::Say(asked.one()),
+                Action::Wait(Duration::from_millis(20)),
+                Action::Reply(asked.one()),
             ]
         })
         .await;
@@ -95,13 +94,13 @@ async fn what_does_not_answer_the_question_is_passed_over_and_the_true_answer_is
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_twice_is_not_taken_for_the_next_question() {
+async fn a_duplicate_answer_does_not_match_the_next_query() {
     let last = Mutex::new(None::<Vec<u8>>);
     let upstream = Upstream::start(move |asked| {
         // While the next question waits, twice in one batch.
         let again = last.lock().unwrap().replace(asked.one());
         let again = again.into_iter().flat_map(|octets| [octets.clone(), octets]);
-        again.chain([asked.one()]).map(Deed::Say).collect()
+        again.chain([asked.one()]).map(Action::Reply).collect()
     })
     .await;
     let forwarder = forwarder(&plan(&[upstream.address]));
@@ -113,15 +112,18 @@ async fn an_answer_that_comes_twice_is_not_taken_for_the_next_question() {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_too_late_is_not_taken_for_the_next_question() {
+async fn a_late_answer_does_not_match_the_next_query() {
     const READ_TIMEOUT: Duration = Duration::from_millis(1_500);
     const LATE: Duration = Duration::from_millis(1_550);
     let upstream = Upstream::start(|asked| {
         if asked.name() == "slow.test." {
-            return vec![Deed::Wait(LATE), Deed::Say(asked.one())];
+            return vec![Action::Wait(LATE), Action::Reply(asked.one())];
         }
         // Meanwhile the late one comes.
-        vec![Deed::Wait(2 * (LATE - READ_TIMEOUT)), Deed::Say(asked.one())]
+        vec![
+            Action::Wait(2 * (LATE - READ_TIMEOUT)),
+            Action::Reply(asked.one()),
+        ]
     })
     .await;
     let mut plan = plan(&[upstream.address]);
@@ -143,7 +145,7 @@ async fn an_answer_that_comes_too_late_is_not_taken_for_the_next_question() {
     }
 }
 
-fn uses_by_port(asked: &[Asked]) -> BTreeMap<u16, usize> {
+fn uses_by_port(asked: &[ReceivedQuery]) -> BTreeMap<u16, usize> {
     let mut by_port = BTreeMap::new();
     for asked in asked {
         *by_port.entry(asked.from.port()).or_default() += 1;
@@ -152,28 +154,33 @@ fn uses_by_port(asked: &[Asked]) -> BTreeMap<u16, usize> {
 }
 
 #[tokio::test]
-async fn towards_who_is_near_a_port_serves_some_questions_and_no_more() {
+async fn a_shared_port_serves_a_limited_number_of_queries() {
     let upstream = Upstream::honest().await;
     let one_by_one = forwarder(&plan(&[upstream.address]));
     for number in 0..300 {
         ask(&one_by_one, &format!("n{number}.test")).await.unwrap();
     }
-    let by_port = uses_by_port(&upstream.heard());
+    let by_port = uses_by_port(&upstream.received());
     assert!((5..20).contains(&by_port.len()), "questions by port: {by_port:?}");
     assert!(
         by_port.values().all(|uses| *uses <= 64),
         "questions by port: {by_port:?}"
     );
 
-    let slow =
-        Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(30)), Deed::Say(asked.one())]).await;
+    let slow = Upstream::start(|asked| {
+        vec![
+            Action::Wait(Duration::from_millis(30)),
+            Action::Reply(asked.one()),
+        ]
+    })
+    .await;
     let at_once = forwarder(&plan(&[slow.address]));
     let names: Vec<String> = (0..200).map(|number| format!("n{number}.test")).collect();
     let answers = join_all(names.iter().map(|name| ask(&at_once, name)).collect()).await;
     for (name, answer) in names.iter().zip(answers) {
         assert_eq!(owner(&answer.unwrap()), format!("{name}."));
     }
-    let by_port = uses_by_port(&slow.heard());
+    let by_port = uses_by_port(&slow.received());
     assert!((4..20).contains(&by_port.len()), "questions by port: {by_port:?}");
     assert!(
         by_port.values().all(|uses| *uses <= 64),
@@ -182,22 +189,25 @@ async fn towards_who_is_near_a_port_serves_some_questions_and_no_more() {
 }
 
 #[tokio::test]
-async fn of_questions_that_share_a_port_each_has_its_own_answer() {
-    let first = Arc::new(Mutex::new(None::<Asked>));
+async fn queries_on_a_shared_port_get_their_own_answers() {
+    let first = Arc::new(Mutex::new(None::<ReceivedQuery>));
     let upstream = Upstream::start(move |asked| {
         if asked.name() == "first.test." {
             *first.lock().unwrap() = Some(asked.clone());
-            return vec![Deed::Wait(Duration::from_millis(60)), Deed::Say(asked.one())];
+            return vec![
+                Action::Wait(Duration::from_millis(60)),
+                Action::Reply(asked.one()),
+            ];
         }
         let first = first.lock().unwrap().clone().expect("it came first");
         let (mut to_first, mut to_second) = (lie(&first), lie(asked));
         to_first[..2].copy_from_slice(&asked.octets[..2]);
         to_second[..2].copy_from_slice(&first.octets[..2]);
         vec![
-            Deed::Say(to_first),
-            Deed::Say(to_second),
-            Deed::Wait(Duration::from_millis(20)),
-            Deed::Say(asked.one()),
+            Action::Reply(to_first),
+            Action::Reply(to_second),
+            Action::Wait(Duration::from_millis(20)),
+            Action::Reply(asked.one()),
         ]
     })
     .await;
@@ -211,15 +221,15 @@ async fn of_questions_that_share_a_port_each_has_its_own_answer() {
             "what is said by the other's id is taken"
         );
     }
-    assert_eq!(uses_by_port(&upstream.heard()).len(), 1, "they share a port");
+    assert_eq!(uses_by_port(&upstream.received()).len(), 1, "they share a port");
 }
 
 #[tokio::test]
-async fn a_port_that_owes_an_answer_for_long_is_given_no_more_questions() {
+async fn a_port_with_an_old_pending_query_gets_no_more_queries() {
     const SILENT: Duration = Duration::from_millis(80);
     let upstream = Upstream::start(|asked| match asked.name().as_str() {
-        "slow.test." => vec![Deed::Wait(4 * SILENT), Deed::Say(asked.one())],
-        _ => vec![Deed::Say(asked.one())],
+        "slow.test." => vec![Action::Wait(4 * SILENT), Action::Reply(asked.one())],
+        _ => vec![Action::Reply(asked.one())],
     })
     .await;
     let forwarder = forwarder(&plan(&[upstream.address]));
@@ -240,10 +250,10 @@ async fn a_port_that_owes_an_answer_for_long_is_given_no_more_questions() {
 }
 
 #[tokio::test]
-async fn a_port_on_which_no_answer_came_is_given_no_more_questions() {
+async fn a_port_with_a_timed_out_query_gets_no_more_queries() {
     let upstream = Upstream::start(|asked| match asked.name().as_str() {
         "never.test." => Vec::new(),
-        _ => vec![Deed::Say(asked.one())],
+        _ => vec![Action::Reply(asked.one())],
     })
     .await;
     let forwarder = forwarder(&plan(&[upstream.address]));
@@ -261,13 +271,13 @@ async fn a_port_on_which_no_answer_came_is_given_no_more_questions() {
 
 /// The port that a question came from.
 fn port_of(upstream: &Upstream, name: &str) -> u16 {
-    let heard = upstream.heard();
-    let asked = heard.iter().find(|asked| asked.name() == name);
+    let received = upstream.received();
+    let asked = received.iter().find(|asked| asked.name() == name);
     asked.expect("it was asked").from.port()
 }
 
 #[tokio::test]
-async fn sockets_that_nobody_uses_are_closed_in_time() {
+async fn idle_sockets_are_closed() {
     let upstream = Upstream::honest().await;
     for (expire, is_kept) in [
         (Duration::from_millis(80), false),
@@ -277,12 +287,12 @@ async fn sockets_that_nobody_uses_are_closed_in_time() {
         plan.expire = expire;
         let forwarder = forwarder(&plan);
         ask(&forwarder, "a.test").await.unwrap();
-        let from = upstream.heard().pop().unwrap().from;
+        let from = upstream.received().pop().unwrap().from;
         if !is_kept {
             until("it is closed though nobody asks any more", || !is_open(from)).await;
         }
         ask(&forwarder, "b.test").await.unwrap();
-        let next = upstream.heard().pop().unwrap().from;
+        let next = upstream.received().pop().unwrap().from;
         assert_eq!(
             next == from,
             is_kept,
@@ -315,9 +325,9 @@ async fn a_port_is_used_no_longer_than_max_age() {
             ask(&forwarder, name).await.unwrap();
             tokio::time::sleep(Duration::from_millis(40)).await;
         }
-        let heard = upstream.heard();
+        let received = upstream.received();
         assert_eq!(
-            heard[first].from.port() == heard[first + 2].from.port(),
+            received[first].from.port() == received[first + 2].from.port(),
             same,
             "whether the third question has the port of the first, with max_age {max_age:?}"
         );
@@ -325,16 +335,16 @@ async fn a_port_is_used_no_longer_than_max_age() {
 }
 
 #[tokio::test]
-async fn a_cut_answer_is_asked_for_over_tcp_and_given_as_it_is_where_there_is_none() {
+async fn a_truncated_answer_is_queried_over_tcp_and_relayed_without_tcp() {
     let upstream = Upstream::start(|asked| match asked.over {
-        Over::Udp => vec![Deed::Say(asked.cut())],
-        Over::Tcp => vec![Deed::Say(asked.one())],
+        Transport::Udp => vec![Action::Reply(asked.cut())],
+        Transport::Tcp | Transport::Quic => vec![Action::Reply(asked.one())],
     })
     .await;
-    let always = Upstream::start(|asked| vec![Deed::Say(asked.cut())]).await;
+    let always = Upstream::start(|asked| vec![Action::Reply(asked.cut())]).await;
     let no_tcp = Upstream::start(|asked| match asked.over {
-        Over::Udp => vec![Deed::Say(asked.cut())],
-        Over::Tcp => vec![Deed::HangUp],
+        Transport::Udp => vec![Action::Reply(asked.cut())],
+        Transport::Tcp | Transport::Quic => vec![Action::Close],
     })
     .await;
     for (over_tcp, upstream, is_cut) in [
@@ -353,15 +363,15 @@ async fn a_cut_answer_is_asked_for_over_tcp_and_given_as_it_is_where_there_is_no
 }
 
 #[tokio::test]
-async fn who_does_not_keep_the_case_is_asked_over_tcp_and_that_is_remembered() {
+async fn an_upstream_that_changes_case_is_remembered_and_queried_over_tcp() {
     let upstream = Upstream::start(|asked| {
         let mut octets = asked.octets.clone();
         octets[12..].make_ascii_lowercase();
-        let lower = Asked {
+        let lower = ReceivedQuery {
             octets,
             ..asked.clone()
         };
-        vec![Deed::Say(lower.one())]
+        vec![Action::Reply(lower.one())]
     })
     .await;
     let forwarder = forwarder(&plan(&[upstream.address]));
@@ -369,38 +379,42 @@ async fn who_does_not_keep_the_case_is_asked_over_tcp_and_that_is_remembered() {
         assert_eq!(owner(&ask(&forwarder, name).await.unwrap()), format!("{name}."));
     }
     let over = |name: &str| {
-        let heard = upstream.heard().into_iter();
-        let heard = heard.filter(|asked| asked.name() == name);
-        let mut over: Vec<Over> = heard.map(|asked| asked.over).collect();
+        let received = upstream.received().into_iter();
+        let received = received.filter(|asked| asked.name() == name);
+        let mut over: Vec<Transport> = received.map(|asked| asked.over).collect();
         // Where the machine is busy, one that is slow is asked again.
         over.dedup();
         over
     };
     let first = over("first-with-letters.test.");
-    assert_eq!(first[0], Over::Udp, "the first question: {first:?}");
-    assert_eq!(first.last(), Some(&Over::Tcp), "the first question: {first:?}");
+    assert_eq!(first[0], Transport::Udp, "the first question: {first:?}");
+    assert_eq!(
+        first.last(),
+        Some(&Transport::Tcp),
+        "the first question: {first:?}"
+    );
     let second = over("second-with-letters.test.");
-    assert_eq!(second, [Over::Tcp], "what the second question came by");
+    assert_eq!(second, [Transport::Tcp], "what the second question came by");
 }
 
 #[tokio::test]
-async fn what_carries_a_question_is_as_configured() {
+async fn the_transport_is_as_configured() {
     let upstream = Upstream::honest().await;
     // force_tcp, prefer_udp, how the client came, what carries it.
     let rows = [
-        (false, false, Transport::Udp, Over::Udp),
-        (false, false, Transport::Tcp, Over::Tcp),
-        (false, true, Transport::Udp, Over::Udp),
-        (false, true, Transport::Tcp, Over::Udp),
-        (true, false, Transport::Udp, Over::Tcp),
-        (true, true, Transport::Udp, Over::Tcp),
-        (true, true, Transport::Tcp, Over::Tcp),
+        (false, false, Transport::Udp, Transport::Udp),
+        (false, false, Transport::Tcp, Transport::Tcp),
+        (false, true, Transport::Udp, Transport::Udp),
+        (false, true, Transport::Tcp, Transport::Udp),
+        (true, false, Transport::Udp, Transport::Tcp),
+        (true, true, Transport::Udp, Transport::Tcp),
+        (true, true, Transport::Tcp, Transport::Tcp),
     ];
     for (force_tcp, prefer_udp, client, over) in rows {
         let mut plan = plan(&[upstream.address]);
         (plan.force_tcp, plan.prefer_udp) = (force_tcp, prefer_udp);
         ask_over(&forwarder(&plan), "a.test", client).await.unwrap();
-        let asked = upstream.heard().pop().unwrap();
+        let asked = upstream.received().pop().unwrap();
         assert_eq!(
             asked.over, over,
             "force_tcp {force_tcp}, prefer_udp {prefer_udp}, a client over {client:?}"
@@ -409,7 +423,7 @@ async fn what_carries_a_question_is_as_configured() {
 }
 
 #[tokio::test]
-async fn a_port_where_nobody_is_is_told_at_once() {
+async fn a_closed_port_fails_at_once() {
     let mut plan = plan(&[nobody().await]);
     plan.max_connect_attempts = Some(1);
     let failure = ask(&forwarder(&plan), "a.test").await.map(|it| owner(&it));
@@ -457,13 +471,16 @@ fn forge_unreachable(of: SocketAddr, about: SocketAddr) {
 }
 
 #[tokio::test]
-async fn an_error_that_anybody_can_send_ends_no_question_whose_answer_comes() {
+async fn an_icmp_error_ends_no_query_whose_answer_arrives() {
     let upstream = Upstream::start(|asked| {
         forge_unreachable(
             asked.from,
             SocketAddr::new(LOOPBACK, PORT.load(Ordering::Relaxed)),
         );
-        vec![Deed::Wait(Duration::from_millis(20)), Deed::Say(asked.one())]
+        vec![
+            Action::Wait(Duration::from_millis(20)),
+            Action::Reply(asked.one()),
+        ]
     })
     .await;
     PORT.store(upstream.address.port(), Ordering::Relaxed);
@@ -471,15 +488,15 @@ async fn an_error_that_anybody_can_send_ends_no_question_whose_answer_comes() {
     plan.max_connect_attempts = Some(1);
     let answered = ask(&forwarder(&plan), "a.test").await.map(|it| owner(&it));
     assert!(answered.is_ok(), "{answered:?}");
-    assert_eq!(upstream.heard().len(), 1, "and it is asked once");
+    assert_eq!(upstream.received().len(), 1, "and it is asked once");
 }
 
 /// Of the upstream that says what anybody could.
 static PORT: AtomicU16 = AtomicU16::new(0);
 
 #[tokio::test]
-async fn where_nobody_is_another_one_is_asked_though_it_is_a_hint_alone() {
-    let upstream = Upstream::start(|asked| vec![Deed::Say(asked.one())]).await;
+async fn after_an_icmp_error_another_upstream_is_queried() {
+    let upstream = Upstream::start(|asked| vec![Action::Reply(asked.one())]).await;
     let mut plan = plan(&[nobody().await, upstream.address]);
     plan.policy = Policy::Sequential;
     let answered = ask(&forwarder(&plan), "a.test").await.map(|it| owner(&it));

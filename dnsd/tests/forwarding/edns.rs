@@ -1,44 +1,43 @@
-//! EDNS towards upstreams: what they are told, and those that do not understand it.
+//! EDNS towards upstreams: the options that are sent, and upstreams without EDNS.
 
 use egret_dnsd::dns::message::Query;
-use egret_dnsd::net::Transport;
 use hickory_proto::op::{Edns, Message, ResponseCode};
 use hickory_proto::rr::RecordType;
 use hickory_proto::rr::rdata::opt::EdnsOption;
 
 use super::world::{
-    Asked, Deed, Over, PATIENCE, Upstream, ask, forwarder, limits, owner, plan, query, question, read,
-    response,
+    Action, PATIENCE, ReceivedQuery, Transport, Upstream, ask, forwarder, limits, owner, plan, query,
+    question, read, response,
 };
 
-fn refusal(asked: &Asked) -> Vec<u8> {
+fn refusal(asked: &ReceivedQuery) -> Vec<u8> {
     let mut message = Message::from_vec(&asked.code(ResponseCode::FormErr)).unwrap();
     message.edns = None;
     message.to_vec().unwrap()
 }
 
-fn refusal_without_question(asked: &Asked) -> Vec<u8> {
+fn refusal_without_question(asked: &ReceivedQuery) -> Vec<u8> {
     let mut header = refusal(asked)[..12].to_vec();
     header[4..].fill(0);
     header
 }
 
-fn bad_version(asked: &Asked) -> Vec<u8> {
+fn bad_version(asked: &ReceivedQuery) -> Vec<u8> {
     let mut message = response(&asked.octets, Vec::new());
     message.metadata.response_code = ResponseCode::BADVERS;
     message.set_edns(Edns::new());
     message.to_vec().unwrap()
 }
 
-fn not_implemented(asked: &Asked) -> Vec<u8> {
+fn not_implemented(asked: &ReceivedQuery) -> Vec<u8> {
     let mut message = Message::from_vec(&asked.code(ResponseCode::NotImp)).unwrap();
     message.edns = None;
     message.to_vec().unwrap()
 }
 
 #[tokio::test]
-async fn who_does_not_know_edns_is_asked_without_and_that_is_remembered() {
-    type Refusal = fn(&Asked) -> Vec<u8>;
+async fn an_upstream_without_edns_is_remembered_and_queried_without() {
+    type Refusal = fn(&ReceivedQuery) -> Vec<u8>;
     let rows: [(&str, Refusal); 4] = [
         ("FORMERR", refusal),
         ("FORMERR without the question", refusal_without_question),
@@ -47,8 +46,8 @@ async fn who_does_not_know_edns_is_asked_without_and_that_is_remembered() {
     ];
     for (what, refusal) in rows {
         let upstream = Upstream::start(move |asked| match asked.message().edns {
-            Some(_) => vec![Deed::Say(refusal(asked))],
-            None => vec![Deed::Say(asked.one())],
+            Some(_) => vec![Action::Reply(refusal(asked))],
+            None => vec![Action::Reply(asked.one())],
         })
         .await;
         let forwarder = forwarder(&plan(&[upstream.address]));
@@ -63,7 +62,7 @@ async fn who_does_not_know_edns_is_asked_without_and_that_is_remembered() {
             "{what}"
         );
         let with_edns: Vec<bool> = upstream
-            .heard()
+            .received()
             .iter()
             .map(|asked| asked.message().edns.is_some())
             .collect();
@@ -72,15 +71,15 @@ async fn who_does_not_know_edns_is_asked_without_and_that_is_remembered() {
 }
 
 #[tokio::test]
-async fn who_cannot_read_the_question_either_way_is_believed_and_asked_with_edns_again() {
-    let upstream = Upstream::start(|asked| vec![Deed::Say(refusal(asked))]).await;
+async fn formerr_with_and_without_edns_is_relayed_and_not_remembered() {
+    let upstream = Upstream::start(|asked| vec![Action::Reply(refusal(asked))]).await;
     let forwarder = forwarder(&plan(&[upstream.address]));
     for _ in 0..2 {
         let answer = ask(&forwarder, "a.test").await.unwrap();
         assert_eq!(answer.get().rcode(), 1);
     }
     let with_edns = upstream
-        .heard()
+        .received()
         .iter()
         .filter(|asked| asked.message().edns.is_some())
         .count();
@@ -88,11 +87,11 @@ async fn who_cannot_read_the_question_either_way_is_believed_and_asked_with_edns
 }
 
 #[tokio::test]
-async fn an_upstream_that_knows_edns_and_says_formerr_is_believed() {
+async fn formerr_with_an_opt_is_relayed() {
     let upstream = Upstream::start(|asked| {
         let mut message = Message::from_vec(&asked.code(ResponseCode::FormErr)).unwrap();
         message.set_edns(Edns::new());
-        vec![Deed::Say(message.to_vec().unwrap())]
+        vec![Action::Reply(message.to_vec().unwrap())]
     })
     .await;
     let answer = ask(&forwarder(&plan(&[upstream.address])), "a.test")
@@ -102,7 +101,7 @@ async fn an_upstream_that_knows_edns_and_says_formerr_is_believed() {
 }
 
 #[tokio::test]
-async fn upstreams_are_told_the_size_that_dnsd_takes_and_options_that_are_not_of_one_hop() {
+async fn queries_have_dnsds_udp_size_and_the_clients_end_to_end_options() {
     let upstream = Upstream::honest().await;
     let mut message = Message::from_vec(&query("a.test", RecordType::A, Some(4096))).unwrap();
     let mut edns = Edns::new();
@@ -113,10 +112,10 @@ async fn upstreams_are_told_the_size_that_dnsd_takes_and_options_that_are_not_of
     }
     message.set_edns(edns);
     let query = Query::read(&message.to_vec().unwrap()).unwrap().owned();
-    for (client, over) in [(Transport::Udp, Over::Udp), (Transport::Tcp, Over::Tcp)] {
+    for (client, over) in [(Transport::Udp, Transport::Udp), (Transport::Tcp, Transport::Tcp)] {
         let forwarder = forwarder(&plan(&[upstream.address]));
         forwarder.ask(&query, client, &limits(PATIENCE)).await.unwrap();
-        let asked = upstream.heard().pop().unwrap();
+        let asked = upstream.received().pop().unwrap();
         let edns = asked.message().edns.unwrap();
         let codes: Vec<u16> = edns
             .options()
@@ -133,7 +132,7 @@ async fn upstreams_are_told_the_size_that_dnsd_takes_and_options_that_are_not_of
 }
 
 #[tokio::test]
-async fn what_an_upstream_says_to_dnsd_alone_is_not_relayed() {
+async fn hop_by_hop_options_of_an_upstream_are_not_relayed() {
     let upstream = Upstream::start(|asked| {
         let mut message = Message::from_vec(&asked.one()).unwrap();
         let mut edns = Edns::new();
@@ -141,7 +140,7 @@ async fn what_an_upstream_says_to_dnsd_alone_is_not_relayed() {
             edns.options_mut().insert(EdnsOption::Unknown(code, vec![0; 8]));
         }
         message.set_edns(edns);
-        vec![Deed::Say(message.to_vec().unwrap())]
+        vec![Action::Reply(message.to_vec().unwrap())]
     })
     .await;
     let answer = ask(&forwarder(&plan(&[upstream.address])), "a.test")
@@ -159,7 +158,7 @@ async fn what_an_upstream_says_to_dnsd_alone_is_not_relayed() {
 }
 
 #[tokio::test]
-async fn a_question_without_edns_goes_without() {
+async fn a_query_without_edns_is_sent_without() {
     let upstream = Upstream::honest().await;
     let mut query = question("a.test");
     query.edns = None;
@@ -168,5 +167,5 @@ async fn a_question_without_edns_goes_without() {
         .ask(&query, Transport::Udp, &limits(PATIENCE))
         .await
         .unwrap();
-    assert!(upstream.heard()[0].message().edns.is_none());
+    assert!(upstream.received()[0].message().edns.is_none());
 }

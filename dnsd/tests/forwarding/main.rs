@@ -1,4 +1,4 @@
-//! Asking upstreams, on loopback: real sockets, and upstreams that are slow, dead, or lie.
+//! Forwarding on loopback: real sockets, and upstreams that are slow, dead, or lie.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../support/mod.rs"]
@@ -7,6 +7,6 @@ mod world;
 mod datagrams;
 mod edns;
 mod connections;
-mod choice;
-mod patience;
+mod selection;
+mod timeouts;
 mod tls;

@@ -1,4 +1,4 @@
-//! TLS towards upstreams (RFC 7858): who does not prove its name is not asked.
+//! TLS towards upstreams (RFC 7858): an upstream must prove its name before it is queried.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -20,7 +20,9 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{HandshakeKind, RootCertStore, ServerConfig};
 
-use super::world::{Asked, LOOPBACK, Over, ask, forwarder, framed, owner, plan, read_framed, until};
+use super::world::{
+    LOOPBACK, ReceivedQuery, Transport, ask, forwarder, framed, owner, plan, read_framed, until,
+};
 
 /// Somebody whom others trust, with a folder for what it writes.
 struct Authority {
@@ -118,9 +120,9 @@ impl Protected {
                     open.fetch_add(1, Ordering::Relaxed);
                     while let Some(octets) = read_framed(&mut stream).await {
                         asked.fetch_add(1, Ordering::Relaxed);
-                        let question = Asked {
+                        let question = ReceivedQuery {
                             octets,
-                            over: Over::Tcp,
+                            over: Transport::Tcp,
                             from,
                         };
                         stream.write_all(&framed(&question.one())).await.unwrap();
@@ -154,7 +156,7 @@ fn trusting(authorities: &Path) -> Tls {
 }
 
 #[tokio::test]
-async fn only_who_proves_the_name_to_whom_we_trust_is_asked() {
+async fn only_an_upstream_with_a_valid_certificate_is_queried() {
     let (trusted, other) = (Authority::new("trusted"), Authority::new("other"));
     let named = Protected::start(&trusted, "dns.test", false).await;
     let numbered = Protected::start(&trusted, "127.0.0.1", false).await;
@@ -234,7 +236,7 @@ async fn only_who_proves_the_name_to_whom_we_trust_is_asked() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_shown_where_one_is_wanted() {
+async fn a_client_certificate_is_sent_on_request() {
     let authority = Authority::new("client");
     let upstream = Protected::start(&authority, "dns.test", true).await;
     let without = upstream.plan(Some("dns.test"), trusting(&authority.certificate()));
@@ -267,7 +269,7 @@ async fn connections_are_shared_and_sessions_resumed() {
 }
 
 #[tokio::test]
-async fn who_does_not_speak_tls_is_not_asked_in_clear() {
+async fn an_upstream_without_tls_gets_no_cleartext_query() {
     let authority = Authority::new("clear");
     let clear = super::world::Upstream::honest().await;
     let upstream = Protected {
@@ -285,7 +287,7 @@ async fn who_does_not_speak_tls_is_not_asked_in_clear() {
 }
 
 #[tokio::test]
-async fn files_that_are_not_what_they_should_be_are_named() {
+async fn invalid_certificate_files_are_named() {
     let authority = Authority::new("files");
     let empty = authority.folder.join("empty.pem");
     fs::write(&empty, "nothing\n").unwrap();

@@ -1,4 +1,4 @@
-//! Upstreams that do as they are told, and plans that name them.
+//! Scripted upstreams, and plans that name them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use egret_dnsd::config::model::{self, Forward, Policy, Protocol, UpstreamHost};
 use egret_dnsd::dns::answer::{Answer, TtlLimits};
 use egret_dnsd::dns::message::{Query, WireName};
-use egret_dnsd::net::Transport;
+pub(crate) use egret_dnsd::net::Transport;
 use egret_dnsd::upstream::Metrics;
 use egret_dnsd::upstream::pending_query::ValidatedResponse;
 use egret_dnsd::upstream::{Failure, Forwarder, Limits};
@@ -26,35 +26,28 @@ pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Long enough that a test which waits for it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What carries a question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
-    Udp,
-    Tcp,
-}
-
 /// What an upstream does, one after the other.
 #[derive(Clone, Debug)]
-pub(crate) enum Deed {
-    Say(Vec<u8>),
+pub(crate) enum Action {
+    Reply(Vec<u8>),
     /// These octets, as they are, on a connection.
     Raw(Vec<u8>),
     /// In a datagram from another port.
-    SayFromElsewhere(Vec<u8>),
+    ReplyFromOtherPort(Vec<u8>),
     Wait(Duration),
     /// Ends the connection.
-    HangUp,
+    Close,
 }
 
 /// A question as it came.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedQuery {
     pub(crate) octets: Vec<u8>,
-    pub(crate) over: Over,
+    pub(crate) over: Transport,
     pub(crate) from: SocketAddr,
 }
 
-impl Asked {
+impl ReceivedQuery {
     pub(crate) fn name(&self) -> String {
         let message = Message::from_vec(&self.octets).unwrap();
         message.queries[0].name.to_lowercase().to_ascii()
@@ -91,7 +84,7 @@ impl Asked {
     }
 }
 
-type Behaviour = Arc<dyn Fn(&Asked) -> Vec<Deed> + Send + Sync>;
+type Behaviour = Arc<dyn Fn(&ReceivedQuery) -> Vec<Action> + Send + Sync>;
 
 /// An upstream that does whatever its behaviour makes of a question.
 #[derive(Clone)]
@@ -99,17 +92,19 @@ pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
     pub(crate) accepted: Arc<AtomicUsize>,
     pub(crate) open: Arc<AtomicUsize>,
-    heard: Arc<Mutex<Vec<Asked>>>,
+    received: Arc<Mutex<Vec<ReceivedQuery>>>,
 }
 
 impl Upstream {
-    pub(crate) async fn start(behaviour: impl Fn(&Asked) -> Vec<Deed> + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(
+        behaviour: impl Fn(&ReceivedQuery) -> Vec<Action> + Send + Sync + 'static,
+    ) -> Self {
         Self::at(LOOPBACK, behaviour).await
     }
 
     pub(crate) async fn at(
         ip: IpAddr,
-        behaviour: impl Fn(&Asked) -> Vec<Deed> + Send + Sync + 'static,
+        behaviour: impl Fn(&ReceivedQuery) -> Vec<Action> + Send + Sync + 'static,
     ) -> Self {
         let (udp, tcp) = same_port(ip).await;
         let address = udp.local_addr().unwrap();
@@ -117,7 +112,7 @@ impl Upstream {
             address,
             accepted: Arc::default(),
             open: Arc::default(),
-            heard: Arc::default(),
+            received: Arc::default(),
         };
         let behaviour: Behaviour = Arc::new(behaviour);
         drop(task::spawn_brief(
@@ -129,7 +124,7 @@ impl Upstream {
 
     /// Answers each question with one address.
     pub(crate) async fn honest() -> Self {
-        Self::start(|asked| vec![Deed::Say(asked.one())]).await
+        Self::start(|asked| vec![Action::Reply(asked.one())]).await
     }
 
     /// Answers nothing.
@@ -138,18 +133,26 @@ impl Upstream {
     }
 
     /// The questions that came, checks of health left out.
-    pub(crate) fn heard(&self) -> Vec<Asked> {
-        let heard = self.heard.lock().unwrap();
-        heard.iter().filter(|asked| !asked.is_check()).cloned().collect()
+    pub(crate) fn received(&self) -> Vec<ReceivedQuery> {
+        let received = self.received.lock().unwrap();
+        received
+            .iter()
+            .filter(|asked| !asked.is_check())
+            .cloned()
+            .collect()
     }
 
     pub(crate) fn asked(&self) -> usize {
-        self.heard().len()
+        self.received().len()
     }
 
-    pub(crate) fn checks(&self) -> Vec<Asked> {
-        let heard = self.heard.lock().unwrap();
-        heard.iter().filter(|asked| asked.is_check()).cloned().collect()
+    pub(crate) fn checks(&self) -> Vec<ReceivedQuery> {
+        let received = self.received.lock().unwrap();
+        received
+            .iter()
+            .filter(|asked| asked.is_check())
+            .cloned()
+            .collect()
     }
 
     pub(crate) fn accepted(&self) -> usize {
@@ -160,13 +163,13 @@ impl Upstream {
         self.open.load(Ordering::Relaxed)
     }
 
-    fn hear(&self, octets: &[u8], over: Over, from: SocketAddr) -> Asked {
-        let asked = Asked {
+    fn hear(&self, octets: &[u8], over: Transport, from: SocketAddr) -> ReceivedQuery {
+        let asked = ReceivedQuery {
             octets: octets.to_vec(),
             over,
             from,
         };
-        self.heard.lock().unwrap().push(asked.clone());
+        self.received.lock().unwrap().push(asked.clone());
         asked
     }
 
@@ -174,20 +177,20 @@ impl Upstream {
         let (socket, mut buffer) = (Arc::new(socket), vec![0; 4096]);
         loop {
             let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
-            let deeds = behaviour(&self.hear(&buffer[..length], Over::Udp, from));
+            let deeds = behaviour(&self.hear(&buffer[..length], Transport::Udp, from));
             let socket = Arc::clone(&socket);
             drop(task::spawn_brief(async move {
                 for deed in deeds {
                     match deed {
-                        Deed::Say(octets) | Deed::Raw(octets) => {
+                        Action::Reply(octets) | Action::Raw(octets) => {
                             drop(socket.send_to(&octets, from).await);
                         }
-                        Deed::SayFromElsewhere(octets) => {
+                        Action::ReplyFromOtherPort(octets) => {
                             let other = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
                             drop(other.send_to(&octets, from).await);
                         }
-                        Deed::Wait(span) => tokio::time::sleep(span).await,
-                        Deed::HangUp => {}
+                        Action::Wait(span) => tokio::time::sleep(span).await,
+                        Action::Close => {}
                     }
                 }
             }));
@@ -214,24 +217,24 @@ impl Upstream {
         loop {
             let octets = tokio::select! { octets = read_framed(& mut reader) => octets, _hung_up = ended.recv() => return, };
             let Some(octets) = octets else { return };
-            let deeds = behaviour(&self.hear(&octets, Over::Tcp, from));
+            let deeds = behaviour(&self.hear(&octets, Transport::Tcp, from));
             drop(task::spawn_brief(act(deeds, Arc::clone(&writer), end.clone())));
         }
     }
 }
 
 async fn act(
-    deeds: Vec<Deed>,
+    deeds: Vec<Action>,
     writer: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
     end: tokio::sync::mpsc::Sender<()>,
 ) {
     for deed in deeds {
         match deed {
-            Deed::Say(octets) => drop(writer.lock().await.write_all(&framed(&octets)).await),
-            Deed::Raw(octets) => drop(writer.lock().await.write_all(&octets).await),
-            Deed::Wait(span) => tokio::time::sleep(span).await,
-            Deed::SayFromElsewhere(_) => {}
-            Deed::HangUp => drop(end.send(()).await),
+            Action::Reply(octets) => drop(writer.lock().await.write_all(&framed(&octets)).await),
+            Action::Raw(octets) => drop(writer.lock().await.write_all(&octets).await),
+            Action::Wait(span) => tokio::time::sleep(span).await,
+            Action::ReplyFromOtherPort(_) => {}
+            Action::Close => drop(end.send(()).await),
         }
     }
 }

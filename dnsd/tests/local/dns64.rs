@@ -86,7 +86,7 @@ fn aliases_stay_and_addresses_keep_their_owners() {
 }
 
 #[test]
-fn what_is_asked_again_for_ipv4() {
+fn which_answers_need_a_query_for_a() {
     let wants = |translate_all, octets: &[u8]| {
         let translator = Translator::new(&Dns64 {
             translate_all,
@@ -109,7 +109,7 @@ fn what_is_asked_again_for_ipv4() {
 }
 
 #[test]
-fn whose_questions_are_translated() {
+fn which_queries_are_translated() {
     let six = QueryEndpoints {
         client: "[2001:db8::7]:4000".parse().unwrap(),
         ..endpoints()

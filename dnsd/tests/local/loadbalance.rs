@@ -131,7 +131,7 @@ fn aliases_go_before_addresses_and_mail_servers_behind() {
 }
 
 #[test]
-fn failures_transfers_and_what_has_one_order_stay_as_they_are() {
+fn failures_transfers_and_single_records_stay_as_they_are() {
     let message = |kind, records| response(&query("a.test", kind, None), records);
     for message in [
         with_code(message(RecordType::A, addresses(9)), ResponseCode::ServFail),
@@ -149,7 +149,7 @@ fn failures_transfers_and_what_has_one_order_stay_as_they_are() {
 }
 
 #[test]
-fn a_file_of_weights_that_is_wrong_is_refused_with_its_line() {
+fn an_invalid_weight_file_is_refused_with_its_line() {
     for (text, expected) in [
         ("192.0.2.1 3", "line 1: an address stands below its name"),
         ("192.0.2.1", "line 1: \"192.0.2.1\" is no name"),

@@ -86,7 +86,7 @@ fn texts_keep_their_parts_and_their_octets() {
 }
 
 #[test]
-fn a_text_that_is_too_long_goes_on_in_the_next() {
+fn a_text_over_255_octets_continues_in_the_next() {
     for (length, lengths) in [
         (255, vec![255]),
         (256, vec![255, 1]),
@@ -105,7 +105,7 @@ fn a_text_that_is_too_long_goes_on_in_the_next() {
 }
 
 #[test]
-fn a_record_that_is_none_is_refused_where_it_is_wrong() {
+fn an_invalid_record_is_refused_with_its_offset() {
     for (text, at, part) in [
         ("", 0, "the owner is expected"),
         ("a..test A 192.0.2.1", 0, "no name"),
@@ -133,7 +133,7 @@ fn a_record_that_is_none_is_refused_where_it_is_wrong() {
 }
 
 #[test]
-fn names_are_written_once_where_that_is_allowed() {
+fn names_are_compressed_where_that_is_allowed() {
     let query = asked("a.test", RecordType::A);
     let alone = written(parse_record("a.test 1 A 192.0.2.1").unwrap(), &query).len();
     let start = 12 + query.raw_question.len();
@@ -221,7 +221,7 @@ fn record() -> impl Strategy<Value = ResourceRecord> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_again_by_both(
+    fn written_responses_are_read_alike_by_hickory(
         answer in proptest::collection::vec(record(), 0..20),
         authority in proptest::collection::vec(record(), 0..4),
         additional in proptest::collection::vec(record(), 0..4),
@@ -244,7 +244,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_and_no_octets_bring_it_down(text in "[a-c.0-9 \"\\\\();=,#A-Z]{0,60}", octets in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn no_text_and_no_octets_make_it_panic(text in "[a-c.0-9 \"\\\\();=,#A-Z]{0,60}", octets in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _read = parse_record(&text);
         if let Ok(message) = Message::read(&octets) {
             let _taken_apart = Response::read(&message);

@@ -48,7 +48,7 @@ fn from_upstream(question: &str, records: Vec<Record>) -> Message {
 }
 
 #[test]
-fn names_are_asked_for_by_other_names() {
+fn names_are_rewritten() {
     use NameMatch::{Prefix, Regex, Substring, Suffix};
     let rows: [(NameMatch, &str, &str, &str); 9] = [
         (exact("a.test."), "b.test.", "A.test", "b.test."),
@@ -76,7 +76,7 @@ fn names_are_asked_for_by_other_names() {
 }
 
 #[test]
-fn a_name_that_is_none_is_an_error() {
+fn an_invalid_rewritten_name_is_an_error() {
     let rules = [rule(false, renamed(exact("a.test."), "a..b", Vec::new()))];
     assert_eq!(
         asked_instead(&rules, "a.test").unwrap_err(),
@@ -85,7 +85,7 @@ fn a_name_that_is_none_is_an_error() {
 }
 
 #[test]
-fn rules_go_on_only_where_they_say_so() {
+fn later_rules_apply_only_after_continue() {
     let rules = |goes_on| {
         [
             rule(goes_on, renamed(exact("a.test."), "b.test.", Vec::new())),
@@ -119,7 +119,7 @@ fn rules_go_on_only_where_they_say_so() {
 }
 
 #[test]
-fn types_and_classes_are_changed_and_the_question_is_given_back() {
+fn types_and_classes_are_rewritten_and_reverted() {
     let rules = [
         rule(true, RewriteRule::Type { from: 1, to: 28 }),
         rule(false, RewriteRule::Class { from: 1, to: 3 }),
@@ -136,7 +136,7 @@ fn types_and_classes_are_changed_and_the_question_is_given_back() {
 }
 
 #[test]
-fn an_answer_is_taken_back_as_the_rule_says() {
+fn answers_are_reverted_as_the_rule_says() {
     use AnswerRewrite::{Auto, Name, Value};
     let suffix = || NameMatch::Suffix(".old.".to_owned());
     let regex = || NameMatch::Regex(expression(r"^(.*)\.old\.$"));
@@ -178,7 +178,7 @@ fn an_answer_is_taken_back_as_the_rule_says() {
 }
 
 #[test]
-fn names_below_the_one_that_was_asked_are_taken_back_by_whole_labels() {
+fn names_below_the_question_are_reverted_by_whole_labels() {
     let rules = [rule(false, renamed(exact("a.old."), "a.new.", Vec::new()))];
     let reply = answered(&rules, "a.old", |asked| {
         let owners = ["a.new", "b.a.new", "ba.new"];
@@ -196,7 +196,7 @@ fn names_below_the_one_that_was_asked_are_taken_back_by_whole_labels() {
 }
 
 #[test]
-fn names_in_the_values_of_these_types_are_taken_back() {
+fn names_in_the_data_of_these_types_are_reverted() {
     let rules = [rule(
         false,
         renamed(
@@ -235,7 +235,7 @@ fn names_in_the_values_of_these_types_are_taken_back() {
 }
 
 #[test]
-fn ttls_are_brought_into_their_range() {
+fn ttls_are_clamped() {
     let ttl = |at_least, at_most, of: NameMatch| {
         let rules = [rule(
             false,
@@ -274,7 +274,7 @@ fn codes_are_changed_for_names_that_match() {
 }
 
 #[test]
-fn an_alias_leads_elsewhere_and_what_is_there_is_looked_up() {
+fn a_rewritten_alias_target_is_queried() {
     let cname = |of, to: &str| {
         [rule(
             false,
@@ -327,7 +327,7 @@ fn an_alias_leads_elsewhere_and_what_is_there_is_looked_up() {
 }
 
 #[test]
-fn what_stood_behind_an_alias_that_leads_elsewhere_is_gone() {
+fn records_of_the_old_alias_target_are_dropped() {
     let rule = rule(
         false,
         RewriteRule::Cname {
@@ -353,7 +353,7 @@ fn what_stood_behind_an_alias_that_leads_elsewhere_is_gone() {
 }
 
 #[test]
-fn an_answer_that_no_rule_touches_is_the_same_octets() {
+fn an_answer_without_a_matching_rule_is_unchanged() {
     let rules = [rule(false, renamed(exact("other.test."), "b.test.", Vec::new()))];
     let (_, revert) = Rules::new(&rules)
         .apply(asked("a.test", RecordType::A), &endpoints())
@@ -371,7 +371,7 @@ fn label() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn the_name_that_was_asked_comes_back(
+    fn the_original_name_is_restored(
         labels in proptest::collection::vec(label(), 1..5),
         from in label(),
         to in label(),
@@ -395,7 +395,7 @@ proptest! {
     }
 
     #[test]
-    fn no_octets_bring_it_down(octets in proptest::collection::vec(any::<u8>(), 0..120)) {
+    fn no_octets_make_it_panic(octets in proptest::collection::vec(any::<u8>(), 0..120)) {
         let rules = [
             rule(true, RewriteRule::Cname { of: NameMatch::Regex(expression(".*")), to: "x.{0}".to_owned() }),
             rule(true, renamed(NameMatch::Regex(expression("(.*)")), "x.{1}", vec![AnswerRewrite::Auto])),

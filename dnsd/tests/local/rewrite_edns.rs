@@ -104,7 +104,7 @@ fn values_are_texts_octets_or_variables() {
 }
 
 #[test]
-fn the_clients_network_is_cut_to_its_length() {
+fn client_subnet_has_only_the_prefix() {
     let six = QueryEndpoints {
         client: "[2001:db8:ff:ffff::7]:4000".parse().unwrap(),
         ..endpoints()
@@ -140,7 +140,7 @@ fn the_clients_network_is_cut_to_its_length() {
 }
 
 #[test]
-fn options_of_the_answer_are_taken_back_where_that_is_said() {
+fn revert_restores_the_options_of_the_answer() {
     let answered = |reverts, before: &[u8]| {
         let action = EdnsAction::Set;
         let rules = [rule(

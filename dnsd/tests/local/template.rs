@@ -52,7 +52,7 @@ fn with_match(pattern: &str, answer: &str) -> Template {
 }
 
 #[test]
-fn places_are_filled_in_from_question_and_groups() {
+fn placeholders_are_filled_in_from_question_and_groups() {
     let ip = r"(^|[.])ip-(?P<a>[0-9]*)-(?P<b>[0-9]*)-(?P<c>[0-9]*)-(?P<d>[0-9]*)[.]example[.]$";
     let hex = r"^ip0a(?P<b>[a-f0-9]{2})(?P<c>[a-f0-9]{2})(?P<d>[a-f0-9]{2})[.]example[.]$";
     let rows: [(&str, &str, &str, &str); 16] = [
@@ -168,7 +168,7 @@ fn places_are_filled_in_from_question_and_groups() {
 }
 
 #[test]
-fn what_cannot_be_filled_in_is_a_failure() {
+fn a_placeholder_without_a_value_is_servfail() {
     for (pattern, answer) in [
         (
             "^(?P<n>[a-z]+)",
@@ -195,7 +195,7 @@ fn what_cannot_be_filled_in_is_a_failure() {
 }
 
 #[test]
-fn class_type_and_zones_say_which_questions_are_answered() {
+fn class_type_and_zones_select_queries() {
     let base = || Template {
         answer: lines(&["{{ .Name }} 60 A 192.0.2.1"]),
         ..plan()
@@ -324,7 +324,7 @@ fn sections_code_and_extended_error_are_as_written() {
 }
 
 #[test]
-fn an_alias_is_followed_for_questions_for_addresses() {
+fn an_alias_is_followed_for_address_queries() {
     let plan = || Template {
         kind: 255,
         answer: lines(&["{{ .Name }} 60 IN CNAME b.test"]),
@@ -355,7 +355,7 @@ fn an_alias_is_followed_for_questions_for_addresses() {
 }
 
 #[test]
-fn an_answer_that_tells_who_asked_is_for_one_client() {
+fn an_answer_that_depends_on_the_client_is_for_one_client() {
     for (answer, expected) in [
         ("{{ .Name }} 60 A {{ .Remote }}", true),
         ("{{ .Name }} 60 TXT {{ index .Group .Remote }}", true),
@@ -363,12 +363,12 @@ fn an_answer_that_tells_who_asked_is_for_one_client() {
         ("{{ .Name }} 60 A 192.0.2.1", false),
     ] {
         let templates = Templates::new(&[with_match(".*", answer)], &[]).unwrap();
-        assert_eq!(templates.tell_clients_apart(), expected, "{answer}");
+        assert_eq!(templates.depend_on_client(), expected, "{answer}");
     }
 }
 
 #[test]
-fn the_client_is_told_apart_by_family() {
+fn remote_has_the_clients_family() {
     let endpoints = QueryEndpoints {
         client: "[2001:db8::7]:4000".parse().unwrap(),
         ..endpoints()
@@ -387,7 +387,7 @@ fn the_client_is_told_apart_by_family() {
 
 proptest! {
     #[test]
-    fn no_template_brings_it_down(text in "([{}. |()\"`a-zA-Z0-9*/-]|\\{\\{|\\}\\}|\\.Name|index|\\.Match|\\PC){0,40}") {
+    fn no_template_makes_it_panic(text in "([{}. |()\"`a-zA-Z0-9*/-]|\\{\\{|\\}\\}|\\.Name|index|\\.Match|\\PC){0,40}") {
         let plan = Template { matches: vec![expression("(.)(?P<b>.*)")], answer: lines(&[&text]), ..plan() };
         if let Ok(templates) = Templates::new(&[plan], &zones(&["."])) {
             let _outcome = templates.answer(&asked("a.test", RecordType::A), &endpoints(), SIZE);

@@ -6,7 +6,7 @@ use egret_dnsd::plugins::template::check;
 use crate::expression;
 
 #[test]
-fn what_is_not_understood_is_refused_with_its_column() {
+fn unknown_syntax_is_refused_with_its_column() {
     let matches = [expression("^(?P<a>.)(.)")];
     for (text, column, part) in [
         ("{{ .Name }} 60 A {{ .Nmae }}", 21, "no field \".Nmae\""),
@@ -46,7 +46,7 @@ fn what_is_not_understood_is_refused_with_its_column() {
 }
 
 #[test]
-fn what_is_documented_is_accepted() {
+fn documented_templates_are_accepted() {
     let matches = [expression("^(?P<a>.)(.)")];
     for text in [
         "{{ .Name }} 60 IN {{ .Type }} {{ .Remote }}",

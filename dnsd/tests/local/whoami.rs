@@ -6,7 +6,7 @@ use hickory_proto::rr::RecordType;
 use crate::{SIZE, asked, endpoints, read, texts};
 
 #[test]
-fn a_client_is_told_its_address_port_and_transport() {
+fn whoami_has_the_clients_address_port_and_transport() {
     let over_tcp = QueryEndpoints {
         client: "[2001:db8::7]:50000".parse().unwrap(),
         over_tcp: true,

@@ -14,7 +14,7 @@ use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::enforcement::link;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{BoundListeners, Listeners, Service};
-use egret_dnsd::net::Transport;
+pub(crate) use egret_dnsd::net::Transport;
 use egret_dnsd::pipeline::{Disposition, Metrics, Pending, ReceivedAt, Resolver};
 use egret_dnsd::takeover::InheritedSockets;
 use egret_dnsd::zones::{ActiveConfig, LogWriter, PacketInfo, Telemetry, host_interfaces};
@@ -50,13 +50,7 @@ impl Routes for Loopback {
     }
 }
 
-pub(crate) type Behaviour = Arc<dyn Fn(&[u8], Over) -> Vec<Vec<u8>> + Send + Sync>;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Over {
-    Udp,
-    Tcp,
-}
+pub(crate) type Behaviour = Arc<dyn Fn(&[u8], Transport) -> Vec<Vec<u8>> + Send + Sync>;
 
 /// An upstream that sends whatever its behaviour makes of a query.
 pub(crate) struct Upstream {
@@ -66,7 +60,7 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     pub(crate) async fn start(
-        behaviour: impl Fn(&[u8], Over) -> Vec<Vec<u8>> + Send + Sync + 'static,
+        behaviour: impl Fn(&[u8], Transport) -> Vec<Vec<u8>> + Send + Sync + 'static,
     ) -> Self {
         let (udp, tcp) = same_port(LOOPBACK).await;
         let address = udp.local_addr().unwrap();
@@ -93,7 +87,7 @@ impl Upstream {
         loop {
             let (length, from) = socket.recv_from(&mut buffer).await.unwrap(); // Checks of its health ask for the root: they are nobody's question.
             asked.fetch_add(usize::from(buffer[12] != 0), Ordering::Relaxed);
-            for reply in behaviour(&buffer[..length], Over::Udp) {
+            for reply in behaviour(&buffer[..length], Transport::Udp) {
                 socket.send_to(&reply, from).await.unwrap();
             }
         }
@@ -103,7 +97,7 @@ impl Upstream {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let query = read_framed(&mut stream).await;
-            for reply in behaviour(&query, Over::Tcp) {
+            for reply in behaviour(&query, Transport::Tcp) {
                 stream.write_all(&framed(&reply)).await.unwrap();
             }
         }

@@ -8,14 +8,14 @@ use egret_shared::time::Timestamp;
 use crate::hash::RandomState;
 
 /// Slots of the table: search lists lead to some dozens of different labels.
-const PLACES: usize = 512;
+const SLOTS: usize = 512;
 /// Slots per row (associativity). With 40 candidates, one table in 500 has a row that five of them share.
 const ROW: usize = 4;
 
 /// The labels.
 #[derive(Debug)]
 pub(super) struct CandidateLabels {
-    places: Box<[Option<CandidateLabel>]>,
+    slots: Box<[Option<CandidateLabel>]>,
     seed: RandomState,
 }
 
@@ -32,7 +32,7 @@ struct CandidateLabel {
 impl Default for CandidateLabels {
     fn default() -> Self {
         Self {
-            places: vec![None; PLACES].into(),
+            slots: vec![None; SLOTS].into(),
             seed: RandomState::default(),
         }
     }
@@ -40,28 +40,28 @@ impl Default for CandidateLabels {
 
 impl CandidateLabels {
     /// A name was denied until then, `rest` before `label`; whether another one was that is still denied. A label of
-    /// which one name is known makes room for the next one in its place, so that made-up ones do not stay.
+    /// which one name is known makes room for the next one in its slot, so that made-up ones do not stay.
     pub(super) fn repeats(&mut self, label: &[u8], rest: &[u8], until: Timestamp, now: Timestamp) -> bool {
         let (label, rest) = (self.seed.hash_one(label), self.seed.hash_one(rest));
-        let row = usize::try_from(label % (PLACES / ROW) as u64).expect("the table is small") * ROW;
-        let row = &mut self.places[row..row + ROW];
-        let live = |place: &Option<CandidateLabel>| place.filter(|candidate| now < candidate.until);
-        if let Some(place) = row
+        let row = usize::try_from(label % (SLOTS / ROW) as u64).expect("the table is small") * ROW;
+        let row = &mut self.slots[row..row + ROW];
+        let live = |slot: &Option<CandidateLabel>| slot.filter(|candidate| now < candidate.until);
+        if let Some(slot) = row
             .iter()
-            .position(|place| live(place).is_some_and(|known| known.label == label))
-            && let Some(candidate) = &mut row[place]
+            .position(|slot| live(slot).is_some_and(|known| known.label == label))
+            && let Some(candidate) = &mut row[slot]
         {
             candidate.is_common |= candidate.rest != rest;
             candidate.until = candidate.until.max(until);
             return candidate.is_common;
         }
-        let free = row.iter().position(|place| live(place).is_none());
+        let free = row.iter().position(|slot| live(slot).is_none());
         let once = || {
             row.iter()
-                .position(|place| live(place).is_some_and(|known| !known.is_common))
+                .position(|slot| live(slot).is_some_and(|known| !known.is_common))
         };
-        if let Some(place) = free.or_else(once) {
-            row[place] = Some(CandidateLabel {
+        if let Some(slot) = free.or_else(once) {
+            row[slot] = Some(CandidateLabel {
                 label,
                 rest,
                 until,
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn dozens_of_labels_are_common_beside_each_other() {
-        // Drawn anew each time: where one place were all that a label has, one of two tables would lack some.
+        // Drawn anew each time: where one slot were all that a label has, one of two tables would lack some.
         for _ in 0..20 {
             let mut candidates = CandidateLabels::default();
             for rest in [b"api", b"www"] {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_labels_neither_becomes_common_nor_drives_out_what_is() {
+    fn a_flood_of_labels_neither_becomes_common_nor_evicts_common_labels() {
         let mut candidates = CandidateLabels::default();
         assert!(!candidates.repeats(b"com", b"api", at(5), at(0)));
         assert!(candidates.repeats(b"com", b"www", at(5), at(0)));

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound_and_what_has_ended_makes_room() {
+    fn the_tree_is_bounded_and_expired_nodes_make_room() {
         let mut tree = NegativeTree::default();
         let set = |tree: &mut NegativeTree, number, state, now| {
             let (upper, lower) = (name(number), None);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_holds_so_many_others_and_no_more() {
+    fn the_children_of_a_node_are_bounded() {
         let mut tree = NegativeTree::default();
         let kept = (0..2 * MOST_BELOW).filter(|number| {
             let lower = name(*number);

@@ -1,4 +1,4 @@
-//! Reads the file that is checked, a Corefile or YAML.
+//! Reads the file to check, a Corefile or YAML.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::encryption::server_config;
 
 use super::Options;
 
-/// What a file means.
+/// The plan of a file.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) file: String,
@@ -21,7 +21,7 @@ pub(crate) struct Found {
     pub(crate) warnings: Vec<String>,
 }
 
-/// What a file is.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Corefile,
@@ -37,7 +37,7 @@ impl Format {
     }
 }
 
-/// Why it cannot be taken.
+/// Why a file is refused.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Corefile(Vec<Error>),
@@ -63,9 +63,9 @@ impl Refused {
 
 fn one(error: &Error) -> Value {
     json!({
-        "file": &*error.place.file,
-        "line": error.place.line,
-        "column": error.place.column,
+        "file": &*error.position.file,
+        "line": error.position.line,
+        "column": error.position.column,
         "wrong": error.wrong,
         "accepted": error.accepted,
     })
@@ -82,7 +82,7 @@ pub(super) fn read(options: &Options) -> Result<Found, Refused> {
     Ok(found)
 }
 
-/// Certificates that cannot be shown. The files may be elsewhere than where dnsd runs, so what is written may be right.
+/// Certificates that cannot be loaded. The path may exist only where dnsd runs, so these are warnings.
 fn unusable_certificates(plan: &Plan) -> Vec<String> {
     let mut unusable = Vec::new();
     for block in &plan.blocks {
@@ -123,7 +123,7 @@ fn yaml(path: &Path) -> Result<Found, Refused> {
     })
 }
 
-/// Errors of the file name it themselves, those of fields do not.
+/// Errors of the file name it themselves; errors of fields do not.
 fn in_file(path: &Path, error: &Invalid) -> String {
     match error {
         Invalid::File(error) => error.to_string(),
@@ -131,7 +131,7 @@ fn in_file(path: &Path, error: &Invalid) -> String {
     }
 }
 
-/// A Corefile with everything in its place.
+/// The Corefile, expanded.
 pub(super) fn expanded(options: &Options, format: Format) -> Result<String, Refused> {
     if format == Format::Yaml {
         let error = format!(
@@ -153,7 +153,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// By what was said, by the file's name, and then by whether a line ends with an open brace.
+/// By the option, the file's name, and then whether a line ends with an open brace.
 fn format(options: &Options, text: &str) -> Format {
     let extension = options.file.extension().unwrap_or_default();
     if options.corefile {
@@ -172,7 +172,7 @@ fn names_corefile(path: &Path) -> bool {
     name.starts_with("Corefile")
 }
 
-/// A word before the brace; JSON has quotes, a colon or nothing there.
+/// Whether a word precedes the brace; JSON has quotes, a colon or nothing there.
 fn opens_block(text: &str) -> bool {
     let before_brace = |line: &str| {
         line.trim_end()

@@ -1,4 +1,4 @@
-//! A plan as tables, one for each block, in the order in which a query goes through.
+//! A plan as tables, one for each block, in the order of the chain.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::config::model::{Bind, BindTo, Block, Scheme};
 
 use super::Found;
 
-/// The chain, with the names of the fields.
+/// The chain, by field names.
 const CHAIN: [&str; 16] = [
     "tls",
     "timeouts",
@@ -102,7 +102,7 @@ fn words(of: &[BindTo]) -> String {
     words.join(", ")
 }
 
-/// A row for each of several, and none for what is not there.
+/// A row for each element, and none for an absent field.
 fn rows<'n>(name: &'n str, value: &Value) -> Vec<(&'n str, String)> {
     match value {
         Value::Null | Value::Bool(false) => Vec::new(),
@@ -117,7 +117,7 @@ fn row(text: &mut String, indent: &str, name: &str, words: &str) {
     line(text, format_args!("{indent}{name:<12} {words}"));
 }
 
-/// What differs from the defaults, as `field=value`.
+/// The fields that differ from the defaults, as `field=value`.
 fn said(value: &Value) -> String {
     let mut words = Vec::new();
     flatten("", value, &mut words);

@@ -1,9 +1,9 @@
-//! Fields in the order in which people read them.
+//! The order of fields for people.
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-/// What comes first in its mapping; what is not here follows by its name.
+/// The first fields of a mapping; others follow by name.
 const FIRST: [&str; 26] = [
     "servers",
     "zones",

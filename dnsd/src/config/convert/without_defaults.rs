@@ -1,4 +1,4 @@
-//! A plan without what its defaults say.
+//! A plan without default values.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,13 +8,13 @@ use crate::config::model::{
     Reload, ServeStale,
 };
 
-/// Its fields that differ from the defaults.
+/// The fields that differ from the defaults.
 pub(crate) fn plan(plan: &Plan) -> Value {
     let empty = json!({ "reload": null, "health": [], "prometheus": [] });
     prune(value(plan), &empty)
 }
 
-/// The fields of `found` that are not in `default` with the same value.
+/// The fields of `found` that differ from `default`.
 fn prune(found: Value, default: &Value) -> Value {
     match found {
         Value::Object(fields) => {
@@ -41,7 +41,7 @@ fn prune_field(name: &str, found: Value, default: &Value) -> Value {
     }
 }
 
-/// What is not written in an object with this name, or in each of a list with it.
+/// The default of an object with this name, or of each element of a list with it.
 fn default_of(name: &str) -> Value {
     match name {
         "servers" => value(&Block::default()),

@@ -1,10 +1,10 @@
-//! How many words an option takes.
+//! The number of arguments of an option.
 
 use super::syntax::{Line, Token};
 use crate::config::corefile::position::Error;
 
 impl Line {
-    /// Takes no words.
+    /// No argument.
     pub(super) fn none(&self, usage: &str) -> Result<(), Error> {
         match self.args.first() {
             None => Ok(()),
@@ -12,7 +12,7 @@ impl Line {
         }
     }
 
-    /// Takes one.
+    /// One argument.
     pub(super) fn one(&self, usage: &str) -> Result<&Token, Error> {
         let [only] = self.between(1, 1, usage)? else {
             return Err(self.missing(usage));
@@ -20,17 +20,17 @@ impl Line {
         Ok(only)
     }
 
-    /// Takes one or none.
+    /// At most one argument.
     pub(super) fn at_most_one(&self, usage: &str) -> Result<Option<&Token>, Error> {
         Ok(self.between(0, 1, usage)?.first())
     }
 
-    /// Takes one or more.
+    /// One or more arguments.
     pub(super) fn some(&self, usage: &str) -> Result<&[Token], Error> {
         self.between(1, usize::MAX, usage)
     }
 
-    /// Takes as many.
+    /// A number of arguments in a range.
     pub(super) fn between(&self, least: usize, most: usize, usage: &str) -> Result<&[Token], Error> {
         if self.args.len() < least {
             return Err(self.missing(usage));
@@ -41,7 +41,7 @@ impl Line {
         }
     }
 
-    /// That this is not an option of the directive.
+    /// The error for an unknown option.
     pub(super) fn unknown(&self, directive: &str) -> Error {
         self.name.error(
             format!("{directive}: there is no option {:?}", self.name.text),

@@ -1,61 +1,61 @@
-//! A plan while it is read: blocks, and what they say about the whole.
+//! Builds the plan: blocks, and what they say about the whole process.
 
 use crate::config::model::{Block as PlanBlock, Health, Plan, Reload, Scheme};
 
-use super::directive::{self, Draft};
+use super::directive::{self, BlockBuilder};
 use super::keys::{self, Key};
 use super::syntax::{Block, Directive};
-use crate::config::corefile::position::{Error, Notes, Place};
+use crate::config::corefile::position::{Diagnostics, Error, Position};
 
-/// What was read so far.
+/// The plan so far.
 #[derive(Default)]
-pub(super) struct Drafts {
+pub(super) struct PlanBuilder {
     blocks: Vec<PlanBlock>,
-    served: Vec<Served>,
+    served: Vec<ServedZone>,
     reload: Option<Reload>,
     health: Vec<Health>,
     prometheus: Vec<std::net::SocketAddr>,
 }
 
-/// A zone that is served, for the search of doubles.
-struct Served {
+/// A served zone, to find duplicates.
+struct ServedZone {
     key: Key,
     block: PlanBlock,
 }
 
-impl Drafts {
-    pub(super) fn add(&mut self, block: &Block, default_port: u16, notes: &mut Notes) {
-        let keys = keys::read(&block.keys, default_port, notes);
+impl PlanBuilder {
+    pub(super) fn add(&mut self, block: &Block, default_port: u16, diagnostics: &mut Diagnostics) {
+        let keys = keys::read(&block.keys, default_port, diagnostics);
         let Some(first) = keys.first() else {
             return;
         };
-        let mut draft = Draft::new(PlanBlock {
-            origin: first.place.origin(),
+        let mut block_builder = BlockBuilder::new(PlanBlock {
+            origin: first.position.origin(),
             scheme: first.scheme,
             port: first.port,
             ..PlanBlock::default()
         });
         for directive in &block.directives {
-            let read = directive::read(directive, &mut draft, notes);
-            notes.take(read);
+            let read = directive::read(directive, &mut block_builder, diagnostics);
+            diagnostics.take(read);
         }
         let is_tls = |directive: &Directive| directive.head.name.text == "tls";
-        if !block.directives.iter().any(is_tls) || draft.block.tls.is_some() {
-            check_tls(&keys, &draft.block, notes);
+        if !block.directives.iter().any(is_tls) || block_builder.block.tls.is_some() {
+            check_tls(&keys, &block_builder.block, diagnostics);
         }
-        self.note_doubles(&keys, &draft.block, notes);
-        self.reload = self.reload_of(&draft, first, notes);
-        self.health.extend(draft.health);
-        if let Some(address) = draft.prometheus
+        self.note_doubles(&keys, &block_builder.block, diagnostics);
+        self.reload = self.reload_of(&block_builder, first, diagnostics);
+        self.health.extend(block_builder.health);
+        if let Some(address) = block_builder.prometheus
             && !self.prometheus.contains(&address)
         {
             self.prometheus.push(address);
         }
-        self.blocks.extend(split(draft.block, &keys, notes));
+        self.blocks.extend(split(block_builder.block, &keys, diagnostics));
     }
 
-    pub(super) fn finish(self, notes: &mut Notes) -> Option<Plan> {
-        if self.blocks.is_empty() || !notes.errors.is_empty() {
+    pub(super) fn finish(self, diagnostics: &mut Diagnostics) -> Option<Plan> {
+        if self.blocks.is_empty() || !diagnostics.errors.is_empty() {
             return None;
         }
         Some(Plan {
@@ -66,31 +66,38 @@ impl Drafts {
         })
     }
 
-    /// The file is one, so the last block that says how often it is looked at says it for all.
-    fn reload_of(&self, draft: &Draft, key: &Key, notes: &mut Notes) -> Option<Reload> {
-        let said = draft.reload.or(self.reload);
+    /// There is one file, so the last `reload` counts for all blocks.
+    fn reload_of(
+        &self,
+        block_builder: &BlockBuilder,
+        key: &Key,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<Reload> {
+        let said = block_builder.reload.or(self.reload);
         if self.reload.is_some() && said != self.reload {
             let text = "this block's reload counts, not that of a block above: there is one file";
-            notes.warn(&key.place, text);
+            diagnostics.warn(&key.position, text);
         }
         said
     }
 
-    /// The same zone on the same port and address twice; a block without `bind` is on every address.
-    fn note_doubles(&mut self, keys: &[Key], block: &PlanBlock, notes: &mut Notes) {
+    /// Reports a zone that is served twice on a port and address; a block without `bind` is on every address.
+    fn note_doubles(&mut self, keys: &[Key], block: &PlanBlock, diagnostics: &mut Diagnostics) {
         for key in keys {
             let other = self.served.iter().find(|served| served.overlaps(key, block));
             if let Some(other) = other {
-                notes.errors.push(double(key, &other.key.place));
+                diagnostics.errors.push(double(key, &other.key.position));
             }
             let other = self
                 .served
                 .iter()
                 .find(|served| served.contradicts_tls(key, block));
             if let Some(other) = other {
-                notes.errors.push(other_certificate(key, &other.key.place));
+                diagnostics
+                    .errors
+                    .push(other_certificate(key, &other.key.position));
             }
-            self.served.push(Served {
+            self.served.push(ServedZone {
                 key: key.clone(),
                 block: block.clone(),
             });
@@ -98,7 +105,7 @@ impl Drafts {
     }
 }
 
-impl Served {
+impl ServedZone {
     fn overlaps(&self, key: &Key, block: &PlanBlock) -> bool {
         self.key.zone == key.zone && self.shares_socket(key, block)
     }
@@ -115,13 +122,13 @@ impl Served {
     }
 }
 
-/// A key that is encrypted needs a certificate, and a certificate a key that is. CoreDNS would serve the one without
-/// encryption, and take no notice of the other.
-fn check_tls(keys: &[Key], block: &PlanBlock, notes: &mut Notes) {
+/// A key with encryption needs a certificate, and a certificate a key with encryption. CoreDNS would serve the former
+/// without encryption, and ignore the latter.
+fn check_tls(keys: &[Key], block: &PlanBlock, diagnostics: &mut Diagnostics) {
     let encrypted = keys.iter().find(|key| key.scheme.is_encrypted());
     match (encrypted, &block.tls) {
-        (Some(key), None) => notes.errors.push(Error {
-            place: key.place.clone(),
+        (Some(key), None) => diagnostics.errors.push(Error {
+            position: key.position.clone(),
             wrong: format!("{}://: this block has no certificate", key.scheme.name()),
             accepted: "tls CERT KEY [CA] in the block".to_owned(),
         }),
@@ -131,15 +138,15 @@ fn check_tls(keys: &[Key], block: &PlanBlock, notes: &mut Notes) {
                  forward has an option tls)",
                 tls.origin
             );
-            notes.warn(&keys[0].place, text);
+            diagnostics.warn(&keys[0].position, text);
         }
         (Some(_), Some(_)) | (None, None) => {}
     }
 }
 
-fn other_certificate(key: &Key, other: &Place) -> Error {
+fn other_certificate(key: &Key, other: &Position) -> Error {
     Error {
-        place: key.place.clone(),
+        position: key.position.clone(),
         wrong: format!(
             "{}://: the block at {other} has another tls, on the same port {}",
             key.scheme.name(),
@@ -149,9 +156,9 @@ fn other_certificate(key: &Key, other: &Place) -> Error {
     }
 }
 
-fn double(key: &Key, other: &Place) -> Error {
+fn double(key: &Key, other: &Position) -> Error {
     Error {
-        place: key.place.clone(),
+        position: key.position.clone(),
         wrong: format!(
             "the zone {} is served on port {} by the block at {other}, too",
             key.zone, key.port
@@ -160,13 +167,16 @@ fn double(key: &Key, other: &Place) -> Error {
     }
 }
 
-/// A block is asked in one way on one port; keys with several make several.
-fn split(block: PlanBlock, keys: &[Key], notes: &mut Notes) -> Vec<PlanBlock> {
+/// A plan's block has one scheme and port; a block whose keys have several is split.
+fn split(block: PlanBlock, keys: &[Key], diagnostics: &mut Diagnostics) -> Vec<PlanBlock> {
     let mut sockets: Vec<(Scheme, u16)> = Vec::new();
     for key in keys {
         if !sockets.contains(&(key.scheme, key.port)) {
             if !sockets.is_empty() {
-                notes.warn(&key.place, "another port: it has a cache and limits of its own");
+                diagnostics.warn(
+                    &key.position,
+                    "another port: it has a cache and limits of its own",
+                );
             }
             sockets.push((key.scheme, key.port));
         }

@@ -1,4 +1,4 @@
-//! The directives that node-local-dns compiles in, each with its options.
+//! The directives of node-local-dns, each with its options.
 
 mod bind;
 mod cache;
@@ -26,19 +26,19 @@ use crate::config::model::{Block, Health, Reload};
 pub use accepted::ACCEPTED;
 
 use super::syntax::{Directive, Token};
-use crate::config::corefile::position::{Error, Notes, Place};
+use crate::config::corefile::position::{Diagnostics, Error, Position};
 
-/// A block while it is read, and what it says about the whole.
-pub(super) struct Draft {
+/// A block while it is read, and what it says about the whole process.
+pub(super) struct BlockBuilder {
     pub(super) block: Block,
     pub(super) reload: Option<Reload>,
     pub(super) health: Option<Health>,
     pub(super) prometheus: Option<SocketAddr>,
-    /// Directives that were there already.
-    seen: Vec<(String, Place)>,
+    /// The directives so far.
+    seen: Vec<(String, Position)>,
 }
 
-impl Draft {
+impl BlockBuilder {
     pub(super) fn new(block: Block) -> Self {
         Self {
             block,
@@ -50,56 +50,62 @@ impl Draft {
     }
 }
 
-/// Takes one directive into the draft.
-pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
+/// Adds a directive to the block_builder.
+pub(super) fn read(
+    directive: &Directive,
+    block_builder: &mut BlockBuilder,
+    diagnostics: &mut Diagnostics,
+) -> Result<(), Error> {
     let name = &directive.head.name;
     match repetition(&name.text) {
-        Repetition::Refused => draft.refuse_second(name)?,
-        Repetition::Ignored if draft.was_seen(name) => {
-            notes.warn(
-                &name.place,
+        Repetition::Refused => block_builder.refuse_second(name)?,
+        Repetition::Ignored if block_builder.was_seen(name) => {
+            diagnostics.warn(
+                &name.position,
                 format!("the first {} of the block counts", name.text),
             );
             return Ok(());
         }
         Repetition::Ignored | Repetition::Adds => {}
     }
-    draft.seen.push((name.text.clone(), name.place.clone()));
+    block_builder
+        .seen
+        .push((name.text.clone(), name.position.clone()));
     match name.text.as_str() {
-        "timeouts" => timeouts::read(directive, draft),
-        "reload" => reload::read(directive, draft, notes),
-        "bufsize" => simple::bufsize(directive, draft),
-        "bind" => bind::read(directive, draft),
-        "tls" => tls::read(directive, draft),
-        "debug" => simple::debug(directive, draft),
-        "trace" => ignored::trace(directive, notes),
-        "health" => health::read(directive, draft),
-        "pprof" => ignored::pprof(directive, notes),
-        "prometheus" => prometheus::read(directive, draft, notes),
-        "errors" => errors::read(directive, draft),
-        "log" => log::read(directive, draft, notes),
-        "dns64" => dns64::read(directive, draft),
-        "loadbalance" => loadbalance::read(directive, draft),
-        "cache" => cache::read(directive, draft, notes),
-        "rewrite" => rewrite::read(directive, draft, notes),
-        "template" => template::read(directive, draft, notes),
-        "hosts" => hosts::read(directive, draft, notes),
-        "loop" => simple::detect_loop(directive, draft),
-        "forward" => forward::read(directive, draft, notes),
-        "whoami" => simple::whoami(directive, draft),
+        "timeouts" => timeouts::read(directive, block_builder),
+        "reload" => reload::read(directive, block_builder, diagnostics),
+        "bufsize" => simple::bufsize(directive, block_builder),
+        "bind" => bind::read(directive, block_builder),
+        "tls" => tls::read(directive, block_builder),
+        "debug" => simple::debug(directive, block_builder),
+        "trace" => ignored::trace(directive, diagnostics),
+        "health" => health::read(directive, block_builder),
+        "pprof" => ignored::pprof(directive, diagnostics),
+        "prometheus" => prometheus::read(directive, block_builder, diagnostics),
+        "errors" => errors::read(directive, block_builder),
+        "log" => log::read(directive, block_builder, diagnostics),
+        "dns64" => dns64::read(directive, block_builder),
+        "loadbalance" => loadbalance::read(directive, block_builder),
+        "cache" => cache::read(directive, block_builder, diagnostics),
+        "rewrite" => rewrite::read(directive, block_builder, diagnostics),
+        "template" => template::read(directive, block_builder, diagnostics),
+        "hosts" => hosts::read(directive, block_builder, diagnostics),
+        "loop" => simple::detect_loop(directive, block_builder),
+        "forward" => forward::read(directive, block_builder, diagnostics),
+        "whoami" => simple::whoami(directive, block_builder),
         _other => Err(accepted::unknown(name)),
     }?;
     accepted::check(directive)
 }
 
-/// What becomes of a directive that a block has already.
+/// The effect of a repeated directive.
 enum Repetition {
     Refused,
     Ignored,
     Adds,
 }
 
-/// As CoreDNS has it.
+/// As in CoreDNS.
 fn repetition(name: &str) -> Repetition {
     match name {
         "cache" | "errors" | "hosts" | "loop" | "pprof" | "prometheus" | "tls" => Repetition::Refused,
@@ -108,15 +114,15 @@ fn repetition(name: &str) -> Repetition {
     }
 }
 
-impl Draft {
+impl BlockBuilder {
     fn was_seen(&self, name: &Token) -> bool {
         self.seen.iter().any(|(seen, _)| *seen == name.text)
     }
 
     fn refuse_second(&self, name: &Token) -> Result<(), Error> {
         match self.seen.iter().find(|(seen, _)| *seen == name.text) {
-            Some((_, place)) => Err(name.error(
-                format!("{} is in this block already, at {place}", name.text),
+            Some((_, position)) => Err(name.error(
+                format!("{} is in this block already, at {position}", name.text),
                 "it once in a server block",
             )),
             None => Ok(()),
@@ -125,7 +131,7 @@ impl Draft {
 }
 
 impl Directive {
-    /// Has no block.
+    /// Requires that there is no block.
     pub(super) fn plain(&self, usage: &str) -> Result<(), Error> {
         match self.body.as_deref().and_then(<[_]>::first) {
             Some(line) => Err(line

@@ -1,14 +1,14 @@
-//! Imported files, from the disk.
+//! Imported files on disk.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// The largest file that is read.
+/// The largest file, in octets.
 const LARGEST: u64 = 4 << 20;
 
-/// What [`read`](super::read) loads: the text of a file, or the paths that match a pattern, a line each, in order.
+/// The loader of [`read`](super::read): the text of a file, or the paths that match a pattern, one a line, in order.
 ///
 /// # Errors
 /// When the file cannot be read, is a folder, or is larger than 4 MiB.
@@ -39,7 +39,7 @@ fn matching(pattern: &Path) -> Vec<String> {
     paths
 }
 
-/// What is found in a folder under a name that may be a pattern.
+/// The entries of a folder that match one component.
 fn step(folder: &Path, component: Component<'_>) -> Vec<PathBuf> {
     let Component::Normal(name) = component else {
         return vec![folder.join(component)];
@@ -69,7 +69,7 @@ fn is_match(pattern: &str, name: &OsStr) -> bool {
     matches_from(pattern.as_bytes(), name.as_bytes())
 }
 
-/// One `*` at most, so that there is nothing to try twice.
+/// Matching with one `*` needs no backtracking.
 fn matches_from(pattern: &[u8], name: &[u8]) -> bool {
     let Some(star) = pattern.iter().position(|octet| *octet == b'*') else {
         return is_alike(pattern, name);

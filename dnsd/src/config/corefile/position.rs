@@ -1,12 +1,12 @@
-//! Where something is written, and what is to be said about it.
+//! Positions in a file, errors and warnings.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A place in a file.
+/// A position in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
-    /// The file, as it was named.
+pub struct Position {
+    /// The path of the file, as given.
     pub file: Arc<str>,
     /// The line, from 1.
     pub line: u32,
@@ -14,8 +14,8 @@ pub struct Place {
     pub column: u32,
 }
 
-impl Place {
-    /// Where a file begins.
+impl Position {
+    /// The start of a file.
     #[must_use]
     pub fn start(file: &str) -> Self {
         Self {
@@ -25,32 +25,32 @@ impl Place {
         }
     }
 
-    /// Without the column, for logs.
+    /// File and line, for logs.
     #[must_use]
     pub fn origin(&self) -> String {
         format!("{}:{}", self.file, self.line)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", one_line(&self.file), self.line, self.column)
     }
 }
 
-/// Why a Corefile cannot be taken.
+/// An error in a Corefile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {}; accepted: {accepted}", one_line(.wrong))]
+#[error("{position}: {}; accepted: {accepted}", one_line(.wrong))]
 pub struct Error {
-    /// Where.
-    pub place: Place,
-    /// What is wrong there.
+    /// The position.
+    pub position: Position,
+    /// What is wrong.
     pub wrong: String,
-    /// What would be accepted.
+    /// What is accepted.
     pub accepted: String,
 }
 
-/// Words between quotes may have line breaks, and terminals obey other control characters.
+/// Quoted words may contain line breaks, and terminals obey other control characters.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
@@ -63,37 +63,37 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// What is accepted, and yet does not do what it seems to say.
+/// Accepted text that may not do what it seems to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Where.
-    pub place: Place,
-    /// What is to be known.
+    /// The position.
+    pub position: Position,
+    /// The warning.
     pub text: String,
 }
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, one_line(&self.text))
+        write!(f, "{}: {}", self.position, one_line(&self.text))
     }
 }
 
-/// What is said while a file is read.
+/// The errors and warnings so far.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct Diagnostics {
     pub(super) errors: Vec<Error>,
     pub(super) warnings: Vec<Warning>,
 }
 
-impl Notes {
-    pub(super) fn warn(&mut self, place: &Place, text: impl Into<String>) {
+impl Diagnostics {
+    pub(super) fn warn(&mut self, position: &Position, text: impl Into<String>) {
         self.warnings.push(Warning {
-            place: place.clone(),
+            position: position.clone(),
             text: text.into(),
         });
     }
 
-    /// Keeps what is wrong, and goes on.
+    /// Records the error, if it is one.
     pub(super) fn take<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         result.map_err(|error| self.errors.push(error)).ok()
     }

@@ -1,4 +1,4 @@
-//! From text to server blocks: words, braces, snippets, imports and variables, as CoreDNS' caddyfile has them.
+//! Parses text into server blocks: words, braces, snippets, imports and variables, as CoreDNS' caddyfile does.
 
 mod environment;
 mod lexer;
@@ -8,11 +8,11 @@ mod write;
 use std::io;
 use std::path::Path;
 
-use crate::config::corefile::position::{Error, Notes, Place};
+use crate::config::corefile::position::{Diagnostics, Error, Position};
 
 pub(super) use write::write;
 
-/// Where texts and values come from.
+/// The sources of files and variables.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     pub(super) file: &'a str,
@@ -20,29 +20,29 @@ pub(super) struct Sources<'a> {
     pub(super) load: &'a dyn Fn(&Path) -> io::Result<String>,
 }
 
-/// A word, or what stood between quotes.
+/// A word, or a quoted text.
 #[derive(Clone, Debug)]
 pub(super) struct Token {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) text: String,
     /// Whether it is the first of its line.
     pub(super) starts_line: bool,
-    /// How many imports it came through.
+    /// The depth of imports.
     depth: u16,
 }
 
 impl Token {
-    /// That this word is wrong.
+    /// An error at this token.
     pub(super) fn error(&self, wrong: impl Into<String>, accepted: impl Into<String>) -> Error {
         Error {
-            place: self.place.clone(),
+            position: self.position.clone(),
             wrong: wrong.into(),
             accepted: accepted.into(),
         }
     }
 }
 
-/// Keys, and what is said for them.
+/// Keys and directives.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) keys: Vec<Token>,
@@ -56,15 +56,19 @@ pub(super) struct Directive {
     pub(super) body: Option<Vec<Line>>,
 }
 
-/// What is said on one line.
+/// A line of a block.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) name: Token,
     pub(super) args: Vec<Token>,
 }
 
-/// Reads the text of `sources.file`.
-pub(super) fn read(text: &str, sources: &Sources<'_>, notes: &mut Notes) -> Result<Vec<Block>, Error> {
+/// Parses the text of `sources.file`.
+pub(super) fn read(
+    text: &str,
+    sources: &Sources<'_>,
+    diagnostics: &mut Diagnostics,
+) -> Result<Vec<Block>, Error> {
     let tokens = lexer::tokens(text, sources.file)?;
-    parser::Parser::new(tokens, sources, notes).blocks()
+    parser::Parser::new(tokens, sources, diagnostics).blocks()
 }

@@ -1,4 +1,4 @@
-//! What words mean: numbers, spans, zones, codes, addresses, expressions.
+//! Values of words: numbers, durations, zones, codes, addresses, expressions.
 
 mod reverse;
 
@@ -10,12 +10,12 @@ use crate::config::model::{Expression, Zone};
 use crate::dns::message::WireName;
 
 use super::syntax::Token;
-use crate::config::corefile::position::{Error, Notes};
+use crate::config::corefile::position::{Diagnostics, Error};
 
 pub(crate) use crate::dns::message::{CLASSES, Codes, RCODES, TYPES};
 
 impl Token {
-    /// A whole number in a range, with or without a sign, as Go's `strconv.Atoi` reads it.
+    /// An integer in a range, with or without sign, as Go's `strconv.Atoi` accepts it.
     pub(super) fn number<T: TryFrom<i64>>(&self, least: i64, most: i64, what: &str) -> Result<T, Error> {
         let number = self.text.parse::<i64>().ok();
         let within = number.filter(|number| (least..=most).contains(number));
@@ -28,19 +28,19 @@ impl Token {
         })
     }
 
-    /// Seconds as a number, 1 or more.
+    /// Whole seconds, at least `least`.
     pub(super) fn seconds(&self, least: i64, what: &str) -> Result<Duration, Error> {
         self.number(least, i64::from(u32::MAX), what)
             .map(Duration::from_secs)
     }
 
-    /// A span of time, none before now.
+    /// A duration that is not negative.
     pub(super) fn span(&self, what: &str) -> Result<Duration, Error> {
         parse_duration(&self.text)
             .ok_or_else(|| self.error(format!("{what}: {:?}", self.text), go_duration::ACCEPTED))
     }
 
-    /// A span of time between two, both included.
+    /// A duration between two, both inclusive.
     pub(super) fn span_within(&self, what: &str, least: Duration, most: Duration) -> Result<Duration, Error> {
         let span = self.span(what)?;
         if (least..=most).contains(&span) {
@@ -59,20 +59,19 @@ impl Token {
         })
     }
 
-    /// A name as it stands.
+    /// A name.
     pub(super) fn name(&self, what: &str) -> Result<WireName, Error> {
         WireName::parse(&self.text)
             .map_err(|error| self.error(format!("{what}: {:?}: {error}", self.text), "a domain name"))
     }
 
-    /// One zone, or several where it is a network that does not end where labels do. A port and `dns://` are of no
-    /// meaning here, and accepted.
-    pub(super) fn zones(&self, notes: &mut Notes) -> Result<Vec<Zone>, Error> {
+    /// A zone, or several for a network whose prefix ends inside a label. A port and `dns://` are accepted and ignored.
+    pub(super) fn zones(&self, diagnostics: &mut Diagnostics) -> Result<Vec<Zone>, Error> {
         let (text, _port) = self.without_port(self.text.strip_prefix("dns://").unwrap_or(&self.text))?;
-        self.zones_of(text, notes)
+        self.zones_of(text, diagnostics)
     }
 
-    /// Parts what follows the last colon, if it is a number.
+    /// Splits off a number after the last colon.
     pub(super) fn without_port<'t>(&self, text: &'t str) -> Result<(&'t str, Option<u16>), Error> {
         let Some((zone, port)) = text.rsplit_once(':') else {
             return Ok((text, None));
@@ -93,7 +92,7 @@ impl Token {
     }
 
     /// The zones of a text without scheme and port.
-    pub(super) fn zones_of(&self, text: &str, notes: &mut Notes) -> Result<Vec<Zone>, Error> {
+    pub(super) fn zones_of(&self, text: &str, diagnostics: &mut Diagnostics) -> Result<Vec<Zone>, Error> {
         if let Some(network) = reverse::network(text) {
             let zones = (!reverse::is_refused(text)).then(|| reverse::zones(network));
             return zones.flatten().ok_or_else(|| {
@@ -110,8 +109,8 @@ impl Token {
             ));
         }
         if text.contains('/') && !text.trim_end_matches('.').ends_with(".arpa") {
-            notes.warn(
-                &self.place,
+            diagnostics.warn(
+                &self.position,
                 format!("{text:?} is no network, and taken as a name"),
             );
         }
@@ -125,7 +124,7 @@ impl Token {
             })
     }
 
-    /// `ADDRESS:PORT`, `:PORT` (every address of the host) or `localhost:PORT`.
+    /// `ADDRESS:PORT`, `:PORT` (all addresses of the host) or `localhost:PORT`.
     pub(super) fn endpoint(&self, what: &str) -> Result<SocketAddr, Error> {
         let wrong = || {
             self.error(
@@ -155,7 +154,7 @@ impl Token {
             })
     }
 
-    /// A code of a table, by its name.
+    /// A code by its name in a table.
     pub(super) fn code<T: Copy + 'static>(&self, what: &str, codes: &Codes<T>) -> Result<T, Error> {
         codes
             .number(&self.text)
@@ -163,11 +162,11 @@ impl Token {
     }
 }
 
-/// All zones of these words.
-pub(super) fn zones(tokens: &[Token], notes: &mut Notes) -> Result<Vec<Zone>, Error> {
+/// The zones of these tokens.
+pub(super) fn zones(tokens: &[Token], diagnostics: &mut Diagnostics) -> Result<Vec<Zone>, Error> {
     let mut zones = Vec::new();
     for token in tokens {
-        zones.extend(token.zones(notes)?);
+        zones.extend(token.zones(diagnostics)?);
     }
     Ok(zones)
 }

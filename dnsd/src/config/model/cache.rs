@@ -1,4 +1,4 @@
-//! What a block keeps (`cache`).
+//! The cache of a block (`cache`).
 
 use std::time::Duration;
 
@@ -11,51 +11,51 @@ use crate::config::model::serde_forms::{percent, positive_ttl, stale_ttl, ttl, u
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct CacheRules {
-    /// The zones; empty means those of the block.
+    /// The zones; empty means the block's.
     pub zones: Vec<Zone>,
-    /// Answers that say something.
+    /// Positive answers.
     pub success: Capacity,
-    /// Answers that say there is nothing.
+    /// Negative answers.
     #[serde(deserialize_with = "denial")]
     pub denial: Capacity,
-    /// Answers that are asked for again before they end.
+    /// Refresh of popular answers before they expire.
     pub prefetch: Option<Prefetch>,
-    /// Answers that are given after their end, while nobody answers.
+    /// Use of expired answers while the upstreams do not answer.
     pub serve_stale: Option<ServeStale>,
-    /// How long a failure is kept: 0 s to 5 min, 5 s where nothing is said (RFC 9520 §3.2).
+    /// How long a failure is cached: 0 s to 5 min; default 5 s (RFC 9520 §3.2).
     #[serde(with = "up_to_five_minutes")]
     pub servfail: Duration,
-    /// What is not kept although it could be.
+    /// Zones that are not cached.
     pub disabled: Disabled,
-    /// Whether clients are given the TTL that the upstream said, not what is left of it.
+    /// Whether clients get the upstream's TTL instead of the remaining one.
     pub keep_ttl: bool,
 }
 
-/// How much and how long.
+/// The limits of a class of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Capacity {
-    /// Answers at most; CoreDNS' 9984 where nothing is said.
+    /// The most answers; default CoreDNS' 9984.
     pub entries: usize,
-    /// TTLs above are lowered to this.
+    /// The upper bound of TTLs.
     #[serde(with = "positive_ttl")]
     pub max_ttl: Duration,
-    /// TTLs below are raised to this.
+    /// The lower bound of TTLs.
     #[serde(with = "ttl")]
     pub min_ttl: Duration,
 }
 
-/// `prefetch AMOUNT [DURATION] [PERCENTAGE%]`: an answer that was asked for `amount` times, never more than
-/// `within` apart, is asked for again when `percentage` of its TTL is left.
+/// `prefetch AMOUNT [DURATION] [PERCENTAGE%]`: an answer that was queried `amount` times, with pauses of at most
+/// `within`, is refreshed when `percentage` of its TTL is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Prefetch {
-    /// Questions.
+    /// Queries.
     pub amount: u32,
     /// The longest pause between them.
     #[serde(with = "go_duration")]
     pub within: Duration,
-    /// What must be left of the TTL, 10 to 90.
+    /// The remaining part of the TTL, 10 to 90.
     #[serde(deserialize_with = "percent")]
     pub percentage: u8,
 }
@@ -64,46 +64,46 @@ pub struct Prefetch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ServeStale {
-    /// How long after its end an answer may be given.
+    /// How long an answer is used after it expired.
     #[serde(with = "go_duration")]
     pub up_to: Duration,
-    /// When the upstream is asked.
+    /// When the upstream is queried.
     pub refresh: Refresh,
-    /// The TTL of what is given (0 in CoreDNS where nothing is said).
+    /// The TTL of a stale answer (CoreDNS' default: 0).
     #[serde(with = "stale_ttl")]
     pub response_ttl: Duration,
-    /// How long after a failed refresh no other is tried.
+    /// The pause after a failed refresh.
     #[serde(with = "up_to_five_minutes")]
     pub failure_recheck: Duration,
-    /// Whether only answers that say something are given after their end (`serve_stale_policy prefer_positive`).
+    /// Whether only positive answers are used after they expired (`serve_stale_policy prefer_positive`).
     pub prefers_positive: bool,
 }
 
-/// When a stale answer is given.
+/// When a stale answer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Refresh {
-    /// At once; the upstream is asked behind it.
+    /// At once; the upstream is queried afterwards.
     Immediate,
-    /// When the upstream was asked and said nothing; after `timeout` where one is set.
+    /// When the upstream has not answered; after `timeout` if it is set.
     Verify {
-        /// How long it is waited for.
+        /// The timeout of the upstream.
         #[serde(with = "go_duration::optional", default)]
         timeout: Option<Duration>,
     },
 }
 
-/// `disable success|denial [ZONES…]`; `None` keeps, an empty list keeps none of the block's zones.
+/// `disable success|denial [ZONES…]`; `None` caches everything, an empty list none of the block's zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Disabled {
-    /// Zones whose answers are not kept.
+    /// Zones whose positive answers are not cached.
     pub success: Option<Vec<Zone>>,
-    /// Zones whose denials are not kept.
+    /// Zones whose negative answers are not cached.
     pub denial: Option<Vec<Zone>>,
 }
 
-/// CoreDNS': 256 parts of 39 answers, TTLs of 5 s to an hour, half an hour for what says that there is nothing.
+/// CoreDNS' defaults: 256 shards of 39 answers, TTLs of 5 s to an hour, of negative answers to half an hour.
 impl Default for CacheRules {
     fn default() -> Self {
         Self {
@@ -129,7 +129,7 @@ impl Capacity {
     }
 }
 
-/// What is not written is as for denials, not as for answers.
+/// Unset fields have the defaults of negative answers.
 fn denial<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Capacity, D::Error> {
     #[derive(Deserialize)]
     #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -168,7 +168,7 @@ fn denial<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Capacity, D::Err
     })
 }
 
-/// Of answers that say something.
+/// The defaults of positive answers.
 impl Default for Capacity {
     fn default() -> Self {
         Self {
@@ -179,7 +179,7 @@ impl Default for Capacity {
     }
 }
 
-/// CoreDNS': none, but with these two as soon as an amount is said.
+/// CoreDNS' defaults once an amount is set.
 impl Default for Prefetch {
     fn default() -> Self {
         Self {
@@ -190,7 +190,7 @@ impl Default for Prefetch {
     }
 }
 
-/// CoreDNS'.
+/// CoreDNS' defaults.
 impl Default for ServeStale {
     fn default() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! How a server block is asked, and what it shows where that is encrypted (`tls`).
+//! The scheme of a server block, and its certificates (`tls`).
 
 use std::path::PathBuf;
 
@@ -19,49 +19,49 @@ pub enum Scheme {
     Quic,
 }
 
-/// `tls CERT KEY [CA] { client_auth … }`: what is shown to clients, and what they have to show.
+/// `tls CERT KEY [CA] { client_auth … }`: the server's certificate, and the requirements of clients'.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ServerTls {
-    /// Where it was written, for logs and errors.
+    /// Its position, for logs and errors.
     #[serde(skip)]
     pub origin: String,
-    /// The certificate, and those between it and an authority, in PEM.
+    /// The certificate chain, in PEM.
     pub certificate: PathBuf,
     /// Its key, in PEM.
     pub key: PathBuf,
-    /// The authorities of clients' certificates; `None` is those that the host trusts.
+    /// The authorities of clients' certificates; `None` means those of the host.
     #[serde(default)]
     pub authorities: Option<PathBuf>,
-    /// Which certificate a client has to show.
+    /// The required client certificate.
     #[serde(default)]
     pub client_auth: ClientAuth,
 }
 
-/// Which certificate a client has to show; the names are those of Go's `tls.ClientAuthType`.
+/// The required client certificate, by the names of Go's `tls.ClientAuthType`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
-    /// None, and it is not asked for one.
+    /// None, and none is requested.
     #[default]
     Nocert,
-    /// It is asked for one, and need not show it. What it shows is not verified.
+    /// Requested, optional, not verified.
     Request,
-    /// Any.
+    /// Required, not verified.
     Require,
-    /// None, or one of the authorities'.
+    /// Optional, verified.
     VerifyIfGiven,
-    /// One of the authorities'.
+    /// Required, verified.
     RequireAndVerify,
 }
 
 impl Scheme {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Dns, Self::Tls, Self::Https, Self::Quic];
-    /// Those of which everything is encrypted.
+    /// The encrypted ones.
     pub const ENCRYPTED: [Self; 3] = [Self::Tls, Self::Https, Self::Quic];
 
-    /// As it is written before `://`.
+    /// The text before `://`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ impl Scheme {
         }
     }
 
-    /// The port of a key that says none (plugin/pkg/transport of CoreDNS); `None` is the port of DNS.
+    /// The port of a key without one (plugin/pkg/transport of CoreDNS); `None` means the port of DNS.
     #[must_use]
     pub const fn default_port(self) -> Option<u16> {
         match self {
@@ -90,7 +90,7 @@ impl Scheme {
 }
 
 impl ServerTls {
-    /// Whether the same is shown and asked for, wherever it was written.
+    /// Whether both have the same certificates and requirements, whatever their position.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         let Self {
@@ -120,7 +120,7 @@ impl ClientAuth {
         Self::RequireAndVerify,
     ];
 
-    /// As a Corefile says it.
+    /// Its name in a Corefile.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Whom a block asks (`forward`).
+//! The upstreams of a block (`forward`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -15,95 +15,95 @@ use crate::config::model::serde_forms::{codes, name};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Forward {
-    /// Where it was written, for logs: `Corefile:12`.
+    /// Its position, for logs: `Corefile:12`.
     #[serde(skip)]
     pub origin: String,
-    /// Names that it is asked for.
+    /// The zone that is forwarded.
     pub from: Zone,
-    /// Names below `from` that it is not asked for.
+    /// Zones below `from` that are not forwarded.
     pub except: Vec<Zone>,
-    /// Who is asked; 1 to 15 (CoreDNS' limit).
+    /// The upstreams; 1 to 15 (CoreDNS' limit).
     pub to: Vec<Upstream>,
-    /// Over TCP alone, whatever the client came by.
+    /// Always TCP, whatever the client uses.
     pub force_tcp: bool,
-    /// Over UDP first, also for a client that came over TCP.
+    /// UDP first, even for a client over TCP.
     pub prefer_udp: bool,
-    /// How long a connection that nobody uses is kept.
+    /// How long an idle connection is kept.
     #[serde(with = "go_duration")]
     pub expire: Duration,
-    /// How long a connection is used, however busy it is; zero means any time (`max_age`).
+    /// The longest life of a connection, however busy; 0 means no limit (`max_age`).
     #[serde(with = "go_duration")]
     pub max_age: Duration,
-    /// Connections that are kept at most for each upstream; 0 means any number.
+    /// The most idle connections of an upstream; 0 means no limit.
     pub max_idle_connections: usize,
-    /// How long one attempt is waited for.
+    /// The timeout of an attempt.
     #[serde(with = "go_duration")]
     pub read_timeout: Duration,
-    /// Failed checks in a row after which an upstream counts as dead; 0 never.
+    /// Failed health checks in a row after which an upstream is down; 0 means never.
     pub max_fails: u32,
-    /// Attempts for one query at most; `None` means twice the number of upstreams, 0 until the time is up.
+    /// The most attempts for a query; `None` means twice the number of upstreams, 0 until the timeout.
     pub max_connect_attempts: Option<u32>,
-    /// What protects connections to `tls://` upstreams.
+    /// The TLS settings of `tls://` upstreams.
     pub tls: Tls,
-    /// In which order.
+    /// The order of upstreams.
     pub policy: Policy,
-    /// How it is found out that a dead upstream lives.
+    /// The health check of a failed upstream.
     pub health_check: HealthCheck,
-    /// Queries under way at most; beyond, REFUSED. 0 means any number.
+    /// The most queries under way; above it REFUSED. 0 means no limit.
     pub max_concurrent: usize,
-    /// Codes upon which the next `forward` that holds the name is asked.
+    /// Response codes after which the next `forward` of the block is tried.
     #[serde(with = "codes")]
     pub next: Vec<u8>,
-    /// Whether it is also asked upon NOERROR without an answer (`next_on_nodata`).
+    /// Whether NOERROR without an answer also does that (`next_on_nodata`).
     pub next_on_nodata: bool,
-    /// Codes upon which the next upstream of this one is asked.
+    /// Response codes after which the next upstream is tried.
     #[serde(with = "codes")]
     pub failover: Vec<u8>,
-    /// SERVFAIL at once when every upstream counts as dead; otherwise one is tried at random.
+    /// SERVFAIL at once if every upstream is down; otherwise one is tried at random.
     pub fails_fast: bool,
-    /// The address that it asks from.
+    /// The source address of queries.
     pub source: Option<IpAddr>,
-    /// Who is asked for the addresses of upstreams that are written as names; empty means /etc/resolv.conf's.
+    /// The resolvers of upstreams that are written as names; empty means those of /etc/resolv.conf.
     pub resolver: Vec<SocketAddr>,
 }
 
-/// Someone to ask.
+/// An upstream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Upstream {
-    /// Where.
+    /// Its address.
     pub host: UpstreamHost,
-    /// How.
+    /// Its protocol.
     pub protocol: Protocol,
-    /// The name that its certificate must have, where it was written behind the address (`tls://9.9.9.9%dns.quad9.net`).
+    /// The name in its certificate, if it follows the address (`tls://9.9.9.9%dns.quad9.net`).
     pub server_name: Option<String>,
 }
 
-/// Where an upstream is.
+/// The address of an upstream.
 #[expect(clippy::large_enum_variant, reason = "a plan has few upstreams")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpstreamHost {
-    /// At this address and port.
+    /// An address and port.
     Address(SocketAddr),
-    /// At every `nameserver` of a file like /etc/resolv.conf; read when the plan is put in force.
+    /// Every `nameserver` of a file like /etc/resolv.conf; read when the plan is applied.
     ResolvConf(PathBuf),
-    /// At every address of this name, and at this port; looked up when the plan is put in force.
+    /// Every address of this name, with this port; resolved when the plan is applied.
     Name(WireName, u16),
 }
 
-/// How an upstream is spoken to.
+/// The protocol of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
-    /// UDP, or TCP where it must be.
+    /// UDP, and TCP where it is needed.
     Dns,
-    /// TCP alone (`tcp://` of the YAML file; a Corefile says `force_tcp`).
+    /// TCP only (`tcp://` of the YAML file; a Corefile has `force_tcp`).
     Tcp,
     /// TLS (RFC 7858).
     Tls,
 }
 
 impl Protocol {
-    /// Where servers are that speak it, unless another port is written.
+    /// The default port.
     #[must_use]
     pub const fn port(self) -> u16 {
         match self {
@@ -117,25 +117,25 @@ impl Protocol {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Tls {
-    /// Whom to trust; none means the host's own authorities.
+    /// The trusted authorities; `None` means those of the host.
     pub authorities: Option<PathBuf>,
-    /// What to show: certificate and key.
+    /// The client's certificate and key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name that the certificate must have.
+    /// The name in the upstream's certificate.
     pub server_name: Option<String>,
 }
 
-/// Who is asked first.
+/// The order of upstreams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// Any (CoreDNS' default).
+    /// At random (CoreDNS' default).
     Random,
-    /// Each in its turn.
+    /// In turn.
     RoundRobin,
-    /// The first that lives.
+    /// The first that is up.
     Sequential,
-    /// The one that answered soonest of late (only in the YAML file).
+    /// The fastest of late (only in the YAML file).
     LowestLatency,
 }
 
@@ -143,21 +143,21 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct HealthCheck {
-    /// How often a dead upstream is asked.
+    /// How often a failed upstream is checked.
     #[serde(with = "go_duration")]
     pub interval: Duration,
-    /// Whether recursion is desired.
+    /// Whether RD is set.
     pub recursion: bool,
-    /// What it is asked for.
+    /// The queried name.
     #[serde(with = "name")]
     pub domain: WireName,
 }
 
 impl Forward {
-    /// The most upstreams that are written (CoreDNS' limit).
+    /// The most upstreams (CoreDNS' limit).
     pub const MOST_UPSTREAMS: usize = 15;
 
-    /// What of it does not fit together, and what would be accepted.
+    /// A contradiction between fields, and what is accepted.
     #[must_use]
     pub fn contradiction(&self) -> Option<(&'static str, &'static str)> {
         if self.to.is_empty() || self.to.len() > Self::MOST_UPSTREAMS {
@@ -183,7 +183,7 @@ impl Forward {
     }
 }
 
-/// CoreDNS', but for `to`, which must be said.
+/// CoreDNS' defaults; `to` has none.
 impl Default for Forward {
     fn default() -> Self {
         Self {
@@ -213,7 +213,7 @@ impl Default for Forward {
     }
 }
 
-/// CoreDNS'.
+/// CoreDNS' defaults.
 impl Default for HealthCheck {
     fn default() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Spans of time as Go's `time.ParseDuration` has them: `1h30m`, `1.5s`, `300ms`.
+//! Durations in the syntax of Go's `time.ParseDuration`: `1h30m`, `1.5s`, `300ms`.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -17,13 +17,13 @@ const UNITS: [(&str, u128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Go's spans are whole nanoseconds in 64 bits.
+/// Go's longest duration: 63 bits of nanoseconds.
 const LONGEST: u128 = (1 << 63) - 1;
 
-/// What is accepted, for errors.
+/// The accepted syntax, for errors.
 pub(crate) const ACCEPTED: &str = "a span of time with ns, us, ms, s, m or h, as in \"30s\" or \"1m30s\"";
 
-/// The span that this says; none where it says none, or one before now.
+/// Parses a duration; `None` if it is invalid or negative.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -66,7 +66,7 @@ fn part(number: &str, nanos: u128) -> Option<u128> {
     (total <= LONGEST).then_some(total)
 }
 
-/// Whole seconds as hours, minutes and seconds, `1h30m`; others in the largest unit that leaves nothing over, `1500ms`.
+/// Whole seconds as hours, minutes and seconds, `1h30m`; others in the largest unit without remainder, `1500ms`.
 pub(crate) fn write_duration(span: Duration) -> String {
     if span.is_zero() {
         return "0s".to_owned();
@@ -110,7 +110,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     parse_duration(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is not {ACCEPTED}")))
 }
 
-/// The same where there may be none.
+/// The same for an optional duration.
 pub(super) mod optional {
     use super::{Deserialize, Deserializer, Duration, Serializer, write_duration};
 
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_read_as_go_reads_them() {
+    fn durations_are_read_as_in_go() {
         for (text, millis) in [
             ("0", Some(0)),
             ("+5s", Some(5_000)),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_the_same() {
+    fn written_state_is_read_as_equal() {
         for nanos in [
             0,
             1,

@@ -1,4 +1,4 @@
-//! The zones in which names below a denied one are denied without asking, as they are configured.
+//! Zones with NXDOMAIN cuts.
 
 use super::Zone;
 

@@ -1,4 +1,4 @@
-//! What operators see of a block: `bind`, `errors`, `log`, `health`, `reload`.
+//! The operators' directives of a block: `bind`, `errors`, `log`, `health`, `reload`.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 
 use super::{Expression, Zone, go_duration};
 
-/// `bind ADDRESS|INTERFACE… { except ADDRESS|INTERFACE… }`: the addresses of interfaces are those that they have
-/// when the plan is put in force.
+/// `bind ADDRESS|INTERFACE… { except ADDRESS|INTERFACE… }`: interfaces have the addresses of the moment when the plan
+/// is applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Bind {
-    /// What is listened on; at least one.
+    /// The addresses; at least one.
     pub to: Vec<BindTo>,
-    /// What of that is left out.
+    /// Excluded addresses.
     #[serde(default)]
     pub except: Vec<BindTo>,
 }
 
-/// One or more addresses.
+/// An address, or those of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum BindTo {
-    /// This one.
+    /// An address.
     Address(IpAddr),
-    /// Those of the interface with this name.
+    /// All addresses of this interface.
     Interface(String),
 }
 
@@ -33,9 +33,9 @@ pub enum BindTo {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ErrorLog {
-    /// Whether where it happened is told (`stacktrace`).
+    /// Whether the position of a fault is logged (`stacktrace`).
     pub stacktrace: bool,
-    /// Errors that are told once a while.
+    /// Errors that are summed up.
     pub consolidate: Vec<Consolidate>,
 }
 
@@ -43,30 +43,30 @@ pub struct ErrorLog {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Consolidate {
-    /// How often.
+    /// The interval.
     #[serde(with = "go_duration")]
     pub every: Duration,
-    /// Which.
+    /// The errors.
     pub errors: Expression,
-    /// At which level.
+    /// The level.
     #[serde(default = "LogLevel::error")]
     pub level: LogLevel,
-    /// Whether the first is told at once.
+    /// Whether the first error is logged at once.
     #[serde(default)]
     pub show_first: bool,
 }
 
-/// Of a log line.
+/// The level of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Something failed.
+    /// An error.
     Error,
-    /// Something may fail.
+    /// A warning.
     Warning,
-    /// For the record.
+    /// Information.
     Info,
-    /// For who looks for a fault.
+    /// For debugging.
     Debug,
 }
 
@@ -74,27 +74,27 @@ pub enum LogLevel {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct QueryLog {
-    /// Names in these zones.
+    /// The zones of logged names.
     pub zones: Vec<Zone>,
-    /// How a line looks.
+    /// The format of a line.
     pub format: LogFormat,
-    /// Which answers.
+    /// The classes of logged answers.
     pub classes: Vec<LogClass>,
 }
 
-/// A line with places to fill in (`{remote}:{port} - {>id} "{type} …`), as it was written; which places there
-/// are is checked when it is read.
+/// The format of a line, with placeholders (`{remote}:{port} - {>id} "{type} …`), as written. The reader checks the
+/// placeholders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String")]
 pub struct LogFormat(pub String);
 
-/// Answers by what they say.
+/// A class of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogClass {
-    /// They say something.
+    /// Positive.
     Success,
-    /// They say that there is nothing.
+    /// Negative.
     Denial,
     /// SERVFAIL, NOTIMP, REFUSED and the like.
     Error,
@@ -106,9 +106,9 @@ pub enum LogClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Health {
-    /// Where.
+    /// The address.
     pub address: SocketAddr,
-    /// How long `/health` says 200 and queries are answered after a stop was asked for.
+    /// How long `/health` and queries are answered after a request to stop.
     #[serde(with = "go_duration")]
     pub lameduck: Duration,
 }
@@ -117,17 +117,17 @@ pub struct Health {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Reload {
-    /// How often the file is looked at.
+    /// How often the file is checked.
     #[serde(with = "go_duration")]
     pub interval: Duration,
-    /// By how much that varies at most.
+    /// The largest random variation of the interval.
     #[serde(with = "go_duration")]
     pub jitter: Duration,
 }
 
 impl BindTo {
-    /// What a word names: an address, or an interface whose name the kernel could accept (1 to 15 octets without
-    /// slashes, colons and white space: net/core/dev.c, dev_valid_name).
+    /// An address, or an interface name that the kernel accepts (1 to 15 octets without slashes, colons and white
+    /// space: net/core/dev.c, dev_valid_name).
     #[must_use]
     pub fn of(word: &str) -> Option<Self> {
         if let Ok(address) = word.parse() {
@@ -169,7 +169,7 @@ impl LogFormat {
          {rcode} {>rflags} {rsize} {duration}";
 }
 
-/// With the names of CoreDNS' two formats replaced by these.
+/// `common` and `combined` stand for CoreDNS' two formats.
 impl From<String> for LogFormat {
     fn from(text: String) -> Self {
         let combined = format!("{} \"{{>opcode}}\"", Self::COMMON);
@@ -191,7 +191,7 @@ impl Default for QueryLog {
     }
 }
 
-/// CoreDNS'.
+/// CoreDNS' defaults.
 impl Default for Health {
     fn default() -> Self {
         Self {
@@ -202,10 +202,10 @@ impl Default for Health {
 }
 
 impl Reload {
-    /// The shortest interval, and the shortest jitter that is any.
+    /// The shortest interval, and the shortest jitter other than zero.
     pub const SHORTEST: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(1));
 
-    /// The jitter is half of the interval at most.
+    /// Limits the jitter to half of the interval.
     #[must_use]
     pub fn bounded(self) -> Self {
         Self {
@@ -215,7 +215,7 @@ impl Reload {
     }
 }
 
-/// CoreDNS'.
+/// CoreDNS' defaults.
 impl Default for Reload {
     fn default() -> Self {
         Self {

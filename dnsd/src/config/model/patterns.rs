@@ -1,4 +1,4 @@
-//! Words of a plan: zones and regular expressions.
+//! Zones and regular expressions of a plan.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dns::message::WireName;
 
-/// A zone: a name and all below it.
+/// A zone: a name and all names below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Zone(WireName);
@@ -61,31 +61,31 @@ impl fmt::Display for Zone {
     }
 }
 
-/// A regular expression; two are equal if they are written alike.
+/// A regular expression; equal if the text is equal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Expression(regex::Regex);
 
 impl Expression {
-    /// The longest that is accepted (CoreDNS' bound).
+    /// The longest expression, in octets (CoreDNS' limit).
     pub const LONGEST: usize = 10_000;
 
-    /// Compiles it. The syntax is that of Go's `regexp` (RE2) as far as both agree.
+    /// Compiles it. The syntax is the common part of Go's `regexp` (RE2) and the crate `regex`.
     ///
     /// # Errors
-    /// Where it does not compile.
+    /// A syntax error.
     pub fn new(text: &str) -> Result<Self, regex::Error> {
         regex::Regex::new(text).map(Self)
     }
 
-    /// Whether a text that takes groups of it (`{1}`) takes no more than there are; counted as CoreDNS does.
+    /// Whether the expression has all groups (`{1}`) of a text, by CoreDNS' count.
     #[must_use]
     pub fn has_groups_for(&self, text: &str) -> bool {
         let used = (0..=100).filter(|group| text.contains(&format!("{{{group}}}")));
         used.count() < self.0.captures_len()
     }
 
-    /// To match with.
+    /// The compiled expression.
     #[must_use]
     pub const fn regex(&self) -> &regex::Regex {
         &self.0

@@ -1,4 +1,4 @@
-//! What a block answers itself, and what it changes: `hosts`, `template`, `rewrite`, `dns64`, `loadbalance`.
+//! The local plugins of a block: `hosts`, `template`, `rewrite`, `dns64`, `loadbalance`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use crate::dns::message::WireName;
 use super::{Expression, Zone, go_duration};
 use crate::config::model::serde_forms::{class, code, inline, kind, seconds};
 
-/// Whether a name that is not found goes on to what comes next.
+/// Whether the next plugin handles a name that is not found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fallthrough {
-    /// It ends here.
+    /// No.
     No,
-    /// It goes on.
+    /// Yes.
     All,
-    /// It goes on in these zones.
+    /// In these zones.
     In(Vec<Zone>),
 }
 
@@ -29,22 +29,22 @@ pub enum Fallthrough {
 pub struct Hosts {
     /// The file.
     pub file: PathBuf,
-    /// The zones; empty means those of the block.
+    /// The zones; empty means the block's.
     pub zones: Vec<Zone>,
-    /// Lines of the block itself: an address and its names.
+    /// Inline lines: an address and its names.
     #[serde(with = "inline")]
     pub inline: Vec<(IpAddr, Vec<WireName>)>,
-    /// The TTL of what is answered.
+    /// The TTL of answers.
     #[serde(with = "seconds")]
     pub ttl: Duration,
-    /// Whether addresses are answered with their names.
+    /// Whether PTR queries are answered.
     pub reverse: bool,
-    /// How often the file is looked at; zero never.
+    /// How often the file is checked; zero means never.
     #[serde(with = "go_duration")]
     pub reload: Duration,
-    /// What becomes of names that are not in it.
+    /// Whether the next plugin handles other names.
     pub fallthrough: Fallthrough,
-    /// Whether names that are in it go on, too, when they are asked for a type that a hosts file cannot say.
+    /// Whether the next plugin handles other types of names in the file.
     pub fallthrough_unsupported: bool,
 }
 
@@ -52,43 +52,42 @@ pub struct Hosts {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Template {
-    /// Where it was written, for logs.
+    /// Its position, for logs.
     #[serde(skip)]
     pub origin: String,
-    /// The class, 255 for any.
+    /// The class; 255 means any.
     #[serde(with = "class", default = "internet")]
     pub class: u16,
-    /// The type, 255 for any.
+    /// The type; 255 means any.
     #[serde(with = "kind", rename = "type")]
     pub kind: u16,
-    /// The zones; empty means those of the block.
+    /// The zones; empty means the block's.
     #[serde(default)]
     pub zones: Vec<Zone>,
-    /// Expressions over the question's name, the first that matches counts; empty means any name.
+    /// Expressions for the name; the first match counts; empty matches any name.
     #[serde(rename = "match", default)]
     pub matches: Vec<Expression>,
-    /// Records of the answer.
+    /// Records of the answer section.
     #[serde(default)]
     pub answer: Vec<TemplateText>,
-    /// Records beside it.
+    /// Records of the additional section.
     #[serde(default)]
     pub additional: Vec<TemplateText>,
-    /// Records of the authority.
+    /// Records of the authority section.
     #[serde(default)]
     pub authority: Vec<TemplateText>,
-    /// The code.
+    /// The response code.
     #[serde(with = "code", default)]
     pub rcode: u8,
     /// An extended error (RFC 8914) and its text.
     #[serde(default)]
     pub extended_error: Option<(u16, String)>,
-    /// What becomes of a name in the zones that no expression matches.
+    /// Whether the next plugin handles names that no expression matches.
     #[serde(default = "Fallthrough::no")]
     pub fallthrough: Fallthrough,
 }
 
-/// A record with places to fill in, as it was written (`{{ .Name }} 60 IN A 192.0.2.1`). What is accepted of
-/// Go's text/template is checked when it is read.
+/// A record with placeholders, as written (`{{ .Name }} 60 IN A 192.0.2.1`). The reader checks its syntax.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TemplateText(pub String);
 
@@ -96,10 +95,10 @@ pub struct TemplateText(pub String);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Rewrite {
-    /// Whether later rules are asked after this one took.
+    /// Whether later rules apply too after a match.
     #[serde(default)]
     pub goes_on: bool,
-    /// What it changes.
+    /// The rule.
     pub rule: RewriteRule,
 }
 
@@ -107,58 +106,58 @@ pub struct Rewrite {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum RewriteRule {
-    /// The name of the question, and in the answer what was changed in the question.
+    /// The name of the question, and the reverse in the answer.
     Name(NameRewrite),
     /// The type of the question.
     Type {
-        /// What was asked.
+        /// The original type.
         #[serde(with = "kind")]
         from: u16,
-        /// What is asked instead.
+        /// The new type.
         #[serde(with = "kind")]
         to: u16,
     },
     /// The class of the question.
     Class {
-        /// What was asked.
+        /// The original class.
         #[serde(with = "class")]
         from: u16,
-        /// What is asked instead.
+        /// The new class.
         #[serde(with = "class")]
         to: u16,
     },
-    /// An option of EDNS.
+    /// An EDNS option.
     Edns {
-        /// Which.
+        /// The option.
         field: EdnsField,
-        /// What is done with it.
+        /// The change.
         action: EdnsAction,
-        /// Whether the upstream's option is taken out of the answer (`revert`).
+        /// Whether the option is reverted in the answer (`revert`).
         #[serde(default)]
         revert: bool,
     },
     /// TTLs of the answer.
     Ttl {
-        /// For which names.
+        /// The names.
         of: NameMatch,
-        /// To what.
+        /// The bounds.
         to: TtlRange,
     },
-    /// The target of an alias in the answer, which is then looked up.
+    /// The target of an alias in the answer, which is then queried.
     Cname {
-        /// Which targets.
+        /// The targets.
         of: NameMatch,
-        /// The other name, which may use groups of a regular expression (`{1}`).
+        /// The new target; may use groups of a regular expression (`{1}`).
         to: String,
     },
-    /// The code of the answer.
+    /// The response code.
     Rcode {
-        /// For which names.
+        /// The names.
         of: NameMatch,
-        /// What the upstream said.
+        /// The upstream's code.
         #[serde(with = "code")]
         from: u8,
-        /// What is said instead.
+        /// The new code.
         #[serde(with = "code")]
         to: u8,
     },
@@ -168,29 +167,29 @@ pub enum RewriteRule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct NameRewrite {
-    /// Which names.
+    /// The names.
     pub of: NameMatch,
-    /// The other name or part of one; may use groups of a regular expression (`{1}`).
+    /// The new name or part of a name; may use groups of a regular expression (`{1}`).
     pub to: String,
-    /// What of the answer is changed besides the question.
+    /// Changes of the answer besides the question.
     #[serde(default)]
     pub answers: Vec<AnswerRewrite>,
 }
 
-/// How names are matched: in lower case, against a name that ends with a dot. What a Corefile writes without its
-/// last dot got one, prefixes and substrings too, as in CoreDNS.
+/// How names match: in lower case, with a final dot. Texts of a Corefile get a missing final dot, prefixes and
+/// substrings too, as in CoreDNS.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum NameMatch {
-    /// This one.
+    /// Equal.
     Exact(String),
-    /// Those that begin so.
+    /// Begins with it.
     Prefix(String),
-    /// Those that end so.
+    /// Ends with it.
     Suffix(String),
-    /// Those with this in them.
+    /// Contains it.
     Substring(String),
-    /// Those that the expression matches.
+    /// Matches the expression.
     Regex(Expression),
 }
 
@@ -198,47 +197,47 @@ pub enum NameMatch {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum AnswerRewrite {
-    /// Owners and values, the reverse of what was done to the question.
+    /// Owners and names in the data: the reverse of the question's change.
     Auto,
-    /// Owners that the expression matches.
+    /// Owners that match.
     Name(Expression, String),
-    /// Names in values that the expression matches.
+    /// Names in the data that match.
     Value(Expression, String),
 }
 
-/// Which option of EDNS.
+/// An EDNS option.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum EdnsField {
-    /// A local option: its code and its value, which may have variables (`{client_ip}`).
+    /// A local option: its code, and its value, which may contain variables (`{client_ip}`).
     Local(u16, String),
-    /// The server's name (RFC 5001).
+    /// Name server identifier (RFC 5001).
     Nsid,
-    /// The client's network (RFC 7871): prefix lengths of IPv4 and IPv6.
+    /// Client subnet (RFC 7871): prefix lengths of IPv4 and IPv6.
     Subnet(u8, u8),
 }
 
-/// What is done with an option.
+/// The change of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum EdnsAction {
-    /// It is there, whatever was.
+    /// Sets it.
     Set,
-    /// It is there if it was not.
+    /// Adds it if it is absent.
     Append,
-    /// It is there if another was.
+    /// Replaces it if it is present.
     Replace,
-    /// It is not there.
+    /// Removes it.
     Unset,
 }
 
-/// Between what TTLs are brought.
+/// Bounds of TTLs, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct TtlRange {
-    /// At least.
+    /// The lower bound.
     pub at_least: u32,
-    /// At most.
+    /// The upper bound.
     pub at_most: u32,
 }
 
@@ -246,11 +245,11 @@ pub struct TtlRange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Dns64 {
-    /// The prefix; 64:ff9b::/96 where none is said. /32, /40, /48, /56, /64 or /96.
+    /// The prefix; default 64:ff9b::/96. /32, /40, /48, /56, /64 or /96.
     pub prefix: IpNet,
-    /// Also for names that have IPv6 addresses.
+    /// Also names that have IPv6 addresses.
     pub translate_all: bool,
-    /// Also for clients that asked over IPv4.
+    /// Also clients over IPv4.
     pub allow_ipv4: bool,
 }
 
@@ -258,9 +257,9 @@ pub struct Dns64 {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct LoadBalance {
-    /// Each answer begins at another address, where no weights are given.
+    /// Weights of addresses; `None` means round robin.
     pub weights: Option<WeightFile>,
-    /// Addresses of these networks go first, in this order.
+    /// Networks whose addresses go first, in this order.
     pub prefer: Vec<IpNet>,
 }
 
@@ -270,7 +269,7 @@ pub struct LoadBalance {
 pub struct WeightFile {
     /// The file.
     pub file: PathBuf,
-    /// How often it is looked at; zero never.
+    /// How often the file is checked; zero means never.
     #[serde(with = "go_duration")]
     pub reload: Duration,
 }
@@ -285,7 +284,7 @@ impl Fallthrough {
     }
 }
 
-/// CoreDNS'.
+/// CoreDNS' defaults.
 impl Default for Hosts {
     fn default() -> Self {
         Self {
@@ -302,10 +301,10 @@ impl Default for Hosts {
 }
 
 impl Dns64 {
-    /// What prefixes are accepted.
+    /// The accepted prefixes.
     pub const PREFIXES: &str = "an IPv6 network of 32, 40, 48, 56, 64 or 96 bits, as in \"64:ff9b::/96\"";
 
-    /// RFC 6052 §2.2; CoreDNS takes 72, 80 and 88, too, and makes addresses of them that say nothing.
+    /// RFC 6052 §2.2. CoreDNS accepts 72, 80 and 88 as well, and makes meaningless addresses of them.
     #[must_use]
     pub fn has_usable_prefix(&self) -> bool {
         matches!(self.prefix, IpNet::V6(_)) && matches!(self.prefix.prefix_len(), 32 | 40 | 48 | 56 | 64 | 96)

@@ -1,4 +1,4 @@
-//! How values of a plan are written in YAML and JSON, and their ranges.
+//! YAML and JSON forms of a plan's values, and their ranges.
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -7,7 +7,7 @@ use crate::dns::message::{Codes, WireName};
 
 use super::Fallthrough;
 
-/// Between two, for what may be missing.
+/// An optional number in a range.
 pub(super) fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
     let size = Option::<u16>::deserialize(deserializer)?;
     match size {
@@ -29,7 +29,7 @@ pub(super) fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, 
     )))
 }
 
-/// Modules for `#[serde(with)]`: a span within a range.
+/// Modules for `#[serde(with)]`: a duration in a range.
 macro_rules! spans {
     ($($(#[$about:meta])* $name:ident: $accepts:expr, $range:literal;)*) => {$(
         $(#[$about])*
@@ -64,21 +64,21 @@ macro_rules! spans {
 }
 
 spans! {
-    /// Of connections.
+    /// Timeouts of connections.
     a_second_to_a_day: |span| (1..=86_400).contains(&span.as_secs()) && span <= Duration::from_secs(86_400), "1s to 24h";
-    /// Of failures.
+    /// Failures.
     up_to_five_minutes: |span| span <= Duration::from_secs(300), "0s to 5m";
     /// A TTL.
     stale_ttl: |span| span.subsec_nanos() == 0 && span.as_secs() <= u64::from(u32::MAX), "a number of whole seconds";
     /// A TTL.
     ttl: |span| span.subsec_nanos() == 0 && span.as_secs() <= u64::from(u32::MAX), "a number of whole seconds";
-    /// A TTL that is something.
+    /// A TTL above zero.
     positive_ttl: |span| span.subsec_nanos() == 0 && (1..=u64::from(u32::MAX)).contains(&span.as_secs()), "1s or more, whole seconds,";
-    /// A TTL that hosts may have.
+    /// A TTL of `hosts`.
     seconds: |span| span.subsec_nanos() == 0 && (1..=65_535).contains(&span.as_secs()), "1s to 65535s, whole seconds,";
 }
 
-/// Modules for `#[serde(with)]`: a code by its name, or by its number where it has none.
+/// Modules for `#[serde(with)]`: a code by its name, or its number if it has none.
 macro_rules! names {
     ($($(#[$about:meta])* $name:ident: $number:ty, $codes:ident;)*) => {$(
         $(#[$about])*
@@ -184,7 +184,7 @@ pub(super) mod name {
     }
 }
 
-/// Addresses with their names: `{address: 192.0.2.1, names: [a.example]}`.
+/// An address and its names: `{address: 192.0.2.1, names: [a.example]}`.
 pub(super) mod inline {
     use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! How an upstream is written: `[dns://|tcp://|tls://]ADDRESS[%SERVERNAME][:PORT]`, a name in place of the address, or
-//! the path of a file like /etc/resolv.conf.
+//! The text of an upstream: `[dns://|tcp://|tls://]ADDRESS[%SERVERNAME][:PORT]`, a name instead of the address, or the
+//! path of a file like /etc/resolv.conf.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,13 +10,13 @@ use crate::dns::message::WireName;
 
 use super::{Protocol, Upstream, UpstreamHost};
 
-/// Why a text is no upstream.
+/// Why a text is not an upstream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{wrong}; accepted: {accepted}")]
 pub struct InvalidUpstream {
-    /// What is wrong with it.
+    /// What is wrong.
     pub wrong: String,
-    /// What would be accepted.
+    /// What is accepted.
     pub accepted: &'static str,
 }
 
@@ -77,7 +77,8 @@ fn protocol(written: &str) -> Result<(Protocol, &str), InvalidUpstream> {
     }
 }
 
-/// `9.9.9.9%dns.quad9.net:853` is `9.9.9.9:853` and `dns.quad9.net`; so is `[2620:fe::fe%dns.quad9.net]:853`.
+/// Splits `9.9.9.9%dns.quad9.net:853` into `9.9.9.9:853` and `dns.quad9.net`; likewise
+/// `[2620:fe::fe%dns.quad9.net]:853`.
 fn part_server_name(text: &str) -> (String, Option<String>) {
     let Some((address, behind)) = text.rsplit_once('%') else {
         return (text.to_owned(), None);
@@ -113,7 +114,7 @@ fn host(text: &str, protocol: Protocol) -> Option<UpstreamHost> {
     Some(UpstreamHost::Name(name, port))
 }
 
-/// An address with a port or without.
+/// An address with or without port.
 pub(crate) fn endpoint(text: &str, default: u16) -> Option<SocketAddr> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let address: Option<IpAddr> = bare.unwrap_or(text).parse().ok();
@@ -126,8 +127,8 @@ pub(crate) fn endpoint(text: &str, default: u16) -> Option<SocketAddr> {
         })
 }
 
-/// Letters, digits, hyphens and underscores (RFC 952, and what services in Kubernetes may have), and no number at
-/// the end, which is a mistyped address (RFC 3696 §2).
+/// Letters, digits, hyphens and underscores (RFC 952; Kubernetes' Services may have them), and no numeric last label,
+/// which is a mistyped address (RFC 3696 §2).
 fn is_host_name(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
     let last = text.rsplit('.').next().unwrap_or_default();

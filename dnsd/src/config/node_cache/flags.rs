@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_of_the_public_manifest_are_taken() {
+    fn the_arguments_of_the_public_manifest_are_accepted() {
         let taken = flags(
             "-localip 169.254.20.10,10.96.0.10 -conf /etc/Corefile -upstreamsvc kube-dns-upstream -pidfile /run/p",
         );
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_is_named_with_what_would_be() {
+    fn an_invalid_flag_is_named_with_what_is_accepted() {
         for (line, words) in [
             ("", "-localip is missing"),
             ("-localip", "needs an argument: -localip"),

@@ -1,16 +1,17 @@
-//! Names of classes, types and response codes (IANA, "Domain Name System (DNS) Parameters"), as far as CoreDNS
-//! knows them.
+//! Names of classes, types and response codes (IANA, "Domain Name System (DNS) Parameters") that CoreDNS knows.
 
-/// Names and what they stand for.
+use std::borrow::Cow;
+
+/// A table of names and their numbers.
 #[derive(Debug)]
 pub(crate) struct Codes<T: 'static> {
     names: &'static [(&'static str, T)],
-    /// What is accepted, for errors.
+    /// The accepted names, for errors.
     pub(crate) accepted: &'static str,
 }
 
 impl<T: Copy> Codes<T> {
-    /// The number of a name, in capitals or not.
+    /// The number of a name, in upper or lower case.
     pub(crate) fn number(&self, text: &str) -> Option<T> {
         self.names
             .iter()
@@ -19,7 +20,7 @@ impl<T: Copy> Codes<T> {
 }
 
 impl<T: Copy + PartialEq> Codes<T> {
-    /// The name of a number, the first where there are two.
+    /// The name of a number; of two names the first.
     pub(crate) fn name(&self, number: T) -> Option<&'static str> {
         self.names
             .iter()
@@ -68,6 +69,15 @@ pub(crate) const RCODES: Codes<u8> = Codes {
     ],
     accepted: "NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED or another response code's name",
 };
+
+/// A response code as CoreDNS' metrics and logs name it; the number if it has no name there.
+pub(crate) fn rcode_label(code: u8) -> Cow<'static, str> {
+    match (code, RCODES.name(code)) {
+        (0..=10, Some(name)) => name.into(),
+        (16, _) => "BADVERS".into(),
+        (other, _) => other.to_string().into(),
+    }
+}
 
 /// Types of records and questions.
 pub(crate) const TYPES: Codes<u16> = Codes {

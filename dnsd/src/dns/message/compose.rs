@@ -1,25 +1,25 @@
-//! The few messages that dnsd writes itself: questions to upstreams, and replies without records.
+//! Messages that dnsd composes: queries to upstreams, and replies without records.
 
 use super::query::{Edns, Query};
 use super::{HEADER, flag, kind, rcode};
 
-/// What a question to an upstream is made of.
+/// The parts of a query to an upstream.
 #[derive(Clone, Debug)]
 pub struct QueryParts<'a> {
     /// Its id.
     pub id: u16,
-    /// The client's flags, of which RD and CD go on.
+    /// The client's flags; RD and CD are copied.
     pub flags: u16,
-    /// Name in the case to ask with, type, class.
+    /// Name in the case to send, type, class.
     pub raw_question: &'a [u8],
-    /// What the client said by EDNS.
+    /// The client's EDNS.
     pub edns: Option<&'a Edns>,
-    /// The largest datagram that dnsd takes.
+    /// The largest datagram that dnsd accepts, in octets.
     pub udp_size: u16,
 }
 
-/// Writes a question for an upstream. It has an OPT exactly when the client's had one, and always AD: the answer
-/// tells whether it was validated, for whichever client asks for that (RFC 6840 §5.7).
+/// Writes a query to an upstream. It has an OPT if the client's query has one, and always AD, so that the answer says
+/// whether it was validated (RFC 6840 §5.7).
 #[must_use]
 pub fn query(parts: &QueryParts<'_>) -> Vec<u8> {
     let flags = parts.flags & (flag::RD | flag::CD) | flag::AD;
@@ -31,29 +31,29 @@ pub fn query(parts: &QueryParts<'_>) -> Vec<u8> {
     octets
 }
 
-/// Changes the case of the letters of a question's name by random bits (draft-vixie-dnsext-dns0x20): an answer that
-/// repeats them was made by who saw the question.
+/// Changes the case of the letters of the question's name at random (draft-vixie-dnsext-dns0x20): the sender of an
+/// answer that repeats it has seen the query.
 pub fn mix_case(raw_question: &mut [u8], mut random: impl FnMut() -> u64) {
     const TYPE_AND_CLASS: usize = 4;
     let name = raw_question.len().saturating_sub(TYPE_AND_CLASS);
-    // No length of a label is a letter: it is 63 at most.
+    // A label's length is at most 63, so it is no letter.
     for octets in raw_question[..name].chunks_mut(64) {
         let mut bits = random();
         for octet in octets {
-            // Not by a branch: on what is random every other one is taken wrong.
+            // Without a branch: a branch on random bits is mispredicted half of the time.
             *octet ^= u8::from(octet.is_ascii_alphabetic() & (bits & 1 == 1)) << 5;
             bits >>= 1;
         }
     }
 }
 
-/// A reply with a code and no records to a query that was read.
+/// A reply without records, with a response code.
 #[must_use]
 pub fn error_reply(query: &Query, code: u8, udp_size: u16) -> Vec<u8> {
     bare_reply(query, u16::from(code), udp_size)
 }
 
-/// The same with the reason, for a client that speaks EDNS (RFC 8914 §2).
+/// As [`error_reply`], with an extended error for a client with EDNS (RFC 8914 §2).
 #[must_use]
 pub fn explained_reply(query: &Query, code: u8, extended_error: u16, udp_size: u16) -> Vec<u8> {
     const EXTENDED_ERROR: u16 = 15;
@@ -68,7 +68,7 @@ pub fn explained_reply(query: &Query, code: u8, extended_error: u16, udp_size: u
     octets
 }
 
-/// A denial that no server sent for this name (RFC 8914 §4.30), with the record that it is known by.
+/// A synthesized NXDOMAIN (RFC 8914 §4.30), with the SOA of the denial that it follows from.
 #[must_use]
 pub fn synthesized_denial(query: &Query, authority: &[u8], udp_size: u16) -> Vec<u8> {
     const SYNTHESIZED: u16 = 29;
@@ -79,7 +79,7 @@ pub fn synthesized_denial(query: &Query, authority: &[u8], udp_size: u16) -> Vec
     octets
 }
 
-/// A reply that says: ask again over TCP.
+/// A reply without records, with TC set.
 #[must_use]
 pub fn truncated_reply(query: &Query, code: u8, udp_size: u16) -> Vec<u8> {
     bare_reply(query, flag::TC | u16::from(code), udp_size)
@@ -95,7 +95,7 @@ fn bare_reply(query: &Query, flags: u16, udp_size: u16) -> Vec<u8> {
     octets
 }
 
-/// The reply to octets of which no more than the header could be read.
+/// The reply to octets of which only the header can be read.
 #[must_use]
 pub fn header_reply(octets: &[u8], code: u8) -> Vec<u8> {
     let (id, flags) = client_header(octets);
@@ -103,7 +103,7 @@ pub fn header_reply(octets: &[u8], code: u8) -> Vec<u8> {
     header(id, flag::QR | kept | u16::from(code), 0, 0)
 }
 
-/// The reply to an EDNS version that nobody has defined yet: BADVERS is 16, its upper bits stand in the OPT.
+/// The reply to an unknown EDNS version: BADVERS is 16, its upper bits are in the OPT.
 #[must_use]
 pub fn bad_version_reply(octets: &[u8], udp_size: u16) -> Vec<u8> {
     let (id, flags) = client_header(octets);
@@ -131,7 +131,7 @@ fn header(id: u16, flags: u16, questions: u16, additional: u16) -> Vec<u8> {
 /// Octets of an OPT without options.
 pub(crate) const OPT_SIZE: usize = 11;
 
-/// Adds the OPT of a reply to a client that sent one; who counts the records counts it.
+/// Adds the OPT of a reply if the client sent one. The caller counts it in the header.
 pub(crate) fn push_reply_opt(octets: &mut Vec<u8>, query: &Query, udp_size: u16) {
     if let Some(edns) = &query.edns {
         push_opt(octets, udp_size, 0, edns.dnssec, &[]);
@@ -153,9 +153,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_of_the_name_change_by_their_bits_and_nothing_else_does() {
+    fn only_letters_of_the_name_change_case() {
         let long = b"\x3fabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijk\x02ab";
-        // Type 65 (HTTPS) and class 97 are letters, too.
+        // Type 65 (HTTPS) and class 97 have the octets of letters.
         for name in [b"\x04a-9Z\x01b".as_slice(), long, b""] {
             let question = [name, b"\0", b"\0Aa\0"].concat();
             let mixed = |bits: u64| {

@@ -1,4 +1,4 @@
-//! Names on the wire.
+//! Names in wire format.
 
 use std::fmt::Write;
 
@@ -6,13 +6,13 @@ use egret_shared::name::{DnsName, InvalidName};
 
 use super::malformed::Malformed;
 
-/// The most octets of a name, its root label included (RFC 1035 §3.1).
+/// The most octets of a name, the root label included (RFC 1035 §3.1).
 const MAX: usize = 255;
-/// Octets that are brought to lower case at once, in the processor's wide registers.
+/// Octets that are lower-cased at once, in wide registers.
 const WIDE: usize = 32;
 const ROOM: usize = MAX.next_multiple_of(WIDE);
 
-/// A name in lower case without compression: labels with their lengths, the root label last.
+/// A name in lower case without compression: labels with their lengths, then the root label.
 #[derive(Clone, Copy)]
 pub struct WireName {
     octets: [u8; ROOM],
@@ -20,16 +20,15 @@ pub struct WireName {
 }
 
 impl WireName {
-    /// No name yet.
+    /// A name that is not read yet.
     pub(super) const EMPTY: Self = Self {
         octets: [0; ROOM],
         length: 0,
     };
 
-    /// Reads the name at `at`; also tells where what follows it begins.
+    /// Reads the name at `at`; also returns the offset after it.
     ///
-    /// A pointer must point before everything of this name that was read so far, so that no message can
-    /// make the reader run in circles.
+    /// A pointer must point before everything read so far of this name, so that reading ends.
     ///
     /// # Errors
     /// A name that leaves the message, points forward, or is longer than a name may be.
@@ -39,7 +38,7 @@ impl WireName {
         Ok((name, end))
     }
 
-    /// The same where it is to stand: it is too large to be moved for nothing.
+    /// As [`read`](Self::read), into `self`: a move of 255 octets costs.
     pub(super) fn fill(&mut self, message: &[u8], at: usize) -> Result<usize, Malformed> {
         self.length = 0;
         let end = self.fill_as_written(message, at)?;
@@ -77,8 +76,8 @@ impl WireName {
         }
     }
 
-    /// Reads a name as people write it, absolute with or without the last dot; `\\.` and `\\DDD` stand for octets
-    /// (RFC 1035 §5.1).
+    /// Parses a name in presentation format, with or without the last dot; `\\.` and `\\DDD` are escapes (RFC 1035
+    /// §5.1).
     ///
     /// # Errors
     /// What is wrong with it.
@@ -105,11 +104,11 @@ impl WireName {
         Ok(name)
     }
 
-    /// Whether this is the other name or below it.
+    /// Whether this name is `other` or below it.
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         let (mine, theirs) = (self.as_octets(), other.as_octets());
-        // Most names that are asked about end otherwise, and nearly all of those in another letter.
+        // Compares the last letter first: it differs for most names.
         let last_letter = |name: &[u8]| name.len().checked_sub(2).map(|at| name[at]);
         if theirs.len() > 1 && last_letter(mine) != last_letter(theirs) || !mine.ends_with(theirs) {
             return false;
@@ -121,7 +120,7 @@ impl WireName {
         at == ahead
     }
 
-    /// Whether the name at `at` can be read and is this one. Nearly always it is, and then nothing of it is copied.
+    /// Whether the name at `at` is this one. Copies nothing in the common case.
     pub(super) fn stands_at(&self, message: &[u8], at: usize) -> bool {
         let (mut position, mut lowest, mut rest) = (at, at, self.as_octets());
         while let Ok(step) = step(message, position) {
@@ -161,7 +160,7 @@ impl WireName {
         })
     }
 
-    /// The name as the rest of the program knows it.
+    /// As a [`DnsName`].
     ///
     /// # Errors
     /// None for a name that was read here; the check is repeated by the type.
@@ -190,7 +189,7 @@ impl WireName {
         Ok(())
     }
 
-    /// No length is a letter: it is 63 at most. What stands behind the name is nobody's.
+    /// A label's length is at most 63, so it is no letter. Octets after the name have no meaning.
     fn lower_case(&mut self) {
         let (pieces, _none) = self.octets.as_chunks_mut::<WIDE>();
         for piece in pieces.iter_mut().take(self.length.div_ceil(WIDE)) {
@@ -216,7 +215,7 @@ impl std::fmt::Debug for WireName {
     }
 }
 
-/// As people write it, with the last dot.
+/// In presentation format, with the last dot.
 impl std::fmt::Display for WireName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.length <= 1 {
@@ -226,7 +225,7 @@ impl std::fmt::Display for WireName {
             for octet in label {
                 match octet {
                     b'.' | b'\\' => write!(f, "\\{}", char::from(*octet))?,
-                    // In zone files these have a meaning of their own, and in a log the quotes around a name.
+                    // Special in zone files, and quotes are around names in logs.
                     b'"' | b'(' | b')' | b';' => write!(f, "\\{octet:03}")?,
                     b'!'..=b'~' => f.write_char(char::from(*octet))?,
                     other => write!(f, "\\{other:03}")?,
@@ -238,27 +237,27 @@ impl std::fmt::Display for WireName {
     }
 }
 
-/// Whether what follows is escaped: a backslash may itself be.
+/// Whether the next character is escaped: a backslash may be escaped too.
 fn ends_with_escape(text: &str) -> bool {
     let backslashes = text.len() - text.trim_end_matches('\\').len();
     !backslashes.is_multiple_of(2)
 }
 
-/// Why a text is no name.
+/// Why a text is not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidText {
-    /// RFC 1035 §3.1.
+    /// A label with more than 63 octets, or an empty one (RFC 1035 §3.1).
     #[error("a label has {0} octets; 1 to 63 are accepted")]
     Label(usize),
-    /// RFC 1035 §3.1.
+    /// More than 255 octets (RFC 1035 §3.1).
     #[error("it is longer than 255 octets")]
     TooLong,
-    /// RFC 1035 §5.1.
+    /// An escape other than `\\X` and `\\DDD` (RFC 1035 §5.1).
     #[error("a backslash stands before a character or three digits up to 255")]
     Escape,
 }
 
-/// What stands behind a backslash.
+/// The octet of an escape, after its backslash.
 fn escaped(rest: &mut impl Iterator<Item = u8>) -> Result<u8, InvalidText> {
     let first = rest.next().ok_or(InvalidText::Escape)?;
     if !first.is_ascii_digit() {
@@ -274,13 +273,13 @@ fn escaped(rest: &mut impl Iterator<Item = u8>) -> Result<u8, InvalidText> {
         .ok_or(InvalidText::Escape)
 }
 
-/// Whether labels that stand in a message are these, which were read before.
+/// Whether labels in a message are equal to labels in lower case.
 fn is_same(read: &[u8], labels: &[u8]) -> bool {
-    // No length is a letter: it is 63 at most.
+    // A label's length is at most 63, so it is no letter.
     read.eq_ignore_ascii_case(labels)
 }
 
-/// Where the name at `at` ends, without following its pointer.
+/// The offset after the name at `at`; its pointer is not followed.
 pub(super) fn skip(message: &[u8], at: usize) -> Result<usize, Malformed> {
     let mut position = at;
     loop {
@@ -297,7 +296,7 @@ pub(super) fn skip(message: &[u8], at: usize) -> Result<usize, Malformed> {
 
 enum Step<'a> {
     Root,
-    /// Labels with their length octets, up to what is none.
+    /// Labels with their length octets, up to a pointer or the root label.
     Labels(&'a [u8]),
     Pointer(usize),
 }
@@ -317,7 +316,7 @@ fn step(message: &[u8], at: usize) -> Result<Step<'_>, Malformed> {
     }
 }
 
-/// The labels that stand here one behind the other: in most names all of them. Of one that is too long, no more than shows it.
+/// The labels at `at`, up to a pointer or the root label. Of a name that is too long, one octet more than is allowed.
 fn labels(message: &[u8], at: usize) -> Result<&[u8], Malformed> {
     let mut end = at;
     while let Some(length @ 1..=63) = message.get(end).copied()
@@ -333,8 +332,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stands_where_it_would_be_read_and_nowhere_else() {
-        // Labels, pointers backward, forward and to themselves, other letters, other labels of the same octets, a cut.
+    fn a_name_matches_only_where_it_is_read_as_equal() {
+        // Labels, pointers backward, forward and to themselves, other letters, other labels of the same octets, a
+        // truncated name.
         let message = b"\x01a\x04test\0\x01A\xc0\x02\x03a\x04t\xc0\x00\x01a\xc0\x20\xc0\x18\x04TEST\0\x01a\x04tes\x40\x01b\0";
         let names =
             ["a.test", "test", "b.test", "a", "a.a.test", "."].map(|name| WireName::parse(name).unwrap());
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_read_as_people_write_it_and_written_so_again() {
+    fn presentation_format_round_trips() {
         for (text, written) in [
             (".", "."),
             ("", "."),

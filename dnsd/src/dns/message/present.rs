@@ -1,7 +1,7 @@
-//! Records as people write them in a zone file (RFC 1035 §5.1): `owner [ttl] [class] type data`.
+//! Records in presentation format (RFC 1035 §5.1): `owner [ttl] [class] type data`.
 //!
-//! Names are absolute with or without the last dot, as there is no origin; a TTL that is not said is 3600. A type
-//! that is not known here may be written as its data's octets (`\# 4 c0000201`, RFC 3597 §5).
+//! There is no origin: names are absolute with or without the last dot. The default TTL is 3600 s. Data of an unknown
+//! type is written as `\# 4 c0000201` (RFC 3597 §5).
 
 mod data;
 mod service;
@@ -16,38 +16,38 @@ use words::{Word, Words};
 
 pub(crate) use data::is_known;
 
-/// Where nothing is said, as in CoreDNS.
+/// CoreDNS' default.
 const DEFAULT_TTL: u32 = 3600;
 
-/// What is wrong with a record.
+/// Why a text is not a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct InvalidRecord {
-    /// The octet in the text at which it is, from 0.
+    /// The offset of the error in the text, from 0.
     pub at: usize,
-    /// What, and what would be accepted.
+    /// What is wrong, and what is accepted.
     pub reason: Reason,
 }
 
 /// What is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// It ends too soon.
+    /// The text ends before this field.
     #[error("the record ends where {0} is expected")]
     Ends(&'static str),
-    /// Something stands behind it.
+    /// Text after the last field.
     #[error("{0:?} stands behind the end of the record")]
     Rest(String),
-    /// A quote or a parenthesis has no other.
+    /// An open quote or parenthesis.
     #[error("{0} is not closed")]
     Open(&'static str),
-    /// No name.
+    /// Not a name.
     #[error("{0:?} is no name: {1}")]
     Name(String, InvalidText),
-    /// No type.
+    /// Not a type.
     #[error("{0:?} is no type of records that can be written here; {1}")]
     Type(String, &'static str),
-    /// Not what is expected.
+    /// Not a value of this field.
     #[error("{0:?} is not {1}")]
     Not(String, &'static str),
     /// Too long for its field.
@@ -55,7 +55,7 @@ pub enum Reason {
     TooLong(&'static str, usize, usize),
 }
 
-/// What may be written as a type.
+/// The types that are accepted.
 pub(crate) const ACCEPTED_TYPES: &str = "A, AAAA, CNAME, DNAME, NS, PTR, MX, SRV, SOA, TXT, SPF, HINFO, RP, AFSDB, CAA, URI, \
      NAPTR, SVCB, HTTPS, TLSA and SSHFP are, and any other type with its data as octets (\\# LENGTH HEX)";
 
@@ -107,7 +107,7 @@ fn type_of(word: &Word<'_>) -> Result<u16, InvalidRecord> {
     type_number(&text).ok_or_else(|| word.wrong(Reason::Type(text, ACCEPTED_TYPES)))
 }
 
-/// Seconds, or spans as in `1h30m`.
+/// A TTL in seconds, or a span such as `1h30m`.
 pub(crate) fn ttl_of(text: &str) -> Option<u32> {
     let (mut total, mut number) = (0_u32, None);
     for octet in text.bytes() {

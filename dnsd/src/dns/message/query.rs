@@ -1,4 +1,4 @@
-//! A client's query: what dnsd needs of it, or how it is refused.
+//! A client's query, or the refusal of one.
 
 use std::borrow::Cow;
 
@@ -7,22 +7,22 @@ use super::name::WireName;
 use super::read::{Message, Question, Record, Records, Section};
 use super::{CLASS_IN, HEADER, flag, kind, rcode};
 
-/// Options that speak of one hop only: they are not passed on, and an answer does not depend on them.
-/// Cookie (RFC 7873 §1), keepalive (RFC 7828 §3.3), padding (RFC 7830 §3).
+/// Options of one hop: cookie (RFC 7873 §1), keepalive (RFC 7828 §3.3), padding (RFC 7830 §3). They are not forwarded,
+/// and the answer does not depend on them.
 const HOP_BY_HOP: [u16; 3] = [10, 11, 12];
 
-/// What a client said by EDNS (RFC 6891).
+/// The EDNS fields of a query (RFC 6891).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edns {
-    /// The largest datagram that it takes.
+    /// The largest datagram that the client accepts, in octets.
     pub udp_size: u16,
-    /// Whether it asks for DNSSEC records.
+    /// DO: whether DNSSEC records are requested.
     pub dnssec: bool,
-    /// Options that go on to the upstream; with any, the answer is for this client alone.
+    /// Options that are forwarded. With any, the answer is for this client alone.
     pub options: Vec<u8>,
 }
 
-/// A query that dnsd can answer. While it is looked at, its question is borrowed from the datagram that it came in.
+/// A query that dnsd can answer. Its question is borrowed from the datagram while it is processed.
 #[derive(Clone, Debug)]
 pub struct Query<'a> {
     /// The id.
@@ -31,25 +31,25 @@ pub struct Query<'a> {
     pub flags: u16,
     /// The question, its name in lower case.
     pub question: Question,
-    /// The question as the client wrote it: name in its case, type, class.
+    /// The question as the client sent it: name in its case, type, class.
     pub raw_question: Cow<'a, [u8]>,
-    /// What it said by EDNS, if anything.
+    /// EDNS, if the query has an OPT.
     pub edns: Option<Edns>,
 }
 
-/// What becomes of octets that are no query for dnsd.
+/// The response to octets that are not an acceptable query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nothing: no header, or a response (two servers must not answer each other for ever).
+    /// No response: no header, or a response (two servers must not answer each other for ever).
     Silence,
-    /// A reply with this code and without records.
+    /// A reply without records, with this code.
     Reply(u8),
-    /// The client speaks an EDNS version other than 0 (RFC 6891 §6.1.3).
+    /// The EDNS version is not 0 (RFC 6891 §6.1.3).
     BadVersion,
 }
 
 impl Query<'static> {
-    /// A query of dnsd's own.
+    /// A query that dnsd itself makes.
     #[must_use]
     pub fn own(name: WireName, kind: u16, recursion: bool) -> Self {
         let mut raw_question = name.as_octets().to_vec();
@@ -71,7 +71,7 @@ impl Query<'static> {
 }
 
 impl<'a> Query<'a> {
-    /// No query yet.
+    /// A query that is not read yet.
     pub(crate) const UNREAD: Self = Self {
         id: 0,
         flags: 0,
@@ -83,14 +83,14 @@ impl<'a> Query<'a> {
     /// Reads a query.
     ///
     /// # Errors
-    /// How to refuse it.
+    /// The refusal.
     pub fn read(octets: &'a [u8]) -> Result<Self, Refusal> {
         let mut query = Self::UNREAD;
         query.fill(octets)?;
         Ok(query)
     }
 
-    /// The same where it is to stand: it is too large to be moved for nothing.
+    /// As [`read`](Self::read), into `self`: a move of 300 octets costs.
     pub(crate) fn fill(&mut self, octets: &'a [u8]) -> Result<(), Refusal> {
         let Some([id, flags, ..]) = octets.first_chunk::<HEADER>().map(|header| header.as_chunks().0) else {
             return Err(Refusal::Silence);
@@ -118,7 +118,7 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
-    /// The same, for who keeps it longer than the datagram.
+    /// A copy that outlives the datagram.
     #[must_use]
     pub fn owned(&self) -> Query<'static> {
         Query {
@@ -149,7 +149,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The largest answer that may go to this client in a datagram (RFC 6891 §6.2.3; RFC 1035 §4.2.1).
+    /// The largest datagram for this client, in octets (RFC 6891 §6.2.3; RFC 1035 §4.2.1).
     #[must_use]
     pub fn datagram_limit(&self, at_most: u16) -> usize {
         let size = self.edns.as_ref().map_or(512, |edns| edns.udp_size.max(512));
@@ -188,7 +188,7 @@ fn edns_of(octets: &[u8], record: &Record) -> Result<Edns, Refusal> {
     })
 }
 
-/// Whether a query that can be read has this option of EDNS.
+/// Whether a valid query has this EDNS option.
 pub(crate) fn has_option(octets: &[u8], option: u16) -> bool {
     let Ok(message) = Message::read(octets) else {
         return false;

@@ -1,4 +1,4 @@
-//! Header, question and records of a message, in place.
+//! Header, question and records of a message, read in place.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ use super::{HEADER, flag};
 pub struct Question {
     /// The name, in lower case.
     pub name: WireName,
-    /// The type asked for.
+    /// The type.
     pub kind: u16,
-    /// The class asked for.
+    /// The class.
     pub class: u16,
-    /// Where the records begin.
+    /// The offset after it.
     pub end: usize,
 }
 
 impl Question {
-    /// No question yet.
+    /// A question that is not read yet.
     pub(super) const UNREAD: Self = Self {
         name: WireName::EMPTY,
         kind: 0,
@@ -30,7 +30,7 @@ impl Question {
         end: 0,
     };
 
-    /// Reads the only question of a message where it is to stand.
+    /// Reads the only question of a message into `self`.
     pub(super) fn fill(&mut self, octets: &[u8]) -> Result<(), Malformed> {
         let count = u16_at(octets, 4)?;
         if octets.len() < HEADER {
@@ -54,17 +54,17 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads header and question; the records are read when they are asked for.
+    /// Reads header and question. The records are read on demand.
     ///
     /// # Errors
-    /// When there is no whole header, or not one question.
+    /// When the header is incomplete, or there is not exactly one question.
     pub fn read(octets: &'a [u8]) -> Result<Self, Malformed> {
         let mut question = Question::UNREAD;
         question.fill(octets)?;
         Ok(Self { octets, question })
     }
 
-    /// One whose question was read before.
+    /// A message whose question is read already.
     pub(crate) const fn of(octets: &'a [u8], question: Question) -> Self {
         Self { octets, question }
     }
@@ -81,7 +81,7 @@ impl<'a> Message<'a> {
         self.header_field(0)
     }
 
-    /// The flags, opcode and response code.
+    /// The flags, with opcode and response code.
     #[must_use]
     pub fn flags(&self) -> u16 {
         self.header_field(2)
@@ -93,19 +93,19 @@ impl<'a> Message<'a> {
         self.flags() & flag::QR != 0
     }
 
-    /// Whether the answer was cut.
+    /// Whether TC is set.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.flags() & flag::TC != 0
     }
 
-    /// The kind of query.
+    /// The opcode.
     #[must_use]
     pub fn opcode(&self) -> u8 {
         (self.flags() >> 8) as u8 >> 3 & 0xf
     }
 
-    /// The response code of the header, without the upper bits of EDNS.
+    /// The response code of the header, without the upper bits in the OPT.
     #[must_use]
     pub fn rcode(&self) -> u8 {
         (self.flags() & 0xf) as u8
@@ -117,7 +117,7 @@ impl<'a> Message<'a> {
         &self.question
     }
 
-    /// The question as it is written: name in its own case, type, class.
+    /// The question as sent: name in its case, type, class.
     #[must_use]
     pub fn raw_question(&self) -> &'a [u8] {
         &self.octets[HEADER..self.question.end]
@@ -138,31 +138,31 @@ fn header_field(octets: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([octets[at], octets[at + 1]])
 }
 
-/// The part of a message that a record stands in.
+/// The section of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// What was asked for.
+    /// Answer.
     Answer,
-    /// Who is responsible; the SOA of a negative answer.
+    /// Authority; with the SOA of a negative answer.
     Authority,
-    /// What helps; the OPT of EDNS.
+    /// Additional; with the OPT.
     Additional,
 }
 
-/// A record, by the places where its parts stand.
+/// A record, by the offsets of its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its section.
     pub section: Section,
-    /// Where its owner stands.
+    /// The offset of its owner.
     pub owner_at: usize,
     /// Its type.
     pub kind: u16,
-    /// Its class; of an OPT the size of datagrams that its writer takes.
+    /// Its class; of an OPT the largest datagram that the sender accepts.
     pub class: u16,
-    /// Where its TTL stands.
+    /// The offset of its TTL.
     pub ttl_at: usize,
-    /// Where its data stands.
+    /// The range of its data.
     pub data: Range<usize>,
 }
 
@@ -170,18 +170,18 @@ impl Record {
     /// The owner's name.
     ///
     /// # Errors
-    /// When its compression cannot be followed.
+    /// When a compression pointer is invalid.
     pub fn owner(&self, message: &[u8]) -> Result<WireName, Malformed> {
         WireName::read(message, self.owner_at).map(|(name, _)| name)
     }
 
-    /// Whether this is its owner: looked at where it stands.
+    /// Whether `name` is its owner; compared in place.
     #[must_use]
     pub fn is_of(&self, name: &WireName, message: &[u8]) -> bool {
         name.stands_at(message, self.owner_at)
     }
 
-    /// Whether the name of the message's question is its owner: mostly it points there.
+    /// Whether the question's name is its owner: usually a pointer to it.
     #[must_use]
     pub fn is_of_question(&self, question: &Question, message: &[u8]) -> bool {
         message.get(self.owner_at..self.owner_at + 2) == Some(&TO_QUESTION)
@@ -195,7 +195,7 @@ impl Record {
     }
 }
 
-/// A pointer to the name of the question (RFC 1035 §4.1.4): right behind the header.
+/// A pointer to the question's name, which follows the header (RFC 1035 §4.1.4).
 const TO_QUESTION: [u8; 2] = [0xc0, 12];
 
 /// The records of a message.
@@ -207,7 +207,7 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Those of a message whose question was read before, and ends here.
+    /// The records of a message whose question ends at `question_end`.
     pub(crate) fn behind(question_end: usize, octets: &'a [u8]) -> Self {
         Self {
             octets,

@@ -1,7 +1,7 @@
-//! Records that dnsd takes apart and writes anew: those it makes itself, and those of answers that a rule changes.
+//! Records that dnsd decodes and encodes: its own, and those of answers that a rule changes.
 //!
-//! What is only relayed never comes here. Names in the data are known for the types that may compress them
-//! (RFC 3597 §4), so that a record can stand in another message; the data of any other type is octets.
+//! Relayed records are not decoded. Names in the data are decoded for the types that may be compressed (RFC 3597 §4),
+//! so that the record can be moved to another message. Other data is opaque.
 
 use super::malformed::Malformed;
 use super::name::WireName;
@@ -16,13 +16,13 @@ pub struct ResourceRecord {
     pub kind: u16,
     /// The class.
     pub class: u16,
-    /// Seconds.
+    /// The TTL in seconds.
     pub ttl: u32,
     /// The data.
     pub data: Data,
 }
 
-/// The data of a record: octets and names, in their order.
+/// The data of a record: octets and names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Data(pub(super) Vec<Part>);
 
@@ -30,11 +30,11 @@ pub struct Data(pub(super) Vec<Part>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Octets(Vec<u8>),
-    /// A name; one that everybody knows to be a name may be compressed (RFC 3597 §4).
+    /// A name; compressible in the types of RFC 1035 (RFC 3597 §4).
     Name(Box<WireName>, Compression),
 }
 
-/// Whether a name may be written as a pointer.
+/// Whether a name may be compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compression {
     Allowed,
@@ -42,19 +42,19 @@ pub(super) enum Compression {
 }
 
 impl Data {
-    /// Octets alone.
+    /// Octets.
     #[must_use]
     pub fn octets(octets: &[u8]) -> Self {
         Self(vec![Part::Octets(octets.to_vec())])
     }
 
-    /// A name alone, of a type of RFC 1035 (NS, CNAME, PTR).
+    /// A name, of a type of RFC 1035 (NS, CNAME, PTR).
     #[must_use]
     pub fn name(name: WireName) -> Self {
         Self(vec![Part::Name(Box::new(name), Compression::Allowed)])
     }
 
-    /// Octets and then a name that is not compressed (SRV).
+    /// Octets, then a name that is not compressed (SRV).
     #[must_use]
     pub fn octets_and_name(octets: &[u8], name: WireName) -> Self {
         Self(vec![
@@ -72,7 +72,7 @@ impl Data {
         })
     }
 
-    /// The first name in it, to be changed.
+    /// The first name in it, mutable.
     pub fn first_name_mut(&mut self) -> Option<&mut WireName> {
         self.0.iter_mut().find_map(|part| match part {
             Part::Name(name, _) => Some(&mut **name),
@@ -80,7 +80,7 @@ impl Data {
         })
     }
 
-    /// The octets of data without names.
+    /// The octets, if there is no name in the data.
     #[must_use]
     pub fn as_octets(&self) -> Option<&[u8]> {
         match self.0.as_slice() {
@@ -90,19 +90,19 @@ impl Data {
     }
 }
 
-/// The records of a response by section, its code and its flags.
+/// The records of a response, by section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sections {
-    /// What was asked for.
+    /// Answer.
     pub answer: Vec<ResourceRecord>,
-    /// Who is responsible.
+    /// Authority.
     pub authority: Vec<ResourceRecord>,
-    /// What helps, without the OPT.
+    /// Additional, without the OPT.
     pub additional: Vec<ResourceRecord>,
 }
 
 impl Sections {
-    /// Takes the records of a message apart.
+    /// Decodes the records of a message.
     ///
     /// # Errors
     /// When a record cannot be read.
@@ -134,17 +134,17 @@ impl Sections {
     }
 }
 
-/// A step in the data of a type with names in it.
+/// A field of a type with names in its data.
 #[derive(Clone, Copy)]
 enum Field {
     Octets(usize),
-    /// A length octet and as many more.
+    /// A length octet and as many octets.
     Text,
     Name(Compression),
 }
 
-/// The fields of the types that may have compressed names, the names among them (RFC 3597 §4; the last ones must
-/// be decompressed and are not to be compressed).
+/// The fields of the types that may contain compressed names (RFC 3597 §4). Names of the later types are decompressed
+/// when read and not compressed when written.
 const fn fields(kind: u16) -> &'static [Field] {
     use Compression::{Allowed, Forbidden};
     const NAME: Field = Field::Name(Allowed);
@@ -175,7 +175,7 @@ const fn fields(kind: u16) -> &'static [Field] {
 }
 
 impl ResourceRecord {
-    /// Takes a record out of its message.
+    /// Decodes the data of a record.
     ///
     /// # Errors
     /// When a name cannot be read, or the data ends inside a field.

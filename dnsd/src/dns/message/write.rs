@@ -1,7 +1,7 @@
-//! Whole responses written by dnsd: hosts, templates, and answers that a rule changed.
+//! Responses that dnsd encodes: hosts, templates, and answers that a rule changed.
 //!
-//! The question goes back as it was asked; names that stand in the message already become pointers to there (RFC 1035
-//! §4.1.4), and an OPT is there if the client sent one (RFC 6891 §6.1.1).
+//! The question is repeated as received. Names that occur before become pointers (RFC 1035 §4.1.4). An OPT is added if
+//! the client sent one (RFC 6891 §6.1.1).
 
 use std::collections::HashMap;
 
@@ -14,31 +14,32 @@ use super::{HEADER, flag, kind, rcode};
 
 /// A pointer has 14 bits (RFC 1035 §4.1.4).
 const POINTER_LIMIT: usize = 0x4000;
-/// The option of extended errors (RFC 8914 §2).
+/// The option code of extended errors (RFC 8914 §2).
 const EXTENDED_ERROR: u16 = 15;
 
 /// A response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
-    /// The code; above 15 it is SERVFAIL for clients without an OPT, which has its upper bits (RFC 6891 §6.1.3).
+    /// The response code. Above 15 it is SERVFAIL for clients without an OPT, which holds the upper bits (RFC 6891
+    /// §6.1.3).
     pub rcode: u16,
-    /// AA, TC, RA and AD as they are to be; the others are the query's.
+    /// AA, TC, RA and AD; the other flags are the query's.
     pub flags: u16,
     /// The records.
     pub sections: Sections,
     /// An extended error and its text (RFC 8914), for clients that sent an OPT.
     pub extended_error: Option<(u16, String)>,
-    /// Options of the OPT as they are on the wire, for clients that sent one.
+    /// Further EDNS options in wire format, for clients that sent an OPT.
     pub options: Vec<u8>,
 }
 
-/// The records do not fit into a message.
+/// The response exceeds 65,535 octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the records take more than the 65535 octets of a message")]
 pub struct TooLong;
 
 impl Response {
-    /// An answer of dnsd's own: authoritative, as CoreDNS' local plugins say of theirs.
+    /// A local answer: authoritative, as of CoreDNS' local plugins.
     #[must_use]
     pub fn own(answer: Vec<ResourceRecord>) -> Self {
         Self {
@@ -51,7 +52,7 @@ impl Response {
         }
     }
 
-    /// Takes a message apart.
+    /// Decodes a message.
     ///
     /// # Errors
     /// When a record cannot be read.
@@ -72,10 +73,10 @@ impl Response {
         Ok(response)
     }
 
-    /// Writes it for a query.
+    /// Encodes it as the reply to a query.
     ///
     /// # Errors
-    /// When it is too long.
+    /// When it exceeds 65,535 octets.
     pub fn write(&self, query: &Query, udp_size: u16) -> Result<Vec<u8>, TooLong> {
         let mut writer = Writer::new(query, self);
         let Sections {
@@ -83,8 +84,8 @@ impl Response {
             authority,
             additional,
         } = &self.sections;
-        for (place, records) in [(6, answer), (8, authority), (10, additional)] {
-            writer.count(place, records.len())?;
+        for (offset, records) in [(6, answer), (8, authority), (10, additional)] {
+            writer.count(offset, records.len())?;
             records.iter().try_for_each(|record| writer.record(record))?;
         }
         if query.edns.is_some() {
@@ -97,7 +98,7 @@ impl Response {
 
 struct Writer {
     octets: Vec<u8>,
-    /// Where a name, or the end of one, stands.
+    /// The offsets of written names and their suffixes.
     known: HashMap<Box<[u8]>, u16>,
 }
 
@@ -124,9 +125,9 @@ impl Writer {
         writer
     }
 
-    fn count(&mut self, place: usize, count: usize) -> Result<(), TooLong> {
+    fn count(&mut self, offset: usize, count: usize) -> Result<(), TooLong> {
         let count = u16::try_from(count).map_err(|_error| TooLong)?;
-        self.octets[place..place + 2].copy_from_slice(&count.to_be_bytes());
+        self.octets[offset..offset + 2].copy_from_slice(&count.to_be_bytes());
         Ok(())
     }
 
@@ -146,14 +147,14 @@ impl Writer {
         self.end_data(start)
     }
 
-    /// Writes a name, its known end as a pointer.
+    /// Writes a name; a suffix that was written before becomes a pointer.
     fn name(&mut self, name: &WireName, compression: Compression) {
         let octets = name.as_octets();
         let mut at = 0;
         while octets[at] != 0 {
             let known = self.known.get(&octets[at..]).copied();
-            if let (Some(place), Compression::Allowed) = (known, compression) {
-                self.octets.extend_from_slice(&(0xc000 | place).to_be_bytes());
+            if let (Some(offset), Compression::Allowed) = (known, compression) {
+                self.octets.extend_from_slice(&(0xc000 | offset).to_be_bytes());
                 return;
             }
             if known.is_none() {
@@ -175,12 +176,12 @@ impl Writer {
         }
     }
 
-    fn remember_one(&mut self, end: &[u8], place: usize) {
-        if let Some(place) = u16::try_from(place)
+    fn remember_one(&mut self, end: &[u8], offset: usize) {
+        if let Some(offset) = u16::try_from(offset)
             .ok()
-            .filter(|place| usize::from(*place) < POINTER_LIMIT)
+            .filter(|offset| usize::from(*offset) < POINTER_LIMIT)
         {
-            self.known.entry(end.into()).or_insert(place);
+            self.known.entry(end.into()).or_insert(offset);
         }
     }
 
@@ -205,7 +206,7 @@ impl Writer {
         self.end_data(start)
     }
 
-    /// Fills in the length of the data that began at `start`.
+    /// Fills in the length of the data that begins at `start`.
     fn end_data(&mut self, start: usize) -> Result<(), TooLong> {
         if self.octets.len() > usize::from(u16::MAX) {
             return Err(TooLong);

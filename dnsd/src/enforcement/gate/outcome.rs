@@ -48,27 +48,9 @@ pub enum Stall {
     OverLimit,
 }
 
-impl Stall {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Deadline,
-        Self::LinkDown,
-        Self::NoInterest,
-        Self::Failed,
-        Self::OverLimit,
-    ];
-
-    /// The label of the metric.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Deadline => "deadline",
-            Self::LinkDown => "link_down",
-            Self::NoInterest => "no_interest",
-            Self::Failed => "failed",
-            Self::OverLimit => "over_limit",
-        }
-    }
+labels! {
+    Stall: Deadline => "deadline", LinkDown => "link_down", NoInterest => "no_interest", Failed => "failed",
+    OverLimit => "over_limit"
 }
 
 /// The state of a `Gate` in numbers.

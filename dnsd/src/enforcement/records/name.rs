@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_is_kept_as_it_was_whatever_its_names_and_numbers() {
+    fn a_record_round_trips_for_any_names_and_addresses() {
         let texts = ["a.test", "c\\046\\000d.long.test", "."];
         let [one, two] = [1, 2].map(|steps| (0..steps).fold(Sequence::ZERO, |sequence, _| sequence.next()));
         let end = Timestamp::from_millis(u64::MAX / 3);

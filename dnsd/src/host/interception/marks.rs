@@ -1,4 +1,4 @@
-//! Who else writes or reads the bits that are written on packets which are handed over.
+//! Detects other programs that write or route by the bits of the interception mark.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use egret_kernel::{Family, Mark};
 use super::REMARK;
 use crate::config::host_setup::Interception;
 
-/// A rule of others that has to do with bits of ours.
+/// A foreign rule that uses bits of the mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignMark(String);
 
@@ -20,10 +20,10 @@ impl fmt::Display for ForeignMark {
     }
 }
 
-/// The first rule of others that writes bits of the mark on packets, in either flavour, or routes by them.
+/// The first foreign rule that writes bits of the mark, in either flavour of iptables, or routes by them.
 ///
 /// # Errors
-/// When routing cannot be listed. A table that cannot be listed has no rules to tell.
+/// When the routing rules cannot be listed. An iptables table that cannot be listed counts as empty.
 pub fn foreign(interception: &Interception) -> Result<Option<ForeignMark>, RoutingError> {
     let mut routing = Routing::open()?;
     for family in interception.families() {
@@ -49,14 +49,14 @@ pub fn foreign(interception: &Interception) -> Result<Option<ForeignMark>, Routi
     Ok(None)
 }
 
-/// Whether a rule that asks for one mark asks for bits of the other, and takes what bears them.
+/// Whether a routing rule for one mark applies to packets with the other.
 fn asks_for(asked: Mark, ours: Mark) -> bool {
     let shared = asked.mask().get() & ours.mask().get();
     shared != 0 && asked.value() & shared == ours.value() & shared
 }
 
 fn writer(flavour: Flavour, family: Family, bits: u32) -> Option<ForeignMark> {
-    // What is written behind routing cannot be taken for ours.
+    // A mark written after routing has no effect on ours.
     const BEHIND: &str = "POSTROUTING";
     [Table::Raw, Table::Mangle, Table::Nat]
         .into_iter()
@@ -78,12 +78,12 @@ fn writer(flavour: Flavour, family: Family, bits: u32) -> Option<ForeignMark> {
         })
 }
 
-/// The bits of the packet's mark that a rule writes (`mark_tg` of net/netfilter/xt_mark.c, `connmark_tg_shift` of
-/// xt_connmark.c: restoring writes those of `nfmask`).
+/// The bits of the packet mark that a rule writes (`mark_tg` of net/netfilter/xt_mark.c, `connmark_tg_shift` of
+/// xt_connmark.c: a restore writes the bits of `nfmask`).
 fn written_bits(rule: &str) -> u32 {
     let words: Vec<&str> = rule.split(' ').collect();
     let after = |option: &str| words.iter().skip_while(|word| **word != option).nth(1).copied();
-    // What cannot be read may be anything.
+    // An unreadable value counts as all bits.
     let number = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or(u32::MAX);
     let value_and_mask = |text: &str| {
         let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_takes_ours_if_it_asks_for_a_bit_of_ours_as_we_write_it() {
+    fn a_foreign_rule_matches_our_mark_by_a_common_bit() {
         let mark = |value, mask| Mark::new(value, std::num::NonZeroU32::new(mask).unwrap());
         for (asked, takes) in [
             (mark(0x20, 0x20), true),

@@ -1,5 +1,4 @@
-//! The pods whose questions are caught, and whom they may ask without being caught, as the enforcer tells them, in the
-//! kernel's sets.
+//! The ipsets of intercepted pods and exempt destinations, as the enforcer names them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,12 +13,12 @@ use tokio::sync::watch;
 use super::InterceptSet;
 use crate::config::host_setup::Interception;
 
-/// How often the sets are compared with what was told.
+/// How often the sets are compared with the desired state.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How soon it is tried again where they are not there yet.
+/// The pause before another attempt while the sets do not exist.
 const SOON: Duration = Duration::from_millis(50);
 
-/// The sets, in the namespace of the thread that opened them.
+/// The sets, in the network namespace of the thread that opened them.
 #[derive(Debug)]
 pub struct PodSets {
     sets: IpSets,
@@ -28,10 +27,10 @@ pub struct PodSets {
 }
 
 impl PodSets {
-    /// For this interception.
+    /// For an interception.
     ///
     /// # Errors
-    /// When the kernel has no sets.
+    /// When the kernel has no ipset.
     pub fn open(interception: &Interception) -> Result<Self, Error> {
         Ok(Self {
             sets: IpSets::open()?,
@@ -40,7 +39,7 @@ impl PodSets {
         })
     }
 
-    /// Makes the sets, where they are not there.
+    /// Creates missing sets.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -53,10 +52,10 @@ impl PodSets {
         Ok(())
     }
 
-    /// Removes them; no rule may name them any more.
+    /// Removes the sets. No rule may refer to them any more.
     ///
     /// # Errors
-    /// The first refusal; what can be removed is removed.
+    /// The first error; the other sets are removed nevertheless.
     pub fn destroy(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         for family in self.families.clone() {
@@ -68,22 +67,22 @@ impl PodSets {
         first
     }
 
-    /// Makes the sets hold these pods and Services. kube-proxy translates a Service's address behind the rule that catches:
-    /// the packets of a connection would be looked for under an address that its socket does not have.
+    /// Sets the members to these pods and Services. kube-proxy translates a Service's address after the intercepting
+    /// rule: the socket of the connection would not be found.
     ///
     /// # Errors
-    /// When a set is not there, or the kernel refuses.
+    /// When a set does not exist, or the kernel refuses.
     pub fn hold(&mut self, pods: &NodePods, services: &[IpAddr]) -> Result<(), Error> {
         let caught: BTreeSet<Member> = pods.caught.iter().map(|pod| Member::Address(*pod)).collect();
         let services = services.iter();
         let here = pods.caught.iter().chain(&pods.spared).chain(services);
-        let spared: BTreeSet<Member> = here
+        let exempt: BTreeSet<Member> = here
             .map(|pod| Member::Net(IpNet::from(*pod)))
             .chain(self.except.iter().map(|net| Member::Net(net.trunc())))
             .collect();
         for family in self.families.clone() {
-            // Who is spared as a destination is so before anything is caught.
-            self.agree(InterceptSet::Spared, family, &spared)?;
+            // Exemptions take effect before pods are intercepted.
+            self.agree(InterceptSet::Exempt, family, &exempt)?;
             self.agree(InterceptSet::Pods, family, &caught)?;
         }
         Ok(())
@@ -117,8 +116,8 @@ impl PodSets {
 fn spec(set: InterceptSet, family: Family) -> SetSpec {
     let (kind, timeout) = match set {
         InterceptSet::Pods => (Kind::HashIp, None),
-        InterceptSet::Spared => (Kind::HashNet, None),
-        InterceptSet::Living => (Kind::HashNet, Some(1)),
+        InterceptSet::Exempt => (Kind::HashNet, None),
+        InterceptSet::Heartbeat => (Kind::HashNet, Some(1)),
     };
     SetSpec {
         timeout,
@@ -126,14 +125,14 @@ fn spec(set: InterceptSet, family: Family) -> SetSpec {
     }
 }
 
-/// Holds what is told last, until nobody can tell any more.
+/// Applies the latest state from the enforcer, until the channel closes.
 pub async fn follow_pods(
     mut seats: PodSets,
-    mut told: watch::Receiver<Option<NodePods>>,
+    mut updates: watch::Receiver<Option<NodePods>>,
     mut dns: watch::Receiver<ClusterDns>,
 ) {
     loop {
-        let pods = told.borrow_and_update().clone();
+        let pods = updates.borrow_and_update().clone();
         let services = dns.borrow_and_update().services.clone();
         let held = pods.as_ref().map_or(Ok(()), |pods| seats.hold(pods, &services));
         let pause = match held {
@@ -145,7 +144,7 @@ pub async fn follow_pods(
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            changed = told.changed() => if changed.is_err() { return },
+            changed = updates.changed() => if changed.is_err() { return },
             changed = dns.changed() => if changed.is_err() { return },
         }
     }

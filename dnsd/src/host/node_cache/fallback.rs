@@ -1,4 +1,4 @@
-//! What stands in the tables of a fallback, and is not a matter of configuration: whom it asks, and what it counted.
+//! State of the fallback that is read from the tables: its servers, and its packet counters.
 
 use std::net::SocketAddr;
 
@@ -9,12 +9,13 @@ use super::rules::{COUNTED, TRANSLATED};
 use crate::config::host_setup::{Fallback, RuleSettings};
 use crate::host::rule::DesiredRule;
 
-/// The most servers of a family that are learned: each is passed by every new connection of the node while dnsd is alive.
+/// The most learned servers of a family: each new connection of the node passes their rules while dnsd is alive.
 const MOST_LEARNED: usize = 16;
 
 impl RuleSettings {
-    /// The same, and whom the fallback asks in a family: who was configured, else who was told, else who stands in the table.
-    /// So nobody who works is forgotten because nobody is told, and a dnsd that starts before the enforcer changes nothing.
+    /// The settings with the fallback's servers of a family: the configured ones, else those that the enforcer names,
+    /// else those in the table. So a working server is kept when the enforcer names none, and a dnsd that starts before
+    /// the enforcer changes nothing.
     #[must_use]
     pub fn asking(&self, family: Family, endpoints: &[SocketAddr], nat: &TableListing) -> Self {
         let Fallback::ClusterDns { servers: configured } = &self.fallback else {
@@ -41,7 +42,7 @@ impl RuleSettings {
     }
 }
 
-/// Whom the fallback asks by the rules that are there, each once, in their order.
+/// The servers of the rules in the table, each once, in order.
 fn servers_in(nat: &TableListing) -> Vec<SocketAddr> {
     let texts = nat.chains.iter().flat_map(|chain| chain.texts());
     let destinations = texts.filter(|text| text.contains(TRANSLATED)).filter_map(|text| {
@@ -61,7 +62,7 @@ fn servers_in(nat: &TableListing) -> Vec<SocketAddr> {
     servers
 }
 
-/// How many questions came over a protocol while no dnsd was alive.
+/// The number of queries over a protocol while no dnsd was alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BypassCount {
     /// The protocol.
@@ -70,8 +71,8 @@ pub struct BypassCount {
     pub count: u64,
 }
 
-/// What went past dnsd, as the raw table has counted it, and what makes it count from zero: so a dnsd that is replaced, or
-/// dies once more, counts nothing twice.
+/// The packets that bypassed dnsd, by the counters of the raw table, and the change that resets these counters: so
+/// neither a new process nor a second crash counts them twice.
 #[must_use]
 pub fn past(raw: &TableListing, desired: &[DesiredRule]) -> Option<(Vec<BypassCount>, Batch)> {
     let (mut counts, mut batch) = (Vec::new(), Batch::new(Table::Raw));
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_configured_is_asked_else_who_was_told_else_who_stands_there() {
+    fn fallback_servers_are_the_configured_else_the_named_else_those_in_the_table() {
         let servers =
             |texts: &[&str]| -> Vec<SocketAddr> { texts.iter().map(|text| text.parse().unwrap()).collect() };
         let of = |texts| {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_servers_so_many_are_learned() {
+    fn the_number_of_learned_servers_is_limited() {
         let endpoints: Vec<SocketAddr> = (1..=100).map(|last| ([10, 0, 1, last], 53).into()).collect();
         let fallback = Fallback::ClusterDns { servers: Vec::new() };
         let now =
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_past_is_read_and_counted_from_zero_again() {
+    fn bypass_counters_are_read_and_reset() {
         let fallback = Fallback::ClusterDns { servers: Vec::new() };
         let desired = settings(&["10.0.0.1"], fallback).desired(Family::V4);
         let ours = desired.iter().map(|rule| rule.rule.to_string());

@@ -1,4 +1,4 @@
-//! The kernel's part: the interface that holds the local addresses, the rules, and the sign of life.
+//! The kernel's state: the interface with the local addresses, the rules, the heartbeat.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -19,45 +19,27 @@ use super::rules::{TABLES, alive_set};
 use crate::config::host_setup::{Fallback, Interception, RuleSettings};
 use crate::host::node_cache::rule_position::changes;
 
-/// What node-cache calls what went wrong (`coredns_nodecache_setup_errors_total`).
+/// node-cache's types of setup errors (`coredns_nodecache_setup_errors_total`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorType {
     /// A rule cannot be listed or written.
     Iptables,
-    /// Somebody holds the lock of the tables.
+    /// Another program holds the xtables lock.
     IptablesLock,
-    /// The interface cannot be made or given its addresses.
+    /// The interface cannot be created or given its addresses.
     InterfaceAdd,
-    /// The interface cannot be looked at.
+    /// The interface cannot be read.
     InterfaceCheck,
-    /// The template or a ConfigMap cannot be taken.
+    /// The template or a ConfigMap is invalid.
     ConfigMap,
 }
 
-impl ErrorType {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Iptables,
-        Self::IptablesLock,
-        Self::InterfaceAdd,
-        Self::InterfaceCheck,
-        Self::ConfigMap,
-    ];
-
-    /// The label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Iptables => "iptables",
-            Self::IptablesLock => "iptables_lock",
-            Self::InterfaceAdd => "interface_add",
-            Self::InterfaceCheck => "interface_check",
-            Self::ConfigMap => "configmap",
-        }
-    }
+labels! {
+    ErrorType: Iptables => "iptables", IptablesLock => "iptables_lock", InterfaceAdd => "interface_add",
+    InterfaceCheck => "interface_check", ConfigMap => "configmap"
 }
 
-/// Something of the network cannot be set up.
+/// Why something cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// The interface.
@@ -68,7 +50,7 @@ pub enum NetworkError {
         /// Why.
         source: LinkError,
     },
-    /// An address of it.
+    /// An address of the interface.
     #[error("interface {name} cannot have {address}: {source}")]
     Address {
         /// Its name.
@@ -78,26 +60,26 @@ pub enum NetworkError {
         /// Why.
         source: LinkError,
     },
-    /// The kernel's routing cannot be asked.
+    /// rtnetlink is not available.
     #[error("the kernel's interfaces cannot be looked at: {0}")]
     Links(#[source] LinkError),
     /// The rules.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// The set of addresses that are answered on.
+    /// The heartbeat ipset.
     #[error("{0}")]
     Set(#[from] SetError),
-    /// The rules that catch questions to others.
+    /// The intercepting rules.
     #[error(
         "questions to other resolvers cannot be caught: {0}; TPROXY needs a kernel with CONFIG_NETFILTER_XT_TARGET_TPROXY \
          (module xt_TPROXY), CONFIG_NF_TPROXY_IPV4 and CONFIG_NF_TPROXY_IPV6, and the matches addrtype (xt_addrtype) and socket \
          (xt_socket, CONFIG_NF_SOCKET_IPV4 and CONFIG_NF_SOCKET_IPV6)"
     )]
     Catch(#[source] RulesError),
-    /// Routing for what is caught.
+    /// Routing of intercepted packets.
     #[error("what is caught cannot be routed here: {0}")]
     Routing(#[source] LinkError),
-    /// Somebody else uses the mark.
+    /// Another program uses the mark.
     #[error(
         "questions to other resolvers are not caught: the bits of intercept.mark are also used by \"{0}\"; choose others, and restart"
     )]
@@ -105,7 +87,7 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
-    /// Where it is counted.
+    /// The type by which it is counted.
     #[must_use]
     pub const fn kind(&self) -> ErrorType {
         match self {
@@ -119,7 +101,7 @@ impl NetworkError {
     }
 }
 
-/// Makes the interface and its addresses be there; says whether something was missing.
+/// Creates the interface and its addresses if they are missing; returns whether something was missing.
 ///
 /// # Errors
 /// With the interface, or the address.
@@ -145,7 +127,7 @@ pub fn ensure_interface(name: &str, addresses: &[IpAddr]) -> Result<bool, Networ
     Ok(missed)
 }
 
-/// Removes the interface; says whether it was there.
+/// Removes the interface; returns whether it existed.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -157,19 +139,19 @@ pub fn remove_interface(name: &str) -> Result<bool, NetworkError> {
     })
 }
 
-/// The rules of dnsd in the tables of the host.
+/// dnsd's rules in the host's tables.
 #[derive(Debug)]
 pub struct Rules {
     flavour: Flavour,
     settings: RuleSettings,
-    /// Hears what others change; none where the kernel does not tell of it (the legacy flavour).
+    /// Receives changes by other programs; `None` if the kernel does not report them (the legacy flavour).
     monitor: Option<TableMonitor>,
-    /// Who uses the mark of what is caught, so that nothing is.
+    /// Another program that uses the interception mark: then nothing is intercepted.
     foreign: Option<ForeignMark>,
 }
 
 impl Rules {
-    /// These, in the flavour that Kubernetes uses on this host.
+    /// Rules in the flavour of iptables that Kubernetes uses on this host.
     ///
     /// # Errors
     /// When no iptables can be run.
@@ -197,7 +179,8 @@ impl Rules {
         })
     }
 
-    /// Whether others may have changed a chain that has rules of ours since this was asked last; always where nobody tells.
+    /// Whether another program may have changed a chain with rules of dnsd since the last call; always true if the
+    /// kernel does not report changes.
     pub fn may_have_changed(&mut self) -> bool {
         let Some(monitor) = &mut self.monitor else {
             return true;
@@ -212,11 +195,11 @@ impl Rules {
         }
     }
 
-    /// Makes the rules be there, each once and in its place; says how many tables had to be changed. `endpoints` is whom the
-    /// fallback may ask; `bypassed` is called with what went past while no dnsd was alive.
+    /// Makes the rules exist, each once and in its position; returns the number of tables that were changed.
+    /// `endpoints` are the servers of the fallback; `bypassed` receives the packets that bypassed dnsd.
     ///
     /// # Errors
-    /// When a table cannot be listed or changed; the tables before are as they should be.
+    /// When a table cannot be listed or changed; the tables before it are correct.
     pub fn ensure(
         &self,
         endpoints: &[SocketAddr],
@@ -233,7 +216,7 @@ impl Rules {
                 let listing = tables.save(table)?;
                 let of_this;
                 let (desired, obsolete) = match table {
-                    // Whom the fallback asks may be written there alone.
+                    // The servers of the fallback may be known from the table alone.
                     Table::Nat => {
                         of_this = rules_of(&self.settings.asking(family, endpoints, &listing));
                         &of_this
@@ -258,14 +241,14 @@ impl Rules {
         }
     }
 
-    /// Removes all of them, and the sets.
+    /// Removes all rules and sets.
     ///
     /// # Errors
-    /// The first one; what can be removed is removed.
+    /// The first error; the rest is removed nevertheless.
     pub fn remove(&self) -> Result<(), NetworkError> {
         let mut first = None;
         for family in self.families() {
-            // What was untracked is tracked first: who asks meanwhile is translated.
+            // Tracking comes back first, so that queries in between are translated.
             let tables = TABLES.into_iter().rev();
             let mut outcomes: Vec<_> = tables.map(|table| self.remove_from(family, table)).collect();
             outcomes.push(self.destroy_set(family));
@@ -275,7 +258,7 @@ impl Rules {
         first.map_or(Ok(()), Err)
     }
 
-    /// What is caught is to come here before anything is.
+    /// Routing is set up before the intercepting rule.
     fn route(&self) -> Result<(), NetworkError> {
         let Some(interception) = &self.settings.intercept else {
             return Ok(());
@@ -340,7 +323,7 @@ impl Rules {
     }
 }
 
-/// Whether a change may be about rules of ours, or about what they stand behind.
+/// Whether a change may concern rules of dnsd, or the chains that they follow.
 fn concerns(change: &TableChange) -> bool {
     let is_hook = |chain: &String| ["INPUT", "OUTPUT", "PREROUTING"].contains(&chain.as_str());
     TABLES.iter().any(|table| change.table == table.name()) && change.chain.as_ref().is_none_or(is_hook)
@@ -353,10 +336,10 @@ fn restored(table: Table, outcome: Result<(), RulesError>) -> Result<(), Network
     })
 }
 
-/// How long a sign of life counts: the shortest that a set can tell.
+/// The lifetime of a heartbeat: the shortest timeout of an ipset entry.
 const ALIVE_SECONDS: NonZeroU32 = NonZeroU32::MIN;
 
-/// Says in the kernel that dnsd answers; belongs into the thread that does, so that a thread that hangs says nothing.
+/// Renews the heartbeat. The serving thread owns it, so that a thread that hangs renews nothing.
 #[derive(Debug)]
 pub struct Heartbeat {
     sets: IpSets,
@@ -364,10 +347,10 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// The sign for these addresses; none where nothing depends on it.
+    /// The heartbeat of these addresses; `None` if no rule depends on it.
     ///
     /// # Errors
-    /// When the kernel has no sets.
+    /// When the kernel has no ipset.
     pub fn new(settings: &RuleSettings) -> Result<Option<Self>, NetworkError> {
         let answering = match settings.fallback {
             Fallback::None => &[],
@@ -378,9 +361,12 @@ impl Heartbeat {
             .map(|address| (alive_set(Family::of(*address)), Member::Address(*address)));
         let catching = settings.intercept.iter().flat_map(Interception::families);
         let members: Vec<_> = answering
-            .chain(
-                catching.map(|family| (InterceptSet::Living.name(family), Member::Net(everything(family)))),
-            )
+            .chain(catching.map(|family| {
+                (
+                    InterceptSet::Heartbeat.name(family),
+                    Member::Net(everything(family)),
+                )
+            }))
             .collect();
         if members.is_empty() {
             return Ok(None);
@@ -391,10 +377,10 @@ impl Heartbeat {
         }))
     }
 
-    /// One sign, which counts for a second; takes two microseconds for each address.
+    /// Renews the heartbeat for a second; takes two microseconds for each address.
     ///
     /// # Errors
-    /// When a set is not there, or the kernel refuses; the signs for the others are given.
+    /// When a set does not exist, or the kernel refuses; the other addresses are renewed nevertheless.
     pub fn sign(&mut self) -> Result<(), NetworkError> {
         let mut first = Ok(());
         for (set, member) in &self.members {
@@ -405,7 +391,7 @@ impl Heartbeat {
         first
     }
 
-    /// Takes the sign back at once.
+    /// Removes the heartbeat at once.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -1,62 +1,62 @@
-//! The `kube-dns` ConfigMap as it is mounted: a file for each key.
+//! The mounted `kube-dns` ConfigMap: a file for each key.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// What of the ConfigMap counts; `federations` and other keys do not.
+/// The keys that are used; `federations` and others are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeDns {
     /// Domains with servers of their own.
     pub stub_domains: BTreeMap<String, Vec<String>>,
-    /// Who is asked for everything else; empty means the host's resolvers.
+    /// Upstreams of all other names; empty means the host's resolvers.
     pub upstream_nameservers: Vec<String>,
 }
 
-/// Why it cannot be taken.
+/// Why a ConfigMap is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidConfigMap {
-    /// The folder or a file in it.
+    /// The folder or a file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// Not the JSON that is wanted.
+    /// Invalid JSON.
     #[error("{key}: {error}; {accepted} is accepted")]
     Json {
         /// The key.
         key: &'static str,
-        /// What is wrong, with line and column.
+        /// The error, with line and column.
         error: serde_json::Error,
-        /// What would be accepted.
+        /// What is accepted.
         accepted: &'static str,
     },
-    /// A server that cannot be asked.
+    /// An invalid server.
     #[error(
         "{key}: {server:?} cannot be asked; IP, IP:PORT, dns://IP[:PORT], tls://IP[:PORT][%NAME] or the path of a file like /etc/resolv.conf is accepted"
     )]
     Server {
         /// The key, or the stub domain.
         key: String,
-        /// What was written.
+        /// The server.
         server: String,
     },
-    /// A stub domain without servers: node-cache would write a block that no CoreDNS takes.
+    /// A stub domain without servers: node-cache would write a block that CoreDNS refuses.
     #[error("stubDomains: {domain:?} has no servers; one or more are accepted")]
     NoServers {
-        /// Which.
+        /// The domain.
         domain: String,
     },
-    /// A name that is none.
+    /// An invalid name.
     #[error("stubDomains: {domain:?} is not a domain: {reason}")]
     Domain {
-        /// Which.
+        /// The name.
         domain: String,
-        /// Why.
+        /// The error.
         reason: crate::dns::message::InvalidText,
     },
 }
@@ -65,7 +65,7 @@ const STUB_DOMAINS: &str = "stubDomains";
 const UPSTREAMS: &str = "upstreamNameservers";
 
 impl KubeDns {
-    /// Reads the folder; a key that is not there is as good as an empty one.
+    /// Reads the folder. A missing key counts as empty.
     ///
     /// # Errors
     /// With the key.
@@ -136,7 +136,7 @@ fn check_servers(key: &str, servers: &[String]) -> Result<(), InvalidConfigMap> 
     }
 }
 
-/// As CoreDNS' `forward` takes it. A word with white space would be more than one.
+/// Whether CoreDNS' `forward` accepts it. White space would make it two words.
 fn can_be_asked(server: &str) -> bool {
     let is_address = |text: &str| text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok();
     let is_word = !server.contains(|letter: char| letter.is_whitespace() || "{}\"#".contains(letter));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_is_named() {
+    fn invalid_config_maps_are_named() {
         for (stub_domains, upstreams, words) in [
             ("[]", "", "stubDomains: invalid type"),
             (

@@ -1,4 +1,4 @@
-//! Looks after interface, rules and Corefile from a thread of its own: programs run there, and no query waits for them.
+//! Reconciles interface, rules and Corefile in a thread of its own: it runs programs, and no query waits for them.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -15,14 +15,14 @@ use super::source::{Source, SourceError};
 use crate::config::host_setup::HostSetup;
 use crate::host::node_cache::kernel::{ErrorType, NetworkError, Rules, ensure_interface, remove_interface};
 
-/// How often template and ConfigMap are looked at.
+/// How often template and ConfigMap are read.
 const CONFIG_PERIOD: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether others changed the rules: what the enforcer, or anybody, does to their place is put right
+/// How often changes by other programs are polled: a rule that the enforcer or another program moves is back in place
 /// within 5 s, whatever the interval.
 const DRIFT_PERIOD: Duration = Duration::from_secs(4);
 
-/// Errors of setting up, as node-cache counts them.
+/// Counters of setup errors, as in node-cache.
 #[derive(Clone, Debug)]
 pub struct SetupErrors([(ErrorType, Counter); 5]);
 
@@ -46,20 +46,20 @@ impl SetupErrors {
         counters.for_each(|(_, counter)| counter.increment(1));
     }
 
-    /// Of interface and rules.
+    /// Counts an error of the interface or the rules.
     pub fn network(&self, error: &NetworkError) {
         tracing::error!(%error, "the network cannot be set up; it is tried again");
         self.count(error.kind());
     }
 
-    /// Of the template and the ConfigMaps.
+    /// Counts an error of the template or the ConfigMaps.
     pub fn source(&self, error: &SourceError) {
         tracing::error!(%error, "the Corefile stays as it is");
         self.count(ErrorType::ConfigMap);
     }
 }
 
-/// What went past dnsd while it was not alive.
+/// Counters of packets that bypassed dnsd while it was not alive.
 #[derive(Clone, Debug)]
 struct BypassCounters([(Family, Transport, Counter); 4]);
 
@@ -108,7 +108,7 @@ const fn family_label(family: Family) -> &'static str {
     }
 }
 
-/// Everything before it serves: the Corefile is written, the addresses are there.
+/// The state before dnsd serves: the Corefile is written, the addresses exist.
 #[derive(Debug)]
 pub struct PreparedHost {
     setup: HostSetup,
@@ -117,8 +117,8 @@ pub struct PreparedHost {
 }
 
 impl PreparedHost {
-    /// Sets up the interface. What fails is counted and tried again later, as node-cache does: whether dnsd can serve
-    /// without it will be seen. `source` is what the Corefile is made of, if it is made.
+    /// Sets up the interface. An error is counted, and setup is tried again later, as in node-cache: the listeners may
+    /// work without it. `source` makes the Corefile, if there is one to make.
     #[must_use]
     pub fn new(setup: HostSetup, source: Option<Source>, errors: SetupErrors) -> Self {
         let prepared = Self {
@@ -130,14 +130,14 @@ impl PreparedHost {
         prepared
     }
 
-    /// What is set up.
+    /// The setup.
     #[must_use]
     pub const fn setup(&self) -> &HostSetup {
         &self.setup
     }
 
-    /// Sets up the rules, now that somebody answers, and looks after everything until it is told to stop. `reload` is
-    /// called when there is another Corefile.
+    /// Sets up the rules, once dnsd serves, and reconciles until it is stopped. `reload` is called when the Corefile
+    /// has changed.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -170,28 +170,28 @@ impl PreparedHost {
     }
 }
 
-/// Who looks after it.
+/// The handle of the thread.
 #[derive(Debug)]
 pub struct Reconciler {
     orders: Sender<Command>,
     thread: JoinHandle<()>,
 }
 
-/// What it is told.
+/// A command to the thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Command {
-    /// It does not: the cluster's DNS is there now.
+    /// The servers of the cluster DNS have changed.
     SetFallback(Vec<SocketAddr>),
-    /// Everything that was set up is removed.
+    /// End, and remove everything that was set up.
     TearDown,
-    /// Everything stays: another dnsd has taken over.
+    /// End, and leave everything: another dnsd has taken over.
     Leave,
-    /// Nothing is done any more until it is said how it ends.
+    /// Do nothing until the next command.
     Pause,
 }
 
 impl Reconciler {
-    /// Ends, and removes what was set up, unless the flags say otherwise; returns when that is done.
+    /// Ends the thread and removes what was set up, unless the flags forbid it; returns when that is done.
     pub fn tear_down(self) {
         let is_heard = self.orders.send(Command::TearDown).is_ok();
         if self.thread.join().is_err() || !is_heard {
@@ -199,7 +199,7 @@ impl Reconciler {
         }
     }
 
-    /// Tells where the cluster's DNS is now.
+    /// A function that sets the servers of the cluster DNS.
     pub fn fallback_setter(&self) -> impl Fn(Vec<SocketAddr>) + Send + use<> {
         let orders = self.orders.clone();
         move |servers| {
@@ -209,14 +209,14 @@ impl Reconciler {
         }
     }
 
-    /// Another dnsd has taken over: nothing is done any more.
+    /// Pauses the thread: another dnsd takes over.
     pub fn pause(&self) {
         if self.orders.send(Command::Pause).is_err() {
             tracing::error!("the thread that looks after the network died");
         }
     }
 
-    /// Ends when it has finished what it does, and leaves everything to the next dnsd.
+    /// Ends the thread after its current work, and leaves everything to the next dnsd.
     pub fn leave(self) {
         if self.orders.send(Command::Leave).is_err() {
             tracing::error!("the thread that looks after the network died");
@@ -227,12 +227,12 @@ impl Reconciler {
 struct ReconcilerThread {
     prepared: PreparedHost,
     rules: Option<Rules>,
-    /// Whom the fallback may ask.
+    /// The possible servers of the fallback.
     endpoints: Vec<SocketAddr>,
     bypassed: BypassCounters,
 }
 
-/// What is due when.
+/// The times of the next checks.
 struct Due {
     sync: Timestamp,
     notice: Timestamp,
@@ -264,7 +264,7 @@ impl ReconcilerThread {
         }
     }
 
-    /// Does what is due.
+    /// Does the checks that are due.
     fn catch_up(&mut self, due: &mut Due, interval: Duration, reload: impl Fn()) {
         let now = clock::now();
         if due.notice <= now {
@@ -314,7 +314,7 @@ impl ReconcilerThread {
         rules.ensure(&self.endpoints, |family, past| self.bypassed.count(family, past))
     }
 
-    /// Those of a life before, too, which was killed: it may be told to end before it has looked at them.
+    /// Also removes the rules of a process that was killed: the thread may end before its first check.
     fn remove_rules(&mut self) -> Result<(), NetworkError> {
         if self.prepared.setup.rules {
             rules(&mut self.rules, &self.prepared.setup)?.remove()?;

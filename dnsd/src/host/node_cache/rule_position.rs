@@ -1,7 +1,7 @@
-//! Where the rules of dnsd stand among those of others, and what a table lacks of them.
+//! The position of dnsd's rules among other rules.
 //!
-//! node-cache puts its rules for the filter table at the head of their chain, in front of what decides about the pods; here
-//! they stand behind the jumps of Egret's enforcer, so that policy judges DNS as everything else.
+//! node-cache puts its rules for the filter table at the head of their chain, before the rules that judge pods. Here
+//! they follow the jumps of Egret's enforcer, so that policies apply to DNS as well.
 
 use egret_kernel::iptables::{Batch, ChainRef, Hook, Rule, Table, TableListing};
 
@@ -9,8 +9,8 @@ use super::rules::{COUNTED, TRANSLATED};
 use crate::host::interception;
 use crate::host::rule::DesiredRule;
 
-/// What makes a table have the rules that are wanted, each once and in its place, and none that were superseded; in
-/// one transaction, so that there is no moment without them. Nothing where all is as it should be.
+/// The change after which a table has each desired rule once and in its position, and no obsolete one. It is one
+/// transaction, so that the rules are never absent. `None` if the table is correct.
 #[must_use]
 pub fn changes(
     listing: &TableListing,
@@ -95,7 +95,7 @@ impl Chain<'_> {
             && !self.present.iter().any(is_odd)
     }
 
-    /// The number, from 1, of the first of our rules among those of others.
+    /// The index, from 1, of the first of our rules among the others.
     fn first_free(&self, others: &[&str]) -> usize {
         1 + match standing(self.table) {
             Standing::First => 0,
@@ -105,14 +105,14 @@ impl Chain<'_> {
     }
 }
 
-/// Where the rules of a table stand.
+/// The position of a table's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// At the head.
     First,
-    /// Behind the jumps to chains of Egret; at the head where there are none.
+    /// After the jumps to Egret's chains; at the head if there are none.
     BehindPolicy,
-    /// Behind everything: kube-proxy translates the addresses of Services before.
+    /// At the end: kube-proxy translates the addresses of Services first.
     Last,
 }
 
@@ -124,12 +124,12 @@ fn standing(table: Table) -> Standing {
     }
 }
 
-/// Translates to a server of some fallback, counts for one, or catches something, perhaps of another day.
+/// Whether a rule is a translation, counter or interception of an earlier dnsd.
 fn is_left_over(text: &str) -> bool {
     text.contains(TRANSLATED) || text.contains(COUNTED) || text.contains(interception::REMARK)
 }
 
-/// Where the last jump to a chain of Egret stands.
+/// The index of the last jump to a chain of Egret.
 fn last_policy(rules: &[&str]) -> Option<usize> {
     rules
         .iter()
@@ -157,9 +157,9 @@ mod tests {
         egret_kernel::iptables::parse(&text).remove(0)
     }
 
-    /// Whether policy's jump or these rules came first, or node-cache left its own at the head.
+    /// Whether the enforcer's jump or these rules were first, or node-cache left its rules at the head.
     #[test]
-    fn what_is_let_in_stands_behind_policy_whoever_came_first() {
+    fn accept_rules_follow_the_enforcers_jumps_in_any_order_of_start() {
         let settings = settings(&["10.0.0.1"], Fallback::None);
         let desired = settings.desired(Family::V4);
         let ours: Vec<String> = desired
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_another_day_are_replaced() {
+    fn servers_of_an_earlier_process_are_replaced() {
         let some = |server: &str| {
             settings(
                 &["10.0.0.1"],

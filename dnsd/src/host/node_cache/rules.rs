@@ -1,7 +1,7 @@
-//! The rules of node-local-dns: what is sent to a local address is kept out of conntrack, and therefore from kube-proxy's
-//! translation, and is let in. Where they stand is [`crate::host::node_cache::rule_position`]'s matter.
+//! The rules of node-local-dns: packets to a local address bypass conntrack, and therefore kube-proxy's translation,
+//! and are accepted. [`crate::host::node_cache::rule_position`] says where they are.
 //!
-//! What node-cache untracks for ever is untracked here as long as dnsd is alive (see [`Fallback`]).
+//! node-cache's NOTRACK rules always apply; here they apply while dnsd is alive (see [`Fallback`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -20,12 +20,11 @@ const ALLOW: &str = "NodeLocal DNS Cache: allow DNS traffic";
 pub(super) const TRANSLATED: &str = "egret dnsd: not alive, ask the cluster DNS";
 pub(super) const COUNTED: &str = "egret dnsd: not alive, counted";
 
-/// The tables that have rules of ours, in the order in which they are written: what must be let in is let in before
-/// it is kept out of conntrack, or caught.
+/// The tables with rules of dnsd, in the order in which they are written: packets are accepted before they bypass
+/// conntrack or are intercepted.
 pub const TABLES: [Table; 4] = [Table::Filter, Table::Nat, Table::Raw, Table::Mangle];
 
-/// The set whose members are the addresses on which dnsd answers now. They live for a second, so that nobody has to
-/// remove them.
+/// The heartbeat ipset: its entries are the addresses that dnsd serves now. They expire after a second.
 #[must_use]
 pub fn alive_set(family: Family) -> SetName {
     let number = match family {
@@ -36,7 +35,7 @@ pub fn alive_set(family: Family) -> SetName {
 }
 
 impl RuleSettings {
-    /// The rules of a family.
+    /// The desired rules of a family.
     #[must_use]
     pub fn desired(&self, family: Family) -> Vec<DesiredRule> {
         let local = self
@@ -50,7 +49,7 @@ impl RuleSettings {
             .collect()
     }
 
-    /// What stands instead where another fallback was configured, or node-cache ran.
+    /// The rules of another fallback, or of node-cache, that are to be removed.
     #[must_use]
     pub fn obsolete(&self, family: Family) -> Vec<DesiredRule> {
         let fallback = match &self.fallback {
@@ -73,14 +72,14 @@ impl RuleSettings {
             local,
         };
         let mut rules = site.untracked();
-        rules.extend(site.let_in());
+        rules.extend(site.accept());
         rules.extend(site.translated());
         rules.extend(site.counted());
         rules
     }
 }
 
-/// One local address.
+/// The rules of one local address.
 struct AddressRules<'a> {
     settings: &'a RuleSettings,
     local: IpAddr,
@@ -103,7 +102,7 @@ impl AddressRules<'_> {
         rules.into_iter().flatten().collect()
     }
 
-    /// What comes to dnsd while it is alive, and what it answers.
+    /// Queries to dnsd while it is alive, and its replies.
     fn untrack(&self, hook: Hook, side: Endpoint, transport: Transport, port: u16) -> DesiredRule {
         let alive = match self.settings.fallback {
             Fallback::None => None,
@@ -112,7 +111,7 @@ impl AddressRules<'_> {
         raw(hook, self.rule(Target::NoTrack, side, transport, port, alive))
     }
 
-    fn let_in(&self) -> Vec<DesiredRule> {
+    fn accept(&self) -> Vec<DesiredRule> {
         let port = self.settings.dns_port;
         [
             (Hook::Input, Endpoint::Destination),
@@ -128,7 +127,8 @@ impl AddressRules<'_> {
         .collect()
     }
 
-    /// To the servers of the fallback, each with an equal share: the first of three takes a third, the next half of the rest.
+    /// DNAT to the servers of the fallback with equal shares: the first of three takes a third, the second half of the
+    /// rest.
     fn translated(&self) -> Vec<DesiredRule> {
         let Fallback::ClusterDns { servers } = &self.settings.fallback else {
             return Vec::new();
@@ -152,8 +152,8 @@ impl AddressRules<'_> {
             .collect()
     }
 
-    /// What comes while dnsd is not alive: each question in a datagram, each connection. It is counted ahead of conntrack, so
-    /// that what kube-proxy translates counts as well.
+    /// Counts what arrives while dnsd is not alive: each datagram, each connection. It precedes conntrack, so that
+    /// packets which kube-proxy translates are counted too.
     fn counted(&self) -> Vec<DesiredRule> {
         if self.settings.fallback == Fallback::None {
             return Vec::new();
@@ -214,7 +214,7 @@ impl AddressRules<'_> {
         rule.comment(SKIP)
     }
 
-    /// To or from the local address and port.
+    /// A rule for packets to or from the local address and port.
     fn between(&self, target: Target, side: Endpoint, transport: Transport, port: u16) -> Rule {
         let net = IpNet::from(self.local);
         let (rule, protocol) = match side {
@@ -260,7 +260,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn without_a_fallback_they_are_the_twelve_of_node_cache() {
+    fn without_a_fallback_there_are_the_twelve_rules_of_node_cache() {
         let skip = "-m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK";
         let allow = "-m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT";
         let (to, from) = ("-d 169.254.20.10/32", "-s 169.254.20.10/32");
@@ -294,7 +294,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn with_a_fallback_only_what_is_alive_is_untracked_and_the_rest_is_shared_among_the_servers() {
+    fn with_a_fallback_only_live_addresses_are_untracked_and_others_translated_in_equal_shares() {
         let servers = ["10.0.0.1:53", "10.0.0.2:53", "[fd00::1]:53", "10.0.0.3:53"];
         let servers = servers.map(|text| text.parse().unwrap()).to_vec();
         let desired =

@@ -1,4 +1,4 @@
-//! Where the Corefile comes from: the template and the `kube-dns` ConfigMap, both mounted as folders that may change.
+//! The source of the Corefile: the template and the `kube-dns` ConfigMap, both in mounted folders that may change.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,22 +9,22 @@ use super::kube_dns::InvalidConfigMap;
 use super::template::{Inputs, render, service_variable};
 use crate::config::node_cache::Flags;
 
-/// Where the `kube-dns` ConfigMap is mounted if no flag says so and something is there.
+/// The folder of the `kube-dns` ConfigMap, if no flag names one and it exists.
 const DEFAULT_KUBE_DNS: &str = "/etc/kube-dns";
 
-/// What makes the Corefile.
+/// Makes the Corefile.
 #[derive(Clone, Debug)]
 pub struct Source {
     flags: Flags,
     kube_dns: Option<PathBuf>,
     cluster_dns: Option<IpAddr>,
-    /// The ConfigMap that was taken last.
+    /// The last valid ConfigMap.
     taken: KubeDns,
-    /// What was made of it, and of the template.
+    /// The Corefile that was written last.
     written: Option<String>,
 }
 
-/// Why a Corefile cannot be made; the one before stays.
+/// Why no Corefile can be made. The previous one stays.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The ConfigMap.
@@ -35,7 +35,7 @@ pub enum SourceError {
     Template {
         /// Its file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
     /// The Corefile.
@@ -43,13 +43,13 @@ pub enum SourceError {
     Corefile {
         /// Its file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
 
 impl Source {
-    /// The source that the flags name; `environment` tells the address of the upstream Service.
+    /// The source that the flags name; `environment` has the address of the upstream Service.
     #[must_use]
     pub fn new(flags: &Flags, environment: impl Fn(&str) -> Option<String>) -> Self {
         let default = || Some(PathBuf::from(DEFAULT_KUBE_DNS)).filter(|path| path.exists());
@@ -71,8 +71,8 @@ impl Source {
         }
     }
 
-    /// Looks at template and ConfigMap, and writes the Corefile if it became another one; says whether it did. What of
-    /// both cannot be taken is told, and does not keep the other one from being taken.
+    /// Reads template and ConfigMap, and writes the Corefile if it has changed; returns whether it has. If one of both
+    /// is invalid, the error is reported and the other one is used.
     pub fn refresh(&mut self, mut report: impl FnMut(SourceError)) -> bool {
         match self.kube_dns.as_deref().map(KubeDns::read) {
             Some(Ok(found)) => self.taken = found,
@@ -107,7 +107,7 @@ impl Source {
         self.written.as_deref()
     }
 
-    /// Where it is written.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.flags.corefile
@@ -133,12 +133,12 @@ impl Source {
     }
 }
 
-/// At once, where the folder allows it: who reads it meanwhile gets the old one or the new one.
+/// Replaces the file atomically, if the folder allows it.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let replaced = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
-    // A file that is mounted by itself can be written, but not replaced.
+    // A file that is a mount point can be written, but not replaced.
     replaced.or_else(|_not_replaced| std::fs::write(path, text))
 }
 
@@ -172,7 +172,7 @@ mod tests {
             std::fs::write(self.folder.join(file), text).unwrap();
         }
 
-        /// Whether there is another Corefile, and what went wrong.
+        /// Whether the Corefile has changed, and the errors.
         fn refresh(&mut self) -> (bool, Vec<String>) {
             let mut errors = Vec::new();
             let changed = self.source.refresh(|error| errors.push(error.to_string()));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_leaves_what_was_in_force() {
+    fn an_invalid_source_leaves_the_corefile_in_force() {
         let mut world = World::new("keeps");
         let (changed, errors) = world.refresh();
         assert!(!changed && errors[0].contains("the template"), "{errors:?}");

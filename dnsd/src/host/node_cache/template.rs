@@ -1,15 +1,15 @@
-//! From the template and the `kube-dns` ConfigMap to the Corefile, octet for octet what node-cache makes of them.
+//! Renders the Corefile from the template and the `kube-dns` ConfigMap, octet for octet as node-cache does.
 
 use std::fmt::Write;
 use std::net::IpAddr;
 
 use super::KubeDns;
 
-/// The resolver that stands for `__PILLAR__UPSTREAM__SERVERS__` where the ConfigMap names none.
+/// The value of `__PILLAR__UPSTREAM__SERVERS__` if the ConfigMap names no upstream.
 const HOST_RESOLVERS: &str = "/etc/resolv.conf";
 
-/// What of the template is rewritten where the ConfigMap names upstreams: node-cache asks those over UDP. Only
-/// where it stands with exactly this white space, as node-cache has it.
+/// The text of the template that is replaced if the ConfigMap names upstreams: node-cache queries those over UDP. It
+/// matches only with exactly this white space, as in node-cache.
 const OVER_TCP: &str = "
     forward . __PILLAR__UPSTREAM__SERVERS__ {
             force_tcp
@@ -19,22 +19,22 @@ const OVER_UDP: &str = "
     forward . __PILLAR__UPSTREAM__SERVERS__
 ";
 
-/// What is put into the template.
+/// The values for the template.
 #[derive(Clone, Debug)]
 pub struct Inputs<'a> {
-    /// The addresses that are answered on.
+    /// The local addresses.
     pub local_ips: &'a [IpAddr],
     /// The port of stub domains.
     pub dns_port: u16,
-    /// The address of the upstream Service, if this process was told of one.
+    /// The address of the upstream Service, if the environment has it.
     pub cluster_dns: Option<IpAddr>,
-    /// What stands for `__PROMETHEUS__ENDPOINT__`.
+    /// The value of `__PROMETHEUS__ENDPOINT__`.
     pub prometheus_address: &'a str,
     /// Stub domains and upstreams.
     pub kube_dns: &'a KubeDns,
 }
 
-/// The Corefile.
+/// Renders the Corefile.
 #[must_use]
 pub fn render(template: &str, inputs: &Inputs<'_>) -> String {
     let listed: Vec<String> = inputs.local_ips.iter().map(IpAddr::to_string).collect();
@@ -45,7 +45,7 @@ pub fn render(template: &str, inputs: &Inputs<'_>) -> String {
     } else {
         (template.replace(OVER_TCP, OVER_UDP), upstreams.as_str())
     };
-    // Go prints an address that is none as `<nil>`; what reads the Corefile will refuse it, by its place.
+    // Go prints a missing address as `<nil>`; the reader of the Corefile refuses it with its position.
     let cluster_dns = inputs
         .cluster_dns
         .map_or_else(|| "<nil>".to_owned(), |address| address.to_string());
@@ -58,7 +58,7 @@ pub fn render(template: &str, inputs: &Inputs<'_>) -> String {
         + &stub_domains(inputs, &local)
 }
 
-/// A block for each, in the order of their names: node-cache writes them in any.
+/// A block for each stub domain, sorted by name; node-cache's order is random.
 fn stub_domains(inputs: &Inputs<'_>, local: &str) -> String {
     let mut text = String::new();
     for (domain, servers) in &inputs.kube_dns.stub_domains {
@@ -73,8 +73,7 @@ fn stub_domains(inputs: &Inputs<'_>, local: &str) -> String {
     text
 }
 
-/// The name of the variable that tells a Service's address: `kube-dns-upstream` is in
-/// `KUBE_DNS_UPSTREAM_SERVICE_HOST`.
+/// The environment variable with a Service's address: of `kube-dns-upstream` it is `KUBE_DNS_UPSTREAM_SERVICE_HOST`.
 #[must_use]
 pub fn service_variable(service: &str) -> String {
     format!("{}_SERVICE_HOST", service.to_uppercase().replace('-', "_"))
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn stub_domains_come_behind_it_in_the_order_of_their_names() {
+    fn stub_domains_follow_sorted_by_name() {
         let domain = |name: &str, servers: &[&str]| {
             (
                 name.to_owned(),
@@ -188,7 +187,7 @@ corp:53 {
     }
 
     #[test]
-    fn a_service_that_nobody_told_of_stands_as_go_prints_nothing() {
+    fn a_missing_service_address_is_rendered_as_in_go() {
         assert!(rendered(TEMPLATE, &KubeDns::default(), None).contains("forward . <nil> {"));
         assert_eq!(
             service_variable("kube-dns-upstream"),

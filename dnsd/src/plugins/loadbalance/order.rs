@@ -1,5 +1,4 @@
-//! Orders of records, and how they are put into effect: in place where the records are alike, by writing the
-//! message anew otherwise.
+//! Reordering of records: in index if all have the same layout, otherwise by encoding the message anew.
 
 use std::net::IpAddr;
 
@@ -7,23 +6,23 @@ use egret_shared::net::IpNet;
 
 use crate::dns::message::{Malformed, Message, Record, ResourceRecord, Section, Sections, kind};
 
-/// A record and the place where it stood in its section.
+/// A record and its index in the section before the reordering.
 #[derive(Clone, Debug)]
-pub(super) struct Item {
+pub(super) struct IndexedRecord {
     pub(super) record: Record,
     pub(super) address: Option<IpAddr>,
-    place: usize,
+    index: usize,
 }
 
-/// The new orders of a message's sections.
+/// The new order of each section.
 #[derive(Debug)]
-pub(super) struct Orders([Vec<Item>; 3]);
+pub(super) struct SectionOrders([Vec<IndexedRecord>; 3]);
 
-impl Orders {
-    /// Reads the records, and has each section arranged.
+impl SectionOrders {
+    /// Reads the records and calls `arrange` for each section.
     pub(super) fn read(
         message: &Message<'_>,
-        mut arrange: impl FnMut(&mut Vec<Item>, Section),
+        mut arrange: impl FnMut(&mut Vec<IndexedRecord>, Section),
     ) -> Result<Self, Malformed> {
         let mut sections = [Vec::new(), Vec::new(), Vec::new()];
         for record in message.records() {
@@ -31,10 +30,10 @@ impl Orders {
             let section = &mut sections[index(record.section)];
             if record.kind != kind::OPT {
                 let address = address(message.octets(), &record);
-                section.push(Item {
+                section.push(IndexedRecord {
                     record,
                     address,
-                    place: section.len(),
+                    index: section.len(),
                 });
             }
         }
@@ -48,17 +47,17 @@ impl Orders {
         self.0.iter().all(|items| is_in_order(items))
     }
 
-    /// Swaps records within the message where that changes nothing else: all that move have an owner that is
-    /// the same pointer, and the same length, so no name stands within them and none is pointed at.
+    /// Swaps records in index, if all that move have the same pointer as owner and the same length: then no name is
+    /// inside them and no pointer leads into them.
     pub(super) fn swap_in_place(&self, octets: &mut [u8]) -> bool {
-        let alike = |items: &[Item]| {
+        let alike = |items: &[IndexedRecord]| {
             let moved = || {
                 items
                     .iter()
                     .enumerate()
-                    .filter(|(place, item)| *place != item.place)
+                    .filter(|(index, item)| *index != item.index)
             };
-            let form = |item: &Item| {
+            let form = |item: &IndexedRecord| {
                 let record = &item.record;
                 let owner = octets.get(record.owner_at..record.ttl_at - 4)?;
                 (owner.len() == 2).then(|| (owner.to_vec(), record.data.len()))
@@ -71,11 +70,11 @@ impl Orders {
         }
         for items in &self.0 {
             let copy = octets.to_vec();
-            let mut by_place: Vec<&Item> = items.iter().collect();
-            by_place.sort_by_key(|item| item.place);
-            for (target, source) in by_place.iter().zip(items) {
+            let mut by_index: Vec<&IndexedRecord> = items.iter().collect();
+            by_index.sort_by_key(|item| item.index);
+            for (target, source) in by_index.iter().zip(items) {
                 let (to, from) = (span(&target.record), span(&source.record));
-                if target.place != source.place {
+                if target.index != source.index {
                     octets[to].copy_from_slice(&copy[from]);
                 }
             }
@@ -91,7 +90,7 @@ impl Orders {
         } = sections;
         for (records, items) in [answer, authority, additional].into_iter().zip(&self.0) {
             let before = std::mem::take(records);
-            let ordered = items.iter().filter_map(|item| before.get(item.place).cloned());
+            let ordered = items.iter().filter_map(|item| before.get(item.index).cloned());
             *records = ordered.collect::<Vec<ResourceRecord>>();
         }
     }
@@ -105,8 +104,8 @@ const fn index(section: Section) -> usize {
     }
 }
 
-fn is_in_order(items: &[Item]) -> bool {
-    items.iter().enumerate().all(|(place, item)| place == item.place)
+fn is_in_order(items: &[IndexedRecord]) -> bool {
+    items.iter().enumerate().all(|(index, item)| index == item.index)
 }
 
 const fn span(record: &Record) -> std::ops::Range<usize> {
@@ -122,15 +121,17 @@ fn address(octets: &[u8], record: &Record) -> Option<IpAddr> {
     }
 }
 
-const fn is_address(item: &Item) -> bool {
+const fn is_address(item: &IndexedRecord) -> bool {
     matches!(item.record.kind, kind::A | kind::AAAA)
 }
 
-/// What goes before the addresses (aliases first: some stub resolvers want them there), the addresses, and what
-/// goes behind.
-pub(super) fn part(records: &[Item]) -> (Vec<Item>, Vec<Item>, Vec<Item>) {
-    let pick = |takes: fn(&Item) -> bool| records.iter().filter(move |item| takes(item)).cloned();
-    let is_rest = |item: &Item| !is_address(item) && !matches!(item.record.kind, kind::CNAME | kind::MX);
+/// The records before the addresses (aliases first: some stub resolvers need that), the addresses, and the rest.
+pub(super) fn part(
+    records: &[IndexedRecord],
+) -> (Vec<IndexedRecord>, Vec<IndexedRecord>, Vec<IndexedRecord>) {
+    let pick = |takes: fn(&IndexedRecord) -> bool| records.iter().filter(move |item| takes(item)).cloned();
+    let is_rest =
+        |item: &IndexedRecord| !is_address(item) && !matches!(item.record.kind, kind::CNAME | kind::MX);
     let before = pick(|item| item.record.kind == kind::CNAME).chain(pick(is_rest));
     (
         before.collect(),
@@ -139,24 +140,24 @@ pub(super) fn part(records: &[Item]) -> (Vec<Item>, Vec<Item>, Vec<Item>) {
     )
 }
 
-/// Addresses and mail servers in any order, each as likely as any other.
-pub(super) fn shuffle(records: &mut Vec<Item>, random: &mut impl FnMut(usize) -> usize) {
+/// Shuffles addresses and mail servers uniformly.
+pub(super) fn shuffle(records: &mut Vec<IndexedRecord>, random: &mut impl FnMut(usize) -> usize) {
     if records.len() < 2 {
         return;
     }
     let (before, mut addresses, mut servers) = part(records);
     for group in [&mut addresses, &mut servers] {
-        for place in 1..group.len() {
-            let other = random(place + 1).min(place);
-            group.swap(place, other);
+        for index in 1..group.len() {
+            let other = random(index + 1).min(index);
+            group.swap(index, other);
         }
     }
     *records = [before, addresses, servers].concat();
 }
 
-/// Addresses of the first network first, and so on; the others behind, and what is no address behind those.
-pub(super) fn prefer(records: &mut [Item], networks: &[IpNet]) {
-    let rank = |item: &Item| {
+/// Sorts by the first network that contains the address. Other addresses follow, then other records.
+pub(super) fn prefer(records: &mut [IndexedRecord], networks: &[IpNet]) {
+    let rank = |item: &IndexedRecord| {
         let network = |address: IpAddr| networks.iter().position(|network| network.contains(&address));
         match item.record.kind {
             kind::CNAME => (0, 0),

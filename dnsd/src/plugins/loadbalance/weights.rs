@@ -1,52 +1,52 @@
-//! The file of weights: a name on a line, and below it addresses with their weights.
+//! The file of weights: a name on a line, then lines with an address and its weight.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::dns::message::{InvalidText, WireName};
 
-/// How often which address goes first.
+/// The weight of each address of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Weights(HashMap<(Box<[u8]>, IpAddr), u8>);
 
-/// What is wrong with a file of weights.
+/// Why a file of weights is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct InvalidWeights {
     /// The line, from 1.
     pub line: usize,
-    /// What, and what would be accepted.
+    /// What is wrong, and what is accepted.
     pub reason: Reason,
 }
 
-/// What is wrong with a line.
+/// The error of a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// An address stands where a name should, or has no weight.
+    /// An address where a name is expected, or without weight.
     #[error("{0:?} is no name; an address stands before its weight")]
     NoName(String),
-    /// No name.
+    /// Not a name.
     #[error("{0:?} is no name: {1}")]
     Name(String, InvalidText),
-    /// No address.
+    /// Not an address.
     #[error("{0:?} is no address")]
     Address(String),
-    /// No weight.
+    /// Not a weight.
     #[error("{0:?} is no weight; 1 to 255 are accepted")]
     Weight(String),
-    /// Nothing says whose address it is.
+    /// An address before the first name.
     #[error("an address stands below its name, and no name was said yet")]
     Nameless,
-    /// Too many words.
+    /// Too many fields.
     #[error("{0:?} is neither a name nor an address and its weight")]
     Words(String),
 }
 
 impl Weights {
-    /// Reads the file's text.
+    /// Parses the file.
     ///
     /// # Errors
-    /// The first line that is wrong.
+    /// The first invalid line.
     pub fn parse(text: &str) -> Result<Self, InvalidWeights> {
         let (mut weights, mut name) = (HashMap::new(), None);
         for (number, line) in text.lines().enumerate() {
@@ -63,7 +63,7 @@ impl Weights {
                 [address, weight] => {
                     let owner: WireName = name.ok_or_else(|| wrong(Reason::Nameless))?;
                     let (address, weight) = parse_weight(address, weight).map_err(wrong)?;
-                    // Of two weights for an address the first counts.
+                    // The first weight of an address counts.
                     weights
                         .entry((Box::from(owner.as_octets()), address))
                         .or_insert(weight);
@@ -74,7 +74,7 @@ impl Weights {
         Ok(Self(weights))
     }
 
-    /// The weight of an address of a name; 1 where nothing is said.
+    /// The weight of an address of a name; the default is 1.
     #[must_use]
     pub fn of(&self, owner: &WireName, address: Option<IpAddr>) -> usize {
         let key = |address: IpAddr| (Box::from(owner.as_octets()), address.to_canonical());

@@ -1,4 +1,4 @@
-//! Options of EDNS: set, added, replaced and taken away.
+//! EDNS options: set, appended, replaced and removed.
 
 use std::net::IpAddr;
 
@@ -8,13 +8,13 @@ use crate::config::model::{EdnsAction, EdnsField};
 use crate::dns::message::{Edns, Query};
 use crate::plugins::QueryEndpoints;
 
-/// The server's name (RFC 5001).
+/// Name server identifier (RFC 5001).
 const NSID: u16 = 3;
-/// The client's network (RFC 7871).
+/// Client subnet (RFC 7871).
 const SUBNET: u16 = 8;
-/// What a client takes that said nothing.
+/// The UDP size for a client without EDNS, in octets.
 const UDP_SIZE: u16 = 1232;
-/// What the values of local options may name, as it is written.
+/// The variables in values of local options.
 pub const VARIABLES: [&str; 7] = [
     "{qname}",
     "{qtype}",
@@ -25,13 +25,13 @@ pub const VARIABLES: [&str; 7] = [
     "{server_port}",
 ];
 
-/// Whether a value names a variable that is known.
+/// Whether a value is a known variable.
 #[must_use]
 pub fn is_variable(value: &str) -> bool {
     VARIABLES.contains(&value)
 }
 
-/// Applies a rule; tells whether it took.
+/// Applies a rule; returns whether it changed something.
 pub(super) fn apply(
     field: &EdnsField,
     action: EdnsAction,
@@ -59,7 +59,7 @@ pub(super) fn apply(
         EdnsAction::Unset => false,
     };
     if takes {
-        revert.is_for_client_alone |= tells_the_client(field);
+        revert.is_for_client_alone |= depends_on_client(field);
         revert.push_if(reverts, || Change::Option(code, old));
         put(asked, code, &value);
     }
@@ -74,7 +74,7 @@ const fn code_of(field: &EdnsField) -> u16 {
     }
 }
 
-pub(super) fn tells_the_client(field: &EdnsField) -> bool {
+pub(super) fn depends_on_client(field: &EdnsField) -> bool {
     match field {
         EdnsField::Local(_, value) => value.starts_with("{client_"),
         EdnsField::Nsid => false,
@@ -90,7 +90,7 @@ fn value(field: &EdnsField, asked: &Query, endpoints: &QueryEndpoints) -> Option
     }
 }
 
-/// Hexadecimal digits behind `0x`, a variable, or the text itself.
+/// Hexadecimal digits after `0x`, a variable, or text.
 fn local_value(value: &str, asked: &Query, endpoints: &QueryEndpoints) -> Option<Vec<u8>> {
     if let Some(digits) = value.strip_prefix("0x") {
         let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
@@ -120,7 +120,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Family, length, no scope, and as many octets as the length takes, the rest zero (RFC 7871 §6).
+/// Family, prefix length, scope 0, and the octets of the prefix (RFC 7871 §6).
 fn subnet(client: IpAddr, v4: u8, v6: u8) -> Vec<u8> {
     let mut address = octets(client);
     let (family, length) = if address.len() == 4 {

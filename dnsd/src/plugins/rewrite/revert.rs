@@ -1,27 +1,27 @@
-//! What is done to an answer, so that it answers the question as it was asked.
+//! The reversal of rewrites in an answer.
 
 use crate::config::model::{NameMatch, TtlRange};
 use crate::dns::message::{Message, Query, ResourceRecord, Response, Sections, WireName, flag, kind};
 use crate::plugins::Unusable;
-use crate::plugins::name_text::{Back, replaced};
+use crate::plugins::name_text::{NameRevert, replaced};
 
 use super::options::{replace_option, without_option};
 
-/// A change of an answer.
+/// One change of an answer.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    /// Of owners.
-    Owner(Back),
+    /// Of owner names.
+    Owner(NameRevert),
     /// Of the first name in the data.
-    Value(Back),
+    Value(NameRevert),
     Ttl(TtlRange),
     Cname(NameMatch, String),
     Rcode(u16, u16),
-    /// An option of the OPT goes, or is again what the client sent.
+    /// Removes an option of the OPT, or restores the client's.
     Option(u16, Option<Vec<u8>>),
 }
 
-/// What takes back what the rules did.
+/// All changes of an answer.
 #[derive(Clone, Debug)]
 pub struct Revert {
     query: Query<'static>,
@@ -44,7 +44,7 @@ impl Revert {
         self.changes.push(change);
     }
 
-    /// Pushes a change if its rule took; tells whether it did.
+    /// Adds a change if its rule matched; returns whether it did.
     pub(super) fn push_if(&mut self, takes: bool, change: impl FnOnce() -> Change) -> bool {
         if takes {
             self.push(change());
@@ -56,27 +56,27 @@ impl Revert {
         self.is_changed = asked.question != self.query.question || asked.edns != self.query.edns;
     }
 
-    /// Whether another client may be given the answer: not where the question tells who asks (RFC 7871 §7.3).
+    /// Whether other clients may receive the answer: not if the query has data about the client (RFC 7871 §7.3).
     #[must_use]
     pub const fn is_shareable(&self) -> bool {
         !self.is_for_client_alone
     }
 
-    /// Whether anything is to be done.
+    /// Whether there is nothing to change.
     #[must_use]
     pub const fn is_nothing(&self) -> bool {
         !self.is_changed && self.changes.is_empty()
     }
 
-    /// Whether the code may become another, or the type was: what an answer denies is not what the upstream did.
+    /// Whether the response code or the type may change: then a denial is not the upstream's.
     #[must_use]
     pub fn may_deny_otherwise(&self, asked: &Query) -> bool {
         let is_code = |change: &Change| matches!(change, Change::Rcode(..) | Change::Cname(..));
         asked.question.kind != self.query.question.kind || self.changes.iter().any(is_code)
     }
 
-    /// The other target of an alias in the answer, which is to be asked for as a client would, with the type of the
-    /// question as it was rewritten; `apply` is given what was found.
+    /// The new target of an alias in the answer. The caller queries it with the type of the rewritten question, and
+    /// passes the answer to `apply`.
     #[must_use]
     pub fn target(&self, octets: &[u8]) -> Option<WireName> {
         if !self
@@ -91,7 +91,7 @@ impl Revert {
         Some(target)
     }
 
-    /// The answer for the client. `found` is what was found for `target`; without it aliases stay as they are.
+    /// The answer for the client. `found` is the answer for `target`; without it aliases stay as they are.
     ///
     /// # Errors
     /// When an answer cannot be read, or does not fit.
@@ -100,7 +100,7 @@ impl Revert {
             return Ok(octets);
         }
         let mut response = Response::read(&Message::read(&octets)?)?;
-        // What was changed is signed by nobody.
+        // Changed records are not authentic.
         response.flags &= !flag::AD;
         if let Some(found) = found {
             self.redirect(&mut response, &Response::read(&Message::read(found)?)?);
@@ -138,7 +138,7 @@ impl Revert {
         }
     }
 
-    /// The alias that is to lead elsewhere, by its place, and where to.
+    /// The alias whose target changes: its index, and the new target.
     fn redirection(&self, answers: &[ResourceRecord]) -> Option<(usize, WireName)> {
         let rules = || {
             self.changes.iter().rev().filter_map(|change| match change {
@@ -158,7 +158,7 @@ impl Revert {
             })
     }
 
-    /// Keeps the aliases up to the one that leads elsewhere now, and what was found there.
+    /// Keeps the aliases up to the changed one, and appends the records of its new target.
     fn redirect(&self, response: &mut Response, found: &Response) {
         let answers = &mut response.sections.answer;
         let Some((place, target)) = self.redirection(answers) else {
@@ -174,8 +174,8 @@ impl Revert {
     }
 }
 
-/// CoreDNS changes the names of these: SRV, MX, CNAME, NS, DNAME, NAPTR, SOA (its first name), PTR.
-fn change_value(record: &mut ResourceRecord, back: &Back) {
+/// CoreDNS rewrites the data of SRV, MX, CNAME, NS, DNAME, NAPTR, SOA (the first name) and PTR.
+fn change_value(record: &mut ResourceRecord, back: &NameRevert) {
     const CHANGED: [u16; 8] = [2, 5, 6, 12, 15, 33, 35, 39];
     if !CHANGED.contains(&record.kind) {
         return;

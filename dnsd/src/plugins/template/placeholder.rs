@@ -1,17 +1,17 @@
-//! What a place is filled with.
+//! Values of placeholders.
 
 use std::fmt;
 
 use regex::Captures;
 
-use super::{MatchedTemplate, Misfit, class_name, type_name};
+use super::{MatchedTemplate, RecordFailure, class_name, type_name};
 use crate::config::model::{Expression, Zone};
 use crate::dns::message::{Query, flag};
 use crate::plugins::QueryEndpoints;
 
-/// A place to fill in.
+/// A placeholder of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Placeholder {
     Text(String),
     Number(u64),
     Zone,
@@ -22,16 +22,16 @@ pub(super) enum Place {
     Remote,
     /// A named group.
     Group(String),
-    /// A named group, nothing where it is not there.
+    /// A named group; empty if there is none of that name.
     GroupAt(Box<Self>),
-    /// What a group matched, by its number.
+    /// The group with this number.
     Match(Box<Self>),
     QuestionName,
     QuestionType,
     QuestionClass,
     MessageId,
     MessageFlag(u16),
-    /// A text in a base, of at most so many bits.
+    /// `parseInt`: text, base, bits.
     ParseInt(Box<[Self; 3]>),
 }
 
@@ -43,19 +43,19 @@ pub(super) enum Value {
     Bool(bool),
 }
 
-/// What matched.
-pub(super) struct Found<'a> {
+/// A query that matches a template.
+pub(super) struct MatchedQuery<'a> {
     pub(super) zone: &'a Zone,
     pub(super) name: &'a str,
     pub(super) class: u16,
     pub(super) kind: u16,
     pub(super) query: &'a Query<'a>,
     pub(super) endpoints: &'a QueryEndpoints,
-    /// The expression and its groups; nothing where any name is taken.
+    /// The expression and its groups; `None` if the template has no expression.
     pub(super) captured: Option<(&'a Expression, Captures<'a>)>,
 }
 
-/// What an expression gives; known when the file is read.
+/// The type of a value, known when the file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -63,7 +63,7 @@ pub(super) enum Kind {
     Bool,
 }
 
-impl Place {
+impl Placeholder {
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Text(_)
@@ -86,12 +86,12 @@ impl Place {
         }
     }
 
-    /// Whether it depends on who asks.
-    pub(super) fn tells_the_client(&self) -> bool {
+    /// Whether the value depends on the client.
+    pub(super) fn depends_on_client(&self) -> bool {
         match self {
             Self::Remote | Self::MessageId => true,
-            Self::GroupAt(place) | Self::Match(place) => place.tells_the_client(),
-            Self::ParseInt(places) => places.iter().any(Self::tells_the_client),
+            Self::GroupAt(placeholder) | Self::Match(placeholder) => placeholder.depends_on_client(),
+            Self::ParseInt(placeholders) => placeholders.iter().any(Self::depends_on_client),
             Self::Text(_)
             | Self::Number(_)
             | Self::Zone
@@ -107,8 +107,8 @@ impl Place {
         }
     }
 
-    /// What it is filled with; nothing where there is none, which makes the answer a failure.
-    pub(super) fn value(&self, found: &Found<'_>) -> Option<Value> {
+    /// The value. `None` is an error: the client gets SERVFAIL.
+    pub(super) fn value(&self, found: &MatchedQuery<'_>) -> Option<Value> {
         let question = &found.query.question;
         Some(match self {
             Self::Text(text) => Value::Text(text.clone()),
@@ -151,7 +151,7 @@ impl Place {
         })
     }
 
-    /// The flag of a message that Go's field names.
+    /// The header flag of a field of miekg/dns.
     pub(super) fn message_flag(name: &str) -> Option<Self> {
         let flag = match name {
             "Response" => flag::QR,
@@ -167,17 +167,17 @@ impl Place {
     }
 }
 
-impl Found<'_> {
-    pub(super) fn counted(&self, misfit: Option<Misfit>) -> MatchedTemplate {
+impl MatchedQuery<'_> {
+    pub(super) fn counted(&self, failure: Option<RecordFailure>) -> MatchedTemplate {
         MatchedTemplate {
             zone: *self.zone,
             class: self.class,
             kind: self.kind,
-            misfit,
+            failure,
         }
     }
 
-    /// A group by its name or its number as a text; one that took no part in the match is empty, as in Go.
+    /// The text of a group by name or number; empty if it is not part of the match, as in Go.
     fn group(&self, name: &str) -> Option<String> {
         let Some((expression, groups)) = &self.captured else {
             return (name == "0").then(|| self.name.to_owned());
@@ -207,7 +207,7 @@ impl<'n, I: Iterator<Item = Option<&'n str>>> LastPosition for I {
     fn rposition_of(&mut self, name: &str) -> Option<usize> {
         self.enumerate()
             .filter(|(_, known)| *known == Some(name))
-            .map(|(place, _)| place)
+            .map(|(index, _)| index)
             .last()
     }
 }

@@ -1,8 +1,8 @@
-//! The part of Go's text/template that is understood.
+//! The accepted part of Go's text/template.
 //!
 //! ```text
 //!  text     = { literal | "{{" ["- "] pipeline [" -"] "}}" | "{{/*" comment "*/}}" }
-//!  pipeline = command { "|" command }      what is before the bar is the last argument of what is behind
+//!  pipeline = command { "|" command }      the value before a bar is the last argument of the command after it
 //!  command  = operand | "index" operand operand | "parseInt" operand operand operand | ".Meta" operand
 //!  operand  = field | string | number | "(" pipeline ")"
 //! ```
@@ -10,27 +10,27 @@
 mod action;
 
 use crate::config::model::Expression;
-use crate::plugins::template::placeholder::Place;
+use crate::plugins::template::placeholder::Placeholder;
 
-/// A part of a template, with the octet of the text at which it stands.
+/// A part of a template, with its offset in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Text(usize, String),
-    /// With its action as Go writes it.
-    Place(usize, Place, String),
+    /// A placeholder, and its action in Go's spelling.
+    Placeholder(usize, Placeholder, String),
 }
 
 impl Piece {
-    /// Whether it depends on who asks.
-    pub(super) fn tells_the_client(&self) -> bool {
+    /// Whether the value depends on the client.
+    pub(super) fn depends_on_client(&self) -> bool {
         match self {
             Self::Text(..) => false,
-            Self::Place(_, place, _) => place.tells_the_client(),
+            Self::Placeholder(_, placeholder, _) => placeholder.depends_on_client(),
         }
     }
 }
 
-/// What of a template is not accepted.
+/// Why a template is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// `{{` without `}}`.
@@ -39,16 +39,16 @@ pub enum Refused {
     /// A string without its end.
     #[error("the string is not closed")]
     OpenString,
-    /// An action without anything in it.
+    /// An empty action.
     #[error("a value is missing; a field as .Name, index, parseInt, a string or a number is accepted")]
     Missing,
-    /// A parenthesis without the other.
+    /// An open parenthesis.
     #[error("the parenthesis is not closed")]
     OpenParenthesis,
-    /// A word of the language that is not understood.
+    /// An unknown word.
     #[error("{0:?} is not accepted; fields, index, parseInt, strings, numbers, parentheses and | are")]
     Word(String),
-    /// A field that there is not.
+    /// An unknown field.
     #[error(
         "there is no field {0:?}; .Zone, .Name, .Class, .Type, .Regex, .Remote, .Group.NAME, .Match (with index), .Meta, \
          .Question.Name, .Question.Qtype, .Question.Qclass, .Message.Id and the flags of .Message are there"
@@ -57,19 +57,19 @@ pub enum Refused {
     /// A group that no expression has.
     #[error("no expression of this template has the group {0:?}")]
     Group(String),
-    /// Arguments that do not fit.
+    /// ActionError arguments.
     #[error("{0} takes {1}")]
     Arguments(&'static str, &'static str),
 }
 
-/// A word of the record, as far as it is known.
+/// A token of the record, as far as it is known before placeholders are filled in.
 #[derive(Debug)]
-pub(super) struct WordOf<'a> {
+pub(super) struct RecordToken<'a> {
     pub(super) at: usize,
-    /// Its text; nothing where a part of it is filled in.
+    /// Its text; `None` if a part of it is a placeholder.
     pub(super) text: Option<String>,
-    /// What fills it in, if that is all of it.
-    pub(super) place: Option<&'a Place>,
+    /// The placeholder, if the token is nothing else.
+    pub(super) placeholder: Option<&'a Placeholder>,
 }
 
 /// Reads a template.
@@ -85,8 +85,13 @@ pub(super) fn parse(text: &str, matches: &[Expression]) -> Result<Vec<Piece>, (u
         let to = close - usize::from(trims_after);
         let code = text.get(from..to).unwrap_or_default();
         if !is_comment(code) {
-            let place = action::parse(code, matches).map_err(|(place, refused)| (from + place, refused))?;
-            pieces.push(Piece::Place(at + open, place, action::rewritten(code)));
+            let placeholder = action::parse(code, matches)
+                .map_err(|(placeholder, refused)| (from + placeholder, refused))?;
+            pieces.push(Piece::Placeholder(
+                at + open,
+                placeholder,
+                action::rewritten(code),
+            ));
         }
         (at, trims) = (close + 2, trims_after);
     }
@@ -94,32 +99,32 @@ pub(super) fn parse(text: &str, matches: &[Expression]) -> Result<Vec<Piece>, (u
     Ok(pieces)
 }
 
-/// The template as Go writes one that it has read: CoreDNS counts under this.
+/// The template in Go's spelling: CoreDNS counts by it.
 pub(super) fn rewritten(pieces: &[Piece]) -> String {
     let written = |piece: &Piece| match piece {
         Piece::Text(_, text) => text.clone(),
-        Piece::Place(_, _, action) => format!("{{{{{action}}}}}"),
+        Piece::Placeholder(_, _, action) => format!("{{{{{action}}}}}"),
     };
     pieces.iter().map(written).collect()
 }
 
-/// The words of a template.
-pub(super) fn words(pieces: &[Piece]) -> Vec<WordOf<'_>> {
-    let mut words: Vec<WordOf<'_>> = Vec::new();
+/// The tokens of a template.
+pub(super) fn words(pieces: &[Piece]) -> Vec<RecordToken<'_>> {
+    let mut words: Vec<RecordToken<'_>> = Vec::new();
     let mut is_open = false;
     for piece in pieces {
         match piece {
-            Piece::Place(at, place, _) if is_open => {
+            Piece::Placeholder(at, placeholder, _) if is_open => {
                 if let Some(word) = words.last_mut() {
-                    (word.text, word.place) = (None, None);
+                    (word.text, word.placeholder) = (None, None);
                 }
-                let _where_it_goes_on = (at, place);
+                let _where_it_goes_on = (at, placeholder);
             }
-            Piece::Place(at, place, _) => {
-                words.push(WordOf {
+            Piece::Placeholder(at, placeholder, _) => {
+                words.push(RecordToken {
                     at: *at,
                     text: None,
-                    place: Some(place),
+                    placeholder: Some(placeholder),
                 });
                 is_open = true;
             }
@@ -130,10 +135,10 @@ pub(super) fn words(pieces: &[Piece]) -> Vec<WordOf<'_>> {
                     } else if is_open {
                         extend(words.last_mut(), character);
                     } else {
-                        words.push(WordOf {
+                        words.push(RecordToken {
                             at: at + offset,
                             text: Some(character.into()),
-                            place: None,
+                            placeholder: None,
                         });
                         is_open = true;
                     }
@@ -144,9 +149,9 @@ pub(super) fn words(pieces: &[Piece]) -> Vec<WordOf<'_>> {
     words
 }
 
-fn extend(word: Option<&mut WordOf<'_>>, character: char) {
+fn extend(word: Option<&mut RecordToken<'_>>, character: char) {
     if let Some(word) = word {
-        word.place = None;
+        word.placeholder = None;
         if let Some(text) = &mut word.text {
             text.push(character);
         }
@@ -166,13 +171,13 @@ fn push_text(
     let literal = if trims_end { start.trim_end() } else { start };
     match pieces.last_mut() {
         _nothing if literal.is_empty() => {}
-        // A comment stood between; what is behind it keeps no place of its own.
+        // Only a comment was between the two texts.
         Some(Piece::Text(_, before)) => before.push_str(literal),
-        Some(Piece::Place(..)) | None => pieces.push(Piece::Text(at, literal.to_owned())),
+        Some(Piece::Placeholder(..)) | None => pieces.push(Piece::Text(at, literal.to_owned())),
     }
 }
 
-/// Where `}}` stands that is not within a string or a comment.
+/// The offset of the next `}}` outside strings and comments.
 fn closing(text: &str, from: usize) -> Option<usize> {
     let octets = text.as_bytes();
     let trimmed = text[from..].trim_start_matches('-').trim_start();
@@ -194,7 +199,7 @@ fn closing(text: &str, from: usize) -> Option<usize> {
     None
 }
 
-/// `{{- `: the blanks before it go.
+/// Whether `{{- ` trims the blanks before it.
 fn trims_left(action: &str) -> bool {
     let mut characters = action.chars();
     characters.next() == Some('-') && characters.next().is_some_and(char::is_whitespace)

@@ -1,23 +1,23 @@
-//! What the kernel knows of the process, by the names that Prometheus' own libraries use.
+//! The kernel's figures of the process, by the names of Prometheus' client libraries.
 
 use std::fs;
 
 use egret_shared::rt::telemetry::MetricsPage;
 
-/// Clock ticks of a second in /proc: the kernel says 100 to programs on every architecture that it runs on today.
+/// Clock ticks a second in /proc: 100 on every supported architecture.
 const TICKS: f64 = 100.0;
 
-/// Writes them; what the kernel does not tell is left out.
+/// Writes the figures; unknown ones are left out.
 pub(super) fn write(page: &mut MetricsPage) {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name stands in parentheses and may have anything in it.
+    // The name is in parentheses and may contain anything.
     let (_, stat) = stat.rsplit_once(')').unwrap_or_default();
     let fields: Vec<f64> = stat
         .split_whitespace()
         .skip(1)
         .map(|word| word.parse().unwrap_or(0.0))
         .collect();
-    // Fields as proc(5) counts them, from the fourth.
+    // Field numbers of proc(5), from the fourth.
     let field = |number: usize| fields.get(number - 4).copied();
     let start = field(22)
         .zip(boot_time())
@@ -78,8 +78,7 @@ pub(super) fn write(page: &mut MetricsPage) {
     }
 }
 
-/// Octets that are in memory, of what /proc/PID/status says: there, unlike in stat, it is not in pages, which on arm64 and
-/// ppc64le may have 16 or 64 KiB.
+/// Resident octets by /proc/PID/status: /proc/PID/stat counts pages, which have 16 or 64 KiB on some arm64 and ppc64le.
 fn resident(status: &str) -> Option<f64> {
     let size = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: f64 = size.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -92,7 +91,7 @@ fn boot_time() -> Option<f64> {
         .find_map(|line| line.strip_prefix("btime ")?.parse().ok())
 }
 
-/// The soft limit; the largest number there is where there is none, as Prometheus' libraries say it.
+/// The soft limit; the largest number if there is none, as in Prometheus' client libraries.
 fn limit(name: &str) -> Option<f64> {
     const UNLIMITED: f64 = 18_446_744_073_709_551_615.0;
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
@@ -108,14 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_told_in_octets_whatever_a_page_is() {
+    fn resident_memory_is_in_octets_for_any_page_size() {
         let status = "VmHWM:\t   30000 kB\nVmRSS:\t    8192 kB\nRssAnon:\t 1000 kB\n";
         assert_eq!(resident(status), Some(8_388_608.0));
         for status in ["", "VmRSS:\n", "VmRSS:\t 2 pages\n", "VmHWM:\t 1 kB\n"] {
             assert_eq!(resident(status), None, "{status:?}");
         }
         let own = fs::read_to_string("/proc/self/status").unwrap();
-        // Nobody has less than a page, nor more than there is.
+        // Between a page and the whole memory.
         let octets = resident(&own).unwrap();
         assert!((4_096.0..1e13).contains(&octets), "{octets}");
     }

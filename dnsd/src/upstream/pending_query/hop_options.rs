@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_to_dnsd_alone_is_taken_out_and_the_rest_stays() {
+    fn hop_by_hop_options_are_removed_and_others_stay() {
         let octets = with_opt(&[COOKIE_OPTION, ERROR_OPTION, COOKIE_OPTION], &[]);
         assert_eq!(relayed(&octets), with_opt(&[ERROR_OPTION], &[]));
         let clean = with_opt(&[ERROR_OPTION], &[]);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn in_front_of_other_records_it_is_blanked_in_its_place() {
+    fn before_other_records_an_option_is_blanked_in_place() {
         let behind = [0, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1];
         let octets = with_opt(&[COOKIE_OPTION, ERROR_OPTION], &behind);
         let blanked = with_opt(&[&[0, 12, 0, 2, 0, 0], ERROR_OPTION], &behind);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_are_cut_are_passed_over() {
+    fn incomplete_options_are_ignored() {
         let octets = with_opt(&[&[0, 10, 0, 9, 1]], &[]);
         assert_eq!(relayed(&octets), octets);
     }

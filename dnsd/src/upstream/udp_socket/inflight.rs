@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_was_asked_and_is_still_waited_for() {
+    fn only_pending_queries_are_sent() {
         let mut table = InflightTable::default();
         let places = [1, 2, 3, 4, 5].map(|id| table.add(asked(id), TTL));
         assert!(table.remove(places[0]) && table.remove(places[3]));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_found_by_its_id_in_whatever_order_answers_come() {
+    fn each_query_is_found_by_its_id_in_any_order_of_answers() {
         let mut table = InflightTable::default();
         let places = [7, 8, 9].map(|id| table.add(asked(id), TTL));
         for id in [7, 8, 9, 7, 9, 8, 8] {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_have_one_id_not_even_where_the_first_has_ended() {
+    fn no_two_queries_share_an_id_even_after_the_first_ended() {
         let mut table = InflightTable::default();
         let first = table.add(asked(7), TTL);
         let second = table.add(asked(7), TTL);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_others_says_nothing_of_them() {
+    fn reused_memory_has_nothing_of_earlier_queries() {
         let mut others = InflightTable::default();
         let index = others.add(asked(7), TTL);
         others.note_sent(1);

@@ -52,21 +52,21 @@ impl Histogram {
     pub(super) fn add(&self, span: Duration, count: u64) {
         let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let sum = nanoseconds.saturating_mul(count);
-        self.add_at(place(self.bounds, nanoseconds), count, sum);
+        self.add_at(bucket(self.bounds, nanoseconds), count, sum);
     }
 
     /// So many values of one range, and what they add up to.
-    pub(super) fn add_at(&self, place: usize, count: u64, sum: u64) {
-        self.counts[place].fetch_add(count, Ordering::Relaxed);
+    pub(super) fn add_at(&self, bucket: usize, count: u64, sum: u64) {
+        self.counts[bucket].fetch_add(count, Ordering::Relaxed);
         self.sum.fetch_add(sum, Ordering::Relaxed);
     }
 
     /// The bounds with how many values are not above, the last of them without a bound; and the sum.
     pub(super) fn read(&self) -> (Vec<(Option<f64>, u64)>, f64) {
         let mut below = 0;
-        let rows = self.counts.iter().enumerate().map(|(place, count)| {
+        let rows = self.counts.iter().enumerate().map(|(bucket, count)| {
             below += count.load(Ordering::Relaxed);
-            (self.bounds.get(place).map(|bound| self.shown(*bound)), below)
+            (self.bounds.get(bucket).map(|bound| self.shown(*bound)), below)
         });
         let rows = rows.collect();
         (rows, self.shown(self.sum.load(Ordering::Relaxed)))
@@ -83,12 +83,12 @@ impl Histogram {
 
 /// The range of so many octets.
 pub(super) fn of_octets(octets: u64) -> usize {
-    place(&OCTETS, octets)
+    bucket(&OCTETS, octets)
 }
 
-fn place(bounds: &[u64], value: u64) -> usize {
-    let place = bounds.iter().position(|bound| value <= *bound);
-    place.unwrap_or(bounds.len())
+fn bucket(bounds: &[u64], value: u64) -> usize {
+    let bucket = bounds.iter().position(|bound| value <= *bound);
+    bucket.unwrap_or(bounds.len())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use egret_shared::rt::telemetry::MetricsPage;
 
 use crate::cache::Class;
+use crate::dns::message::rcode_label;
 use crate::net::Transport;
 
 use super::{CacheCounters, CoreDnsCounters, Histogram, RCODES, State, TYPES, ZoneCounters};
@@ -111,7 +112,7 @@ impl ZoneCounters {
     fn responses(&self, name: &str, labels: &[(&str, &str)], page: &mut MetricsPage) {
         for code in 0..RCODES {
             for source in AnswerSource::ALL {
-                let code_label = rcode_label(code);
+                let code_label = rcode_label(u8::try_from(code).expect("RCODES is below 256"));
                 let more = [("rcode", &*code_label), ("plugin", source.label())];
                 seen(
                     name,
@@ -121,20 +122,6 @@ impl ZoneCounters {
                 );
             }
         }
-    }
-}
-
-/// A code as CoreDNS names it.
-pub(in crate::zones) fn rcode_label(code: usize) -> String {
-    const NAMES: [&str; 11] = [
-        "NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "YXDOMAIN", "YXRRSET", "NXRRSET",
-        "NOTAUTH", "NOTZONE",
-    ];
-    match code {
-        16 => "BADVERS".to_owned(),
-        other => NAMES
-            .get(other)
-            .map_or_else(|| other.to_string(), |name| (*name).to_owned()),
     }
 }
 

@@ -1,10 +1,10 @@
-//! What is accepted, and what is said of the rest.
+//! The accepted directives and options, and the errors for others.
 
 use super::super::syntax::{Directive, Line, Token};
 use crate::config::corefile::position::Error;
 
-/// The directives, each with its options: what is not here is not accepted, and tests have a row for each that is. Of `rewrite`,
-/// what a rule changes.
+/// The directives and their options. Others are refused. Tests have a row for each. For `rewrite`: the fields that a
+/// rule changes.
 pub const ACCEPTED: &[(&str, &[&str])] = &[
     ("timeouts", &["read", "write", "idle", "maxtcpqueries"]),
     ("reload", &[]),
@@ -100,13 +100,13 @@ pub const ACCEPTED: &[(&str, &[&str])] = &[
     ("whoami", &[]),
 ];
 
-/// The options of a directive, for people.
+/// The options of a directive, for messages.
 pub(in super::super) fn options(directive: &str) -> String {
     let said = ACCEPTED.iter().find(|(name, _)| *name == directive);
     said.map(|(_, options)| options.join(", ")).unwrap_or_default()
 }
 
-/// What was read, though [`ACCEPTED`] has no such option, is refused.
+/// Refuses an option that is read but not in [`ACCEPTED`].
 pub(super) fn check(directive: &Directive) -> Result<(), Error> {
     let name = directive.head.name.text.as_str();
     let Some((_, options)) = ACCEPTED.iter().find(|(accepted, _)| *accepted == name) else {
@@ -114,7 +114,7 @@ pub(super) fn check(directive: &Directive) -> Result<(), Error> {
     };
     let is_option = |line: &Line| options.contains(&line.name.text.as_str());
     let is_other = |line: &&Line| match name {
-        // Their blocks have lines of addresses, and the words of a rule.
+        // Their blocks have addresses, and the rest of a rule.
         "hosts" | "rewrite" => false,
         _directive => !is_option(line),
     };
@@ -124,7 +124,7 @@ pub(super) fn check(directive: &Directive) -> Result<(), Error> {
     }
 }
 
-/// Plugins of CoreDNS that node-local-dns is built without (its plugin.cfg).
+/// CoreDNS plugins that node-local-dns does not compile in (its plugin.cfg).
 const NOT_COMPILED_IN: &str = "acl any auto autopath azure cancel chaos clouddns deprecated dnssec dnstap erratic etcd \
      file geoip grpc grpc_server header https https3 k8s_external kubernetes local metadata minimal multisocket \
      nomad nsid on proxyproto quic ready root route53 secondary shed sign transfer tsig view";

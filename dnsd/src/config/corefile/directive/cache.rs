@@ -8,16 +8,20 @@ use crate::config::model::{CacheRules, Capacity, Disabled, Prefetch, Zone};
 
 use super::super::syntax::{Directive, Line, Token};
 use super::super::value;
-use super::Draft;
-use crate::config::corefile::position::{Error, Notes};
+use super::BlockBuilder;
+use crate::config::corefile::position::{Diagnostics, Error};
 
 const PREFETCH: &str = "prefetch AMOUNT [DURATION] [PERCENTAGE%]";
 const DISABLE: &str = "disable success|denial [ZONES...]";
 
-/// Longer is not allowed (RFC 2308 §7.1).
+/// The longest (RFC 2308 §7.1).
 const LONGEST_FAILURE: Duration = Duration::from_secs(300);
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
+pub(super) fn read(
+    directive: &Directive,
+    block_builder: &mut BlockBuilder,
+    diagnostics: &mut Diagnostics,
+) -> Result<(), Error> {
     let mut rules = CacheRules::default();
     let zones = match directive.head.args.as_slice() {
         [ttl, zones @ ..] if ttl.text.parse::<i64>().is_ok() => {
@@ -27,22 +31,22 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         }
         zones => zones,
     };
-    rules.zones = value::zones(zones, notes)?;
+    rules.zones = value::zones(zones, diagnostics)?;
     for line in directive.options() {
-        option(line, &mut rules, notes)?;
+        option(line, &mut rules, diagnostics)?;
     }
     stale::policy(directive.options(), &mut rules)?;
-    draft.block.cache = Some(rules);
+    block_builder.block.cache = Some(rules);
     Ok(())
 }
 
-fn option(line: &Line, rules: &mut CacheRules, notes: &mut Notes) -> Result<(), Error> {
+fn option(line: &Line, rules: &mut CacheRules, diagnostics: &mut Diagnostics) -> Result<(), Error> {
     match line.name.text.as_str() {
-        "success" => capacity(line, &mut rules.success, notes)?,
-        "denial" => capacity(line, &mut rules.denial, notes)?,
+        "success" => capacity(line, &mut rules.success, diagnostics)?,
+        "denial" => capacity(line, &mut rules.denial, diagnostics)?,
         "prefetch" => rules.prefetch = prefetch(line, rules.prefetch)?,
         "serve_stale" => rules.serve_stale = Some(stale::read(line)?),
-        // It needs serve_stale, which may stand below.
+        // Needs serve_stale, which may follow.
         "serve_stale_policy" => {}
         "servfail" => {
             rules.servfail =
@@ -59,7 +63,7 @@ fn option(line: &Line, rules: &mut CacheRules, notes: &mut Notes) -> Result<(), 
     Ok(())
 }
 
-fn capacity(line: &Line, capacity: &mut Capacity, notes: &mut Notes) -> Result<(), Error> {
+fn capacity(line: &Line, capacity: &mut Capacity, diagnostics: &mut Diagnostics) -> Result<(), Error> {
     let args = line.between(1, 3, "success|denial CAPACITY [TTL] [MINTTL]")?;
     let most = i64::from(u32::MAX);
     capacity.entries = args[0].number(-most, most, "capacity").map(whole_shards)?;
@@ -69,19 +73,22 @@ fn capacity(line: &Line, capacity: &mut Capacity, notes: &mut Notes) -> Result<(
     if let Some(ttl) = args.get(2) {
         capacity.min_ttl = ttl.seconds(0, "minimum TTL")?;
         if capacity.min_ttl > capacity.max_ttl {
-            notes.warn(&ttl.place, "the minimum TTL is above the TTL: the minimum counts");
+            diagnostics.warn(
+                &ttl.position,
+                "the minimum TTL is above the TTL: the minimum counts",
+            );
         }
     }
     Ok(())
 }
 
-/// CoreDNS' cache has 256 parts of four answers or more.
+/// CoreDNS' cache has 256 shards of four answers or more.
 fn whole_shards(entries: i64) -> usize {
     let shard = (entries / 256).max(4);
     usize::try_from(shard * 256).expect("it is 1024 or more, and no more than 2^32")
 }
 
-/// An amount of 0 prefetches nothing.
+/// An amount of 0 turns prefetching off.
 fn prefetch(line: &Line, said: Option<Prefetch>) -> Result<Option<Prefetch>, Error> {
     let args = line.between(1, 3, PREFETCH)?;
     let mut prefetch = said.unwrap_or_default();
@@ -110,7 +117,7 @@ fn disable(line: &Line, disabled: &mut Disabled) -> Result<(), Error> {
         .ok_or_else(|| line.name.error("disable: a word is missing behind it", DISABLE))?;
     let zones: Result<Vec<Zone>, Error> = match zones {
         [] => Ok(vec![Zone::root()]),
-        // Names, not reverse zones: CoreDNS takes them as they stand.
+        // Names, not reverse zones, as in CoreDNS.
         zones => zones
             .iter()
             .map(|zone| zone.name("disable").map(Zone::new))

@@ -5,20 +5,20 @@ use egret_shared::net::IpNet;
 use crate::config::model::Dns64;
 
 use super::super::syntax::{Directive, Line, Token};
-use super::Draft;
+use super::BlockBuilder;
 use crate::config::corefile::position::Error;
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
-    let mut dns64 = draft.block.dns64.clone().unwrap_or_default();
+pub(super) fn read(directive: &Directive, block_builder: &mut BlockBuilder) -> Result<(), Error> {
+    let mut dns64 = block_builder.block.dns64.clone().unwrap_or_default();
     if let Some(token) = directive.head.at_most_one("dns64 [PREFIX]")? {
-        // CoreDNS does not read the block behind a prefix.
+        // CoreDNS ignores the block after a prefix.
         directive.plain("dns64 PREFIX, or dns64 { prefix PREFIX ... }")?;
         dns64.prefix = prefix(token)?;
     }
     for line in directive.options() {
         option(line, &mut dns64)?;
     }
-    draft.block.dns64 = Some(dns64);
+    block_builder.block.dns64 = Some(dns64);
     Ok(())
 }
 

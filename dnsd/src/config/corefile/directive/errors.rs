@@ -3,12 +3,12 @@
 use crate::config::model::{Consolidate, ErrorLog, LogLevel};
 
 use super::super::syntax::{Directive, Line, Token};
-use super::Draft;
+use super::BlockBuilder;
 use crate::config::corefile::position::Error;
 
 const CONSOLIDATE: &str = "consolidate DURATION REGEXP [warning|error|info|debug] [show_first]";
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
+pub(super) fn read(directive: &Directive, block_builder: &mut BlockBuilder) -> Result<(), Error> {
     if let Some(file) = directive.head.at_most_one("errors [stdout]")?
         && file.text != "stdout"
     {
@@ -25,7 +25,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error
             _other => return Err(line.unknown("errors")),
         }
     }
-    draft.block.errors = Some(log);
+    block_builder.block.errors = Some(log);
     Ok(())
 }
 

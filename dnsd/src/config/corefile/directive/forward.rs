@@ -9,18 +9,22 @@ use crate::config::model::{Forward, HealthCheck, Policy, Tls, Zone};
 
 use super::super::syntax::{Directive, Line};
 use super::super::value::{self, RCODES};
-use super::{Draft, accepted};
-use crate::config::corefile::position::{Error, Notes};
+use super::{BlockBuilder, accepted};
+use crate::config::corefile::position::{Diagnostics, Error};
 
 const USAGE: &str = "forward FROM TO...";
 const HEALTH_CHECK: &str = "health_check DURATION [no_rec] [domain FQDN]";
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
+pub(super) fn read(
+    directive: &Directive,
+    block_builder: &mut BlockBuilder,
+    diagnostics: &mut Diagnostics,
+) -> Result<(), Error> {
     let head = &directive.head;
     let [from, to @ ..] = head.between(2, usize::MAX, USAGE)? else {
         return Err(head.name.error("forward: a word is missing behind it", USAGE));
     };
-    let zones = from.zones(notes)?;
+    let zones = from.zones(diagnostics)?;
     if zones.len() > 1 {
         let text = format!(
             "{} is {} zones: the first counts, {}",
@@ -28,15 +32,15 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
             zones.len(),
             zones[0]
         );
-        notes.warn(&from.place, text);
+        diagnostics.warn(&from.position, text);
     }
     let mut forward = Forward {
-        origin: head.name.place.origin(),
+        origin: head.name.position.origin(),
         from: zones[0],
         ..Forward::default()
     };
     for line in directive.options() {
-        option(line, &mut forward, notes)?;
+        option(line, &mut forward, diagnostics)?;
     }
     for token in to {
         let upstream = upstream::read(token)?;
@@ -45,15 +49,15 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         }
     }
     check(head, to.len(), &forward)?;
-    draft.block.forward.push(forward);
+    block_builder.block.forward.push(forward);
     Ok(())
 }
 
-fn option(line: &Line, forward: &mut Forward, notes: &mut Notes) -> Result<(), Error> {
+fn option(line: &Line, forward: &mut Forward, diagnostics: &mut Diagnostics) -> Result<(), Error> {
     match line.name.text.as_str() {
         "except" => forward
             .except
-            .extend(value::zones(line.some("except NAME...")?, notes)?),
+            .extend(value::zones(line.some("except NAME...")?, diagnostics)?),
         "force_tcp" => forward.force_tcp = flag(line)?,
         "prefer_udp" => forward.prefer_udp = flag(line)?,
         "expire" => forward.expire = line.one("expire DURATION")?.span("expire")?,

@@ -1,14 +1,14 @@
 //! `health [ADDRESS] { lameduck DURATION }`.
 
 use super::super::syntax::Directive;
-use super::Draft;
+use super::BlockBuilder;
 use crate::config::corefile::position::Error;
 
 const USAGE: &str = "health [ADDRESS:PORT] { lameduck DURATION }";
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
-    // Said again, it changes what was said above it.
-    let mut health = draft.health.unwrap_or_default();
+pub(super) fn read(directive: &Directive, block_builder: &mut BlockBuilder) -> Result<(), Error> {
+    // A repeated directive changes the earlier one.
+    let mut health = block_builder.health.unwrap_or_default();
     if let Some(address) = directive.head.at_most_one(USAGE)? {
         health.address = address.endpoint("health")?;
     }
@@ -18,6 +18,6 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error
             _other => return Err(line.unknown("health")),
         }
     }
-    draft.health = Some(health);
+    block_builder.health = Some(health);
     Ok(())
 }

@@ -9,17 +9,21 @@ use crate::dns::message::WireName;
 
 use super::super::syntax::{Directive, Line, Token};
 use super::super::value;
-use super::{Draft, accepted};
-use crate::config::corefile::position::{Error, Notes};
+use super::{BlockBuilder, accepted};
+use crate::config::corefile::position::{Diagnostics, Error};
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
+pub(super) fn read(
+    directive: &Directive,
+    block_builder: &mut BlockBuilder,
+    diagnostics: &mut Diagnostics,
+) -> Result<(), Error> {
     let mut hosts = Hosts::default();
     if let Some((file, zones)) = directive.head.args.split_first() {
         hosts.file = PathBuf::from(&file.text);
-        hosts.zones = value::zones(zones, notes)?;
+        hosts.zones = value::zones(zones, diagnostics)?;
     }
     for line in directive.options() {
-        option(line, &mut hosts, notes)?;
+        option(line, &mut hosts, diagnostics)?;
     }
     if hosts.fallthrough_unsupported && hosts.fallthrough == Fallthrough::No {
         return Err(directive.head.name.error(
@@ -27,13 +31,13 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
             "both, or neither",
         ));
     }
-    draft.block.hosts = Some(hosts);
+    block_builder.block.hosts = Some(hosts);
     Ok(())
 }
 
-fn option(line: &Line, hosts: &mut Hosts, notes: &mut Notes) -> Result<(), Error> {
+fn option(line: &Line, hosts: &mut Hosts, diagnostics: &mut Diagnostics) -> Result<(), Error> {
     match line.name.text.as_str() {
-        "fallthrough" => hosts.fallthrough = fallthrough(&line.args, notes)?,
+        "fallthrough" => hosts.fallthrough = fallthrough(&line.args, diagnostics)?,
         "fallthrough_unsupported" => {
             line.none("fallthrough_unsupported")?;
             hosts.fallthrough_unsupported = true;
@@ -47,7 +51,7 @@ fn option(line: &Line, hosts: &mut Hosts, notes: &mut Notes) -> Result<(), Error
             hosts.ttl = Duration::from_secs(seconds);
         }
         "reload" => hosts.reload = line.one("reload DURATION")?.span("reload")?,
-        _inline if hosts.fallthrough == Fallthrough::No => hosts.inline.extend(inline(line, notes)?),
+        _inline if hosts.fallthrough == Fallthrough::No => hosts.inline.extend(inline(line, diagnostics)?),
         _other => {
             return Err(line.name.error(
                 format!("hosts: there is no option {:?}", line.name.text),
@@ -61,28 +65,28 @@ fn option(line: &Line, hosts: &mut Hosts, notes: &mut Notes) -> Result<(), Error
     Ok(())
 }
 
-/// Without zones, all of them.
-pub(super) fn fallthrough(zones: &[Token], notes: &mut Notes) -> Result<Fallthrough, Error> {
+/// Without zones: all.
+pub(super) fn fallthrough(zones: &[Token], diagnostics: &mut Diagnostics) -> Result<Fallthrough, Error> {
     if zones.is_empty() {
         return Ok(Fallthrough::All);
     }
-    value::zones(zones, notes).map(Fallthrough::In)
+    value::zones(zones, diagnostics).map(Fallthrough::In)
 }
 
 /// An address and its names, as in /etc/hosts. CoreDNS skips a line that is neither this nor an option.
-fn inline(line: &Line, notes: &mut Notes) -> Result<Option<(IpAddr, Vec<WireName>)>, Error> {
+fn inline(line: &Line, diagnostics: &mut Diagnostics) -> Result<Option<(IpAddr, Vec<WireName>)>, Error> {
     let address = line.name.text.split('%').next().unwrap_or_default();
     let Ok(address) = address.parse::<IpAddr>() else {
         let text = format!(
             "hosts: {:?} is neither an address nor an option: skipped",
             line.name.text
         );
-        notes.warn(&line.name.place, text);
+        diagnostics.warn(&line.name.position, text);
         return Ok(None);
     };
     if line.args.is_empty() {
-        notes.warn(
-            &line.name.place,
+        diagnostics.warn(
+            &line.name.position,
             format!("hosts: {address} has no names: skipped"),
         );
         return Ok(None);

@@ -8,15 +8,15 @@ use egret_shared::net::IpNet;
 use crate::config::model::{LoadBalance, WeightFile};
 
 use super::super::syntax::{Directive, Line, Token};
-use super::Draft;
+use super::BlockBuilder;
 use crate::config::corefile::position::Error;
 
 const USAGE: &str = "loadbalance [round_robin | weighted FILE { reload DURATION }] { prefer CIDR... }";
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
-    let said = draft.block.loadbalance.take();
+pub(super) fn read(directive: &Directive, block_builder: &mut BlockBuilder) -> Result<(), Error> {
+    let said = block_builder.block.loadbalance.take();
     let weights = weights(&directive.head)?;
-    // Said again, it adds networks, but behind weights it begins anew, as in CoreDNS.
+    // A repeated directive adds networks; after weights it starts anew, as in CoreDNS.
     let prefer = said
         .filter(|_| weights.is_none())
         .map(|said| said.prefer)
@@ -25,7 +25,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error
     for line in directive.options() {
         option(line, &mut balance)?;
     }
-    draft.block.loadbalance = Some(balance);
+    block_builder.block.loadbalance = Some(balance);
     Ok(())
 }
 

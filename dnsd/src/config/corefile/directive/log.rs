@@ -3,17 +3,21 @@
 use crate::config::model::{LogClass, LogFormat, QueryLog, Zone};
 
 use super::super::syntax::{Directive, Token};
-use super::Draft;
-use crate::config::corefile::position::{Error, Notes};
+use super::BlockBuilder;
+use crate::config::corefile::position::{Diagnostics, Error};
 
 const CLASSES: &str = "success, denial, error or all";
 
-/// Places that are filled in.
-const PLACES: &str = "type name class proto remote local size port duration rcode rsize >rflags >bufsize >do >id \
+/// The known placeholders.
+const PLACEHOLDERS: &str = "type name class proto remote local size port duration rcode rsize >rflags >bufsize >do >id \
      >opcode common combined /log/class /log/type";
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
-    let (names, format) = split(&directive.head.args, notes);
+pub(super) fn read(
+    directive: &Directive,
+    block_builder: &mut BlockBuilder,
+    diagnostics: &mut Diagnostics,
+) -> Result<(), Error> {
+    let (names, format) = split(&directive.head.args, diagnostics);
     let mut classes = Vec::new();
     for line in directive.options() {
         match line.name.text.as_str() {
@@ -22,7 +26,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         }
     }
     let classes: Vec<LogClass> = classes.into_iter().collect::<Result<_, _>>()?;
-    draft.block.log.push(QueryLog {
+    block_builder.block.log.push(QueryLog {
         zones: if names.is_empty() {
             vec![Zone::root()]
         } else {
@@ -38,11 +42,11 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
     Ok(())
 }
 
-/// The last of several words is a format if there is a brace in it.
-fn split<'t>(args: &'t [Token], notes: &mut Notes) -> (&'t [Token], LogFormat) {
+/// The last argument is a format if it contains a brace.
+fn split<'t>(args: &'t [Token], diagnostics: &mut Diagnostics) -> (&'t [Token], LogFormat) {
     match args {
         [names @ .., format] if !names.is_empty() && format.text.contains('{') => {
-            note_unknown(format, notes);
+            note_unknown(format, diagnostics);
             (names, LogFormat::from(format.text.clone()))
         }
         [only] if only.text.contains('{') => {
@@ -50,32 +54,32 @@ fn split<'t>(args: &'t [Token], notes: &mut Notes) -> (&'t [Token], LogFormat) {
                 "one word is a name, not a format: \"log . {}\" was meant?",
                 only.text
             );
-            notes.warn(&only.place, text);
+            diagnostics.warn(&only.position, text);
             (args, common())
         }
         _names => (args, common()),
     }
 }
 
-/// What is not known stays as it is, as in CoreDNS; labels of metadata are always empty.
-fn note_unknown(format: &Token, notes: &mut Notes) {
+/// Warns of placeholders that stay as they are, and of metadata, which is always empty, as in CoreDNS.
+fn note_unknown(format: &Token, diagnostics: &mut Diagnostics) {
     for part in format.text.split('{').skip(1) {
-        let Some((place, _)) = part.split_once('}') else {
+        let Some((placeholder, _)) = part.split_once('}') else {
             continue;
         };
-        if PLACES.split_whitespace().any(|known| known == place) {
+        if PLACEHOLDERS.split_whitespace().any(|known| known == placeholder) {
             continue;
         }
-        let text = if place.starts_with('/') {
-            format!("{{{place}}} is always -: node-local-dns compiles no metadata in")
+        let text = if placeholder.starts_with('/') {
+            format!("{{{placeholder}}} is always -: node-local-dns compiles no metadata in")
         } else {
-            format!("{{{place}}} is not filled in: there is no such place")
+            format!("{{{placeholder}}} is not filled in: there is no such placeholder")
         };
-        notes.warn(&format.place, text);
+        diagnostics.warn(&format.position, text);
     }
 }
 
-/// Names, not reverse zones: CoreDNS takes them as they stand.
+/// Names, not reverse zones, as in CoreDNS.
 fn scopes(names: &[Token]) -> Result<Vec<Zone>, Error> {
     names
         .iter()

@@ -5,12 +5,16 @@ use std::time::Duration;
 use crate::config::model::Reload;
 
 use super::super::syntax::{Directive, Token};
-use super::Draft;
-use crate::config::corefile::position::{Error, Notes};
+use super::BlockBuilder;
+use crate::config::corefile::position::{Diagnostics, Error};
 
 const USAGE: &str = "reload [INTERVAL] [JITTER]";
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
+pub(super) fn read(
+    directive: &Directive,
+    block_builder: &mut BlockBuilder,
+    diagnostics: &mut Diagnostics,
+) -> Result<(), Error> {
     directive.plain(USAGE)?;
     let default = Reload::default();
     let args = directive.head.between(0, 2, USAGE)?;
@@ -31,13 +35,13 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
     if let Some(token) = args.get(1)
         && jitter > interval / 2
     {
-        notes.warn(
-            &token.place,
+        diagnostics.warn(
+            &token.position,
             "more than half of the interval: half of it is taken",
         );
     }
     let reload = Reload { interval, jitter };
-    draft.reload = Some(reload.bounded());
+    block_builder.reload = Some(reload.bounded());
     Ok(())
 }
 

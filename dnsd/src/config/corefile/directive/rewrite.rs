@@ -8,19 +8,23 @@ use crate::config::model::{NameMatch, NameRewrite, Rewrite, RewriteRule, TtlRang
 
 use super::super::syntax::{Directive, Token};
 use super::super::value::{CLASSES, RCODES, TYPES};
-use super::Draft;
-use crate::config::corefile::position::{Error, Notes};
+use super::BlockBuilder;
+use crate::config::corefile::position::{Diagnostics, Error};
 
 use answers::answers;
 use matching::{Words, match_and_target, normal};
 
 const FIELDS: &str = "rewrite [continue|stop] name|type|class|edns0|ttl|cname|rcode ...";
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
+pub(super) fn read(
+    directive: &Directive,
+    block_builder: &mut BlockBuilder,
+    diagnostics: &mut Diagnostics,
+) -> Result<(), Error> {
     let mut words: Vec<&Token> = directive.head.args.iter().collect();
     let lines = directive.options();
     if words.len() < 2 {
-        // All of a block is one rule.
+        // The whole block is one rule.
         words.extend(
             lines
                 .iter()
@@ -33,11 +37,11 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         rule: &directive.head.name,
         rest: &words,
     };
-    draft.block.rewrite.push(rule(words, notes)?);
+    block_builder.block.rewrite.push(rule(words, diagnostics)?);
     Ok(())
 }
 
-fn rule(words: Words<'_>, notes: &mut Notes) -> Result<Rewrite, Error> {
+fn rule(words: Words<'_>, diagnostics: &mut Diagnostics) -> Result<Rewrite, Error> {
     let (first, behind) = words.first(FIELDS)?;
     let (goes_on, kind, args) = match first.text.to_ascii_lowercase().as_str() {
         "continue" => part(behind, true)?,
@@ -46,7 +50,7 @@ fn rule(words: Words<'_>, notes: &mut Notes) -> Result<Rewrite, Error> {
     };
     let args = args.of(kind);
     let rule = match kind.text.to_ascii_lowercase().as_str() {
-        "name" => name(args, notes)?,
+        "name" => name(args, diagnostics)?,
         "type" => {
             let [from, to] = args.exactly("type FROM TO")?;
             RewriteRule::Type {
@@ -77,7 +81,7 @@ fn part(words: Words<'_>, goes_on: bool) -> Result<(bool, &Token, Words<'_>), Er
 }
 
 /// `name [exact|prefix|suffix|substring|regex] FROM TO [answer …]`.
-fn name(args: Words<'_>, notes: &mut Notes) -> Result<RewriteRule, Error> {
+fn name(args: Words<'_>, diagnostics: &mut Diagnostics) -> Result<RewriteRule, Error> {
     const USAGE: &str =
         "name [exact|prefix|suffix|substring|regex] FROM TO [answer auto | answer name|value FROM TO]";
     let (of, to, rest) = match args.rest {
@@ -93,7 +97,7 @@ fn name(args: Words<'_>, notes: &mut Notes) -> Result<RewriteRule, Error> {
         && !from.text.ends_with('.')
     {
         let text = format!("a dot is added, as in CoreDNS: {part:?} is looked for");
-        notes.warn(&from.place, text);
+        diagnostics.warn(&from.position, text);
     }
     let answers = answers(&of, args.of(to), rest)?;
     Ok(RewriteRule::Name(NameRewrite {
@@ -136,7 +140,7 @@ fn digits(text: &str) -> Option<u32> {
         .flatten()
 }
 
-/// Unlike elsewhere, a part of a name stays as it is, and the other name, too.
+/// Here parts of names stay as they are, and the target too.
 fn cname(args: Words<'_>) -> Result<RewriteRule, Error> {
     const USAGE: &str = "cname [exact|prefix|suffix|substring|regex] FROM TO";
     let lower = |token: &Token| token.text.to_ascii_lowercase();
@@ -166,7 +170,7 @@ fn rcode(args: Words<'_>) -> Result<RewriteRule, Error> {
     })
 }
 
-/// A name, or a number to 23.
+/// A name, or a number up to 23.
 fn code(token: &Token) -> Result<u8, Error> {
     match digits(&token.text) {
         Some(_) => token.number(0, 23, "rcode"),

@@ -5,19 +5,23 @@ use crate::plugins::template::check;
 
 use super::super::syntax::{Directive, Line};
 use super::super::value::{self, CLASSES, RCODES, TYPES};
-use super::{Draft, accepted, hosts};
-use crate::config::corefile::position::{Error, Notes};
+use super::{BlockBuilder, accepted, hosts};
+use crate::config::corefile::position::{Diagnostics, Error};
 
 const USAGE: &str = "template CLASS TYPE [ZONES...]";
-const RECORD: &str = "a record as in a zone file, with places like {{ .Name }} to be filled in";
+const RECORD: &str = "a record as in a zone file, with placeholders like {{ .Name }}";
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) -> Result<(), Error> {
+pub(super) fn read(
+    directive: &Directive,
+    block_builder: &mut BlockBuilder,
+    diagnostics: &mut Diagnostics,
+) -> Result<(), Error> {
     let args = directive.head.between(2, usize::MAX, USAGE)?;
     let mut template = Template {
-        origin: directive.head.name.place.origin(),
+        origin: directive.head.name.position.origin(),
         class: args[0].code("class", &CLASSES)?,
         kind: args[1].code("type", &TYPES)?,
-        zones: value::zones(&args[2..], notes)?,
+        zones: value::zones(&args[2..], diagnostics)?,
         matches: Vec::new(),
         answer: Vec::new(),
         additional: Vec::new(),
@@ -27,14 +31,14 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft, notes: &mut Notes) 
         fallthrough: Fallthrough::No,
     };
     for line in directive.options() {
-        option(line, &mut template, notes)?;
+        option(line, &mut template, diagnostics)?;
     }
     check_records(directive.options(), &template)?;
-    draft.block.template.push(template);
+    block_builder.block.template.push(template);
     Ok(())
 }
 
-fn option(line: &Line, template: &mut Template, notes: &mut Notes) -> Result<(), Error> {
+fn option(line: &Line, template: &mut Template, diagnostics: &mut Diagnostics) -> Result<(), Error> {
     match line.name.text.as_str() {
         "match" => {
             for token in line.some("match REGEXP...")? {
@@ -46,8 +50,8 @@ fn option(line: &Line, template: &mut Template, notes: &mut Notes) -> Result<(),
         "authority" => records(line, &mut template.authority)?,
         "rcode" => template.rcode = line.one("rcode CODE")?.code("rcode", &RCODES)?,
         "ederror" => template.extended_error = Some(extended_error(line)?),
-        "fallthrough" => template.fallthrough = hosts::fallthrough(&line.args, notes)?,
-        "upstream" => notes.warn(&line.name.place, "upstream does nothing, as in CoreDNS"),
+        "fallthrough" => template.fallthrough = hosts::fallthrough(&line.args, diagnostics)?,
+        "upstream" => diagnostics.warn(&line.name.position, "upstream does nothing, as in CoreDNS"),
         "var" | "expr" => {
             return Err(line.name.error(
                 format!(
@@ -69,7 +73,7 @@ fn records(line: &Line, records: &mut Vec<TemplateText>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Once all expressions were read: a record may take groups of one that stands below it.
+/// Checked last: a record may use groups of a later expression.
 fn check_records(options: &[Line], template: &Template) -> Result<(), Error> {
     let lines = options
         .iter()

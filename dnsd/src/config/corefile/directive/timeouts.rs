@@ -5,24 +5,24 @@ use std::time::Duration;
 use crate::config::model::go_duration::{self, parse_duration};
 
 use super::super::syntax::{Directive, Line, Token};
-use super::Draft;
+use super::BlockBuilder;
 use crate::config::corefile::position::Error;
 
 const USAGE: &str = "timeouts { read DURATION | write DURATION | idle DURATION | maxtcpqueries MAXIMUM }";
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
+pub(super) fn read(directive: &Directive, block_builder: &mut BlockBuilder) -> Result<(), Error> {
     directive.head.none(USAGE)?;
     if directive.options().is_empty() {
         return Err(directive.head.name.error("timeouts: no timeout is said", USAGE));
     }
     for line in directive.options() {
-        option(line, draft)?;
+        option(line, block_builder)?;
     }
     Ok(())
 }
 
-fn option(line: &Line, draft: &mut Draft) -> Result<(), Error> {
-    let timeouts = &mut draft.block.timeouts;
+fn option(line: &Line, block_builder: &mut BlockBuilder) -> Result<(), Error> {
+    let timeouts = &mut block_builder.block.timeouts;
     match line.name.text.as_str() {
         "read" => timeouts.read = timeout(line.one("read DURATION")?)?,
         "write" => timeouts.write = timeout(line.one("write DURATION")?)?,
@@ -33,7 +33,7 @@ fn option(line: &Line, draft: &mut Draft) -> Result<(), Error> {
     Ok(())
 }
 
-/// A number alone is one of seconds.
+/// A number without unit is in seconds.
 fn timeout(token: &Token) -> Result<Duration, Error> {
     let is_number = token.text.parse::<i64>().is_ok();
     let text = if is_number {

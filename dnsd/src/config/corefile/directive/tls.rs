@@ -1,24 +1,23 @@
-//! `tls CERT KEY [CA] { client_auth TYPE }`. CoreDNS has `keylog`, which gives the sessions' keys away, and `acme`: both are
-//! refused.
+//! `tls CERT KEY [CA] { client_auth TYPE }`. CoreDNS' `keylog`, which reveals session keys, and `acme` are refused.
 
 use std::path::PathBuf;
 
 use crate::config::model::{ClientAuth, ServerTls};
 
 use super::super::syntax::{Directive, Line};
-use super::Draft;
+use super::BlockBuilder;
 use crate::config::corefile::position::Error;
 
 const USAGE: &str =
     "tls CERT KEY [CA] { client_auth nocert|request|require|verify_if_given|require_and_verify }";
 
-pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error> {
+pub(super) fn read(directive: &Directive, block_builder: &mut BlockBuilder) -> Result<(), Error> {
     let head = &directive.head;
     let [certificate, key, authorities @ ..] = head.between(2, 3, USAGE)? else {
         return Err(head.name.error("tls: a word is missing behind it", USAGE));
     };
     let mut tls = ServerTls {
-        origin: head.name.place.origin(),
+        origin: head.name.position.origin(),
         certificate: PathBuf::from(&certificate.text),
         key: PathBuf::from(&key.text),
         authorities: authorities.first().map(|token| PathBuf::from(&token.text)),
@@ -30,7 +29,7 @@ pub(super) fn read(directive: &Directive, draft: &mut Draft) -> Result<(), Error
             _other => return Err(line.unknown("tls")),
         }
     }
-    draft.block.tls = Some(tls);
+    block_builder.block.tls = Some(tls);
     Ok(())
 }
 

@@ -1,19 +1,19 @@
-//! Environment variables: `{%NAME%}`, then `{$NAME}`, as CoreDNS replaces them. One that is not set is empty.
+//! Environment variables: `{%NAME%}`, then `{$NAME}`, replaced as in CoreDNS. An unset variable is empty.
 
 use super::Token;
-use crate::config::corefile::position::{Error, Notes};
+use crate::config::corefile::position::{Diagnostics, Error};
 
-/// Replacements in one word: a value may name others, and one that names itself would have no end.
+/// The most replacements in a word: a value may contain a variable, and one that contains itself never ends.
 const MOST: usize = 64;
 
-/// The longest word that variables may make.
+/// The longest word after replacement, in octets.
 const LONGEST: usize = 64 * 1024;
 
 /// The word with its variables replaced.
 pub(super) fn replace(
     token: &Token,
     env: &dyn Fn(&str) -> Option<String>,
-    notes: &mut Notes,
+    diagnostics: &mut Diagnostics,
 ) -> Result<Token, Error> {
     let mut replaced = token.clone();
     for (open, close) in [("{%", "%}"), ("{$", "}")] {
@@ -24,7 +24,7 @@ pub(super) fn replace(
             }
             rounds += 1;
             let value = env(&name).unwrap_or_else(|| {
-                notes.warn(&token.place, format!("the variable {name} is not set: empty"));
+                diagnostics.warn(&token.position, format!("the variable {name} is not set: empty"));
                 String::new()
             });
             replaced.text = replaced.text.replace(&format!("{open}{name}{close}"), &value);
@@ -33,7 +33,7 @@ pub(super) fn replace(
     Ok(replaced)
 }
 
-/// The first name between the two; an empty one ends the search.
+/// The first name between the two; an empty one ends the replacement.
 fn reference(text: &str, open: &str, close: &str) -> Option<String> {
     let (_, rest) = text.split_once(open)?;
     let (name, _) = rest.split_once(close)?;

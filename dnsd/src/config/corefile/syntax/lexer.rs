@@ -1,19 +1,19 @@
-//! Words. They end at white space; what begins with a quote ends at the next one, and only a quote can be escaped
-//! in it; a `#` before a word makes the rest of the line a comment.
+//! Splits text into words. White space ends a word. A quoted word ends at the next quote; only a quote can be escaped
+//! in it. A `#` at the start of a word begins a comment.
 
 use std::iter::Peekable;
 use std::str::Chars;
 use std::sync::Arc;
 
 use super::Token;
-use crate::config::corefile::position::{Error, Place};
+use crate::config::corefile::position::{Error, Position};
 
 /// The words of a text.
 pub(super) fn tokens(text: &str, file: &str) -> Result<Vec<Token>, Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lexer = Lexer {
         rest: text.chars().peekable(),
-        here: Place {
+        here: Position {
             file: Arc::from(file),
             line: 1,
             column: 1,
@@ -29,7 +29,7 @@ pub(super) fn tokens(text: &str, file: &str) -> Result<Vec<Token>, Error> {
 
 struct Lexer<'a> {
     rest: Peekable<Chars<'a>>,
-    here: Place,
+    here: Position,
     starts_line: bool,
 }
 
@@ -39,15 +39,15 @@ impl Lexer<'_> {
         let Some(first) = self.rest.peek().copied() else {
             return Ok(None);
         };
-        let place = self.here.clone();
+        let position = self.here.clone();
         let starts_line = std::mem::replace(&mut self.starts_line, false);
         let text = if first == '"' {
-            self.quoted(&place)?
+            self.quoted(&position)?
         } else {
-            self.word(&place)?
+            self.word(&position)?
         };
         Ok(Some(Token {
-            place,
+            position,
             text,
             starts_line,
             depth: 0,
@@ -68,7 +68,7 @@ impl Lexer<'_> {
         }
     }
 
-    fn quoted(&mut self, start: &Place) -> Result<String, Error> {
+    fn quoted(&mut self, start: &Position) -> Result<String, Error> {
         self.step();
         let mut text = String::new();
         loop {
@@ -85,11 +85,11 @@ impl Lexer<'_> {
         }
     }
 
-    fn word(&mut self, start: &Place) -> Result<String, Error> {
+    fn word(&mut self, start: &Position) -> Result<String, Error> {
         let mut text = String::new();
         while let Some(next) = self.rest.peek().copied() {
             match next {
-                // As CoreDNS reads it: nothing, even in a word.
+                // Dropped, even inside a word, as in CoreDNS.
                 '\r' => {}
                 '#' => return Err(comment_in_word(&self.here)),
                 blank if blank.is_whitespace() => break,
@@ -114,25 +114,25 @@ impl Lexer<'_> {
     }
 }
 
-fn open_quote(start: &Place) -> Error {
+fn open_quote(start: &Position) -> Error {
     Error {
-        place: start.clone(),
+        position: start.clone(),
         wrong: "this quote is not closed".to_owned(),
         accepted: "a closing \" (a \" inside is written \\\")".to_owned(),
     }
 }
 
-fn comment_in_word(place: &Place) -> Error {
+fn comment_in_word(position: &Position) -> Error {
     Error {
-        place: place.clone(),
+        position: position.clone(),
         wrong: "a # inside a word".to_owned(),
         accepted: "a space before the comment, or quotes around the word".to_owned(),
     }
 }
 
-fn continuation(place: &Place) -> Error {
+fn continuation(position: &Position) -> Error {
     Error {
-        place: place.clone(),
+        position: position.clone(),
         wrong: "a \\ does not continue a line".to_owned(),
         accepted: "all words of an option on one line".to_owned(),
     }

@@ -1,40 +1,44 @@
-//! Groups words into server blocks, and puts snippets and files where they are imported.
+//! Groups words into server blocks, and expands snippets and imported files.
 
 mod import;
 
 use std::collections::HashMap;
 
 use super::{Block, Directive, Line, Sources, Token, environment};
-use crate::config::corefile::position::{Error, Notes, Place};
+use crate::config::corefile::position::{Diagnostics, Error, Position};
 
-/// Reads on from a stack of words, the next on top: what is imported is laid onto it.
+/// Reads a stack of words, the next on top: imported words are pushed onto it.
 pub(super) struct Parser<'a> {
     rest: Vec<Token>,
     sources: &'a Sources<'a>,
-    notes: &'a mut Notes,
+    diagnostics: &'a mut Diagnostics,
     snippets: HashMap<String, Vec<Token>>,
     imports: usize,
     imported: usize,
-    end: Place,
+    end: Position,
 }
 
-/// What follows the words of keys.
-enum Opened {
+/// What follows the keys.
+enum AfterKeys {
     Brace,
     NoBrace,
     Nothing,
 }
 
 impl<'a> Parser<'a> {
-    pub(super) fn new(mut tokens: Vec<Token>, sources: &'a Sources<'a>, notes: &'a mut Notes) -> Self {
+    pub(super) fn new(
+        mut tokens: Vec<Token>,
+        sources: &'a Sources<'a>,
+        diagnostics: &'a mut Diagnostics,
+    ) -> Self {
         let end = tokens
             .last()
-            .map_or_else(|| Place::start(sources.file), |last| last.place.clone());
+            .map_or_else(|| Position::start(sources.file), |last| last.position.clone());
         tokens.reverse();
         Self {
             rest: tokens,
             sources,
-            notes,
+            diagnostics,
             snippets: HashMap::new(),
             imports: 0,
             imported: 0,
@@ -62,7 +66,7 @@ impl<'a> Parser<'a> {
         Ok(blocks)
     }
 
-    /// The words up to a brace or the end of the line; a comma at the end of a line says that there are more.
+    /// The words up to a brace or the end of the line; a comma at the end continues on the next line.
     fn keys(&mut self) -> Result<Vec<Token>, Error> {
         let mut keys: Vec<Token> = Vec::new();
         let mut comma: Option<Token> = None;
@@ -96,21 +100,21 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn opened(&mut self) -> Opened {
+    fn opened(&mut self) -> AfterKeys {
         match self.rest.last() {
-            None => Opened::Nothing,
+            None => AfterKeys::Nothing,
             Some(next) if next.text == "{" => {
                 self.rest.pop();
-                Opened::Brace
+                AfterKeys::Brace
             }
-            Some(_) => Opened::NoBrace,
+            Some(_) => AfterKeys::NoBrace,
         }
     }
 
-    /// Nothing, or a brace without a key before it.
+    /// The end of the text, or a brace without a key.
     fn no_keys(&mut self) -> Result<(), Error> {
         match self.rest.last() {
-            // Imports may have been of nothing.
+            // The import may have been empty.
             None => Ok(()),
             Some(next) => Err(next.error(
                 "this server block has no zone",
@@ -119,8 +123,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn snippet(&mut self, key: &Token, name: String, opened: &Opened) -> Result<(), Error> {
-        let Opened::Brace = opened else {
+    fn snippet(&mut self, key: &Token, name: String, opened: &AfterKeys) -> Result<(), Error> {
+        let AfterKeys::Brace = opened else {
             return Err(key.error("this snippet has no block", "a { behind its name"));
         };
         if self.snippets.contains_key(&name) {
@@ -146,13 +150,13 @@ impl<'a> Parser<'a> {
         ))
     }
 
-    fn directives(&mut self, opened: &Opened) -> Result<Vec<Directive>, Error> {
+    fn directives(&mut self, opened: &AfterKeys) -> Result<Vec<Directive>, Error> {
         let mut directives = Vec::new();
         loop {
             match (self.rest.last(), opened) {
-                (None, Opened::Brace) => return Err(self.not_closed()),
-                (None, Opened::NoBrace | Opened::Nothing) => return Ok(directives),
-                (Some(next), Opened::Brace) if next.text == "}" => {
+                (None, AfterKeys::Brace) => return Err(self.not_closed()),
+                (None, AfterKeys::NoBrace | AfterKeys::Nothing) => return Ok(directives),
+                (Some(next), AfterKeys::Brace) if next.text == "}" => {
                     self.rest.pop();
                     return Ok(directives);
                 }
@@ -204,7 +208,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A word and those behind it on its line, up to a brace.
+    /// A word and its arguments on the same line, up to a brace.
     fn line(&mut self) -> Result<Line, Error> {
         let name = self.take_replaced()?;
         let mut args = Vec::new();
@@ -219,12 +223,12 @@ impl<'a> Parser<'a> {
 
     fn take_replaced(&mut self) -> Result<Token, Error> {
         let token = self.rest.pop().ok_or_else(|| self.not_closed())?;
-        environment::replace(&token, self.sources.env, self.notes)
+        environment::replace(&token, self.sources.env, self.diagnostics)
     }
 
     fn not_closed(&self) -> Error {
         Error {
-            place: self.end.clone(),
+            position: self.end.clone(),
             wrong: "the text ends inside a server block".to_owned(),
             accepted: "a } for each {".to_owned(),
         }

@@ -24,7 +24,7 @@ pub(in super::super) fn write(blocks: &[Block]) -> String {
         }
         text.push_str("}\n");
     }
-    // The reader leaves out a byte order mark in front of everything, and a name may begin with one.
+    // The reader drops a leading byte order mark, and a name may begin with one.
     if text.starts_with('\u{feff}') {
         text.insert(0, '\n');
     }
@@ -45,8 +45,8 @@ fn words(tokens: &[Token]) -> String {
     words.join(" ")
 }
 
-/// With quotes where a word would be read as another one without them. A `\` before the closing quote, or before
-/// a quote inside, cannot be written: such a word has no blanks, or it could not have been read.
+/// Quotes a word that would be read differently without quotes. A `\` before a quote cannot be written; such a word has
+/// no blanks, so it needs no quotes.
 fn quoted(text: &str) -> String {
     let bare = !text.is_empty()
         && !text.starts_with('"')

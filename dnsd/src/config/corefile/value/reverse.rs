@@ -1,4 +1,4 @@
-//! Networks as reverse zones (`10.0.0.0/24`): one, or several where the prefix ends inside a label (8 bits in
+//! Networks as reverse zones (`10.0.0.0/24`): one zone, or several if the prefix ends inside a label (8 bits in
 //! `in-addr.arpa`, 4 in `ip6.arpa`).
 
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ pub(super) fn network(text: &str) -> Option<IpNet> {
     text.parse::<IpNet>().ok().map(|network| network.trunc())
 }
 
-/// Whether CoreDNS refuses it, although it is a network: it takes its beginning for that of something else.
+/// Whether CoreDNS refuses it although it is a network: it reads the start as something else.
 pub(super) fn is_refused(text: &str) -> bool {
     text.starts_with(':') || (text.starts_with('0') && text.contains(':'))
 }

@@ -1,4 +1,4 @@
-//! The data of a record, type by type.
+//! The data of a record, by type.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ const LONG: &str = "a number from 0 to 4294967295, or a span of time as 1h30m";
 
 type Parse = fn(&mut Words<'_>, &mut Vec<Part>) -> Result<(), InvalidRecord>;
 
-/// Whether data of a type can be written in words.
+/// Whether data of this type has a presentation format here.
 pub(crate) const fn is_known(kind: u16) -> bool {
     parser(kind).is_some()
 }
@@ -112,7 +112,7 @@ fn start_of_authority(words: &mut Words<'_>, parts: &mut Vec<Part>) -> Result<()
     Ok(())
 }
 
-/// What is too long for one goes on in the next, as in CoreDNS.
+/// A text of more than 255 octets continues in the next one, as in CoreDNS.
 fn texts(words: &mut Words<'_>, parts: &mut Vec<Part>) -> Result<(), InvalidRecord> {
     let first = words.next("a text")?;
     for word in std::iter::once(first).chain(words.rest()) {
@@ -141,7 +141,7 @@ fn text(word: &Word<'_>, parts: &mut Vec<Part>) -> Result<(), InvalidRecord> {
     push_text(word, &word.octets(), parts)
 }
 
-/// A length octet and the text (RFC 1035 §3.3).
+/// A length octet and a text (RFC 1035 §3.3).
 fn push_text(word: &Word<'_>, octets: &[u8], parts: &mut Vec<Part>) -> Result<(), InvalidRecord> {
     let length = u8::try_from(octets.len())
         .map_err(|_error| word.wrong(Reason::TooLong("a text", octets.len(), 255)))?;
@@ -150,7 +150,7 @@ fn push_text(word: &Word<'_>, octets: &[u8], parts: &mut Vec<Part>) -> Result<()
     Ok(())
 }
 
-/// Hexadecimal digits, in any number of words.
+/// Hexadecimal digits, in any number of tokens.
 fn hex(words: &mut Words<'_>, parts: &mut Vec<Part>) -> Result<(), InvalidRecord> {
     const WHAT: &str = "an even number of hexadecimal digits";
     let first = words.next(WHAT)?;
@@ -173,7 +173,7 @@ fn hex(words: &mut Words<'_>, parts: &mut Vec<Part>) -> Result<(), InvalidRecord
     Ok(())
 }
 
-/// RFC 3597 §5.
+/// Data of an unknown type (RFC 3597 §5).
 fn generic(words: &mut Words<'_>, parts: &mut Vec<Part>) -> Result<(), InvalidRecord> {
     words.next("\\#")?;
     let length = words.next("the length")?;

@@ -1,4 +1,4 @@
-//! Fields that data of many types have, from words to octets.
+//! Fields that several types share, from tokens to octets.
 
 use super::InvalidRecord;
 use super::words::Words;

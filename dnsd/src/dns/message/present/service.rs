@@ -1,4 +1,4 @@
-//! Service bindings as people write them (RFC 9460 §2.1, appendix A): `1 . alpn=h2,h3 ipv4hint=192.0.2.1`.
+//! Service bindings in presentation format (RFC 9460 §2.1, appendix A): `1 . alpn=h2,h3 ipv4hint=192.0.2.1`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -36,7 +36,7 @@ pub(super) fn binding(words: &mut Words<'_>, parts: &mut Vec<Part>) -> Result<()
             .ok_or_else(|| word.is_not(KEY))?;
         parameters.push((key, value_of(key, value, &word)?));
     }
-    // They stand in the order of their numbers on the wire (RFC 9460 §2.2).
+    // On the wire they are in the order of their keys (RFC 9460 §2.2).
     parameters.sort();
     for (key, value) in parameters {
         let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
@@ -116,7 +116,7 @@ fn protocols(value: &[u8]) -> Option<Vec<u8>> {
     Some(octets)
 }
 
-/// RFC 4648 §4.
+/// Decodes base64 (RFC 4648 §4).
 fn base64(value: &[u8]) -> Option<Vec<u8>> {
     let digits = value
         .strip_suffix(b"==")

@@ -1,8 +1,8 @@
-//! The words of a record: parted by blanks, quoted, over several lines within parentheses, with comments.
+//! The tokens of a record: separated by blanks, quoted, over several lines within parentheses, with comments.
 
 use super::{InvalidRecord, Reason};
 
-/// A word where it stands.
+/// A token with its offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word<'a> {
     at: usize,
@@ -10,7 +10,7 @@ pub(super) struct Word<'a> {
     is_quoted: bool,
 }
 
-/// What is left of them.
+/// The tokens that are not read yet.
 #[derive(Debug)]
 pub(super) struct Words<'a> {
     words: std::vec::IntoIter<Word<'a>>,
@@ -18,17 +18,17 @@ pub(super) struct Words<'a> {
 }
 
 impl<'a> Word<'a> {
-    /// As it is written, its escapes too.
+    /// As written, with escapes.
     pub(super) const fn raw(&self) -> &'a str {
         self.raw
     }
 
-    /// Its text, for words that are no octets.
+    /// Its text, for tokens that are not binary.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.octets()).into_owned()
     }
 
-    /// Its octets: `\X` is X, `\DDD` the octet of that number.
+    /// Its octets: `\X` is X, `\DDD` is the octet with this number.
     pub(super) fn octets(&self) -> Vec<u8> {
         let raw = self.raw.as_bytes();
         let (mut octets, mut at) = (Vec::with_capacity(raw.len()), 0);
@@ -112,17 +112,17 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// Those that are left.
+    /// The remaining tokens.
     pub(super) fn rest(&mut self) -> impl Iterator<Item = Word<'a>> + use<'_, 'a> {
         self.words.by_ref()
     }
 
-    /// The next word, not taken.
+    /// The next token, without consuming it.
     pub(super) fn peek(&self) -> Option<Word<'a>> {
         self.words.as_slice().first().copied()
     }
 
-    /// Nothing is left.
+    /// An error if a token is left.
     pub(super) fn end(&mut self) -> Result<(), InvalidRecord> {
         match self.words.next() {
             Some(word) => Err(word.wrong(Reason::Rest(word.raw.to_owned()))),
@@ -131,8 +131,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The word that begins here; of a quoted one what is within the quotes. A quote within a word (`alpn="h2"`) holds
-/// blanks together.
+/// The token at `start`, without surrounding quotes. A quote inside a token (`alpn="h2"`) protects blanks.
 fn word(text: &str, start: usize) -> Result<Word<'_>, InvalidRecord> {
     let octets = text.as_bytes();
     let is_quoted = octets[start] == b'"';

@@ -1,26 +1,26 @@
-//! What stands between `{{` and `}}`.
+//! Actions: the text between `{{` and `}}`.
 
 use super::Refused;
 use crate::config::model::Expression;
-use crate::plugins::template::placeholder::{Kind, Place};
+use crate::plugins::template::placeholder::{Kind, Placeholder};
 
-type Wrong = (usize, Refused);
+type ActionError = (usize, Refused);
 
-/// Reads an action; errors have the octet within it.
-pub(super) fn parse(code: &str, matches: &[Expression]) -> Result<Place, Wrong> {
+/// Parses an action. The error has its offset in the action.
+pub(super) fn parse(code: &str, matches: &[Expression]) -> Result<Placeholder, ActionError> {
     let mut reader = Reader {
         tokens: tokens(code)?.into_iter().peekable(),
         end: code.len(),
         matches,
     };
-    let place = reader.pipeline()?;
+    let placeholder = reader.pipeline()?;
     match reader.tokens.next() {
         Some((at, token)) => Err((at, Refused::Word(token.text()))),
-        None => Ok(place),
+        None => Ok(placeholder),
     }
 }
 
-/// An action that can be read, with one blank between its words and none within parentheses.
+/// A valid action with one blank between words and none inside parentheses.
 pub(super) fn rewritten(code: &str) -> String {
     let tokens = tokens(code).unwrap_or_default();
     let ends = tokens.iter().skip(1).map(|(at, _)| *at).chain([code.len()]);
@@ -57,7 +57,7 @@ impl Token {
     }
 }
 
-fn tokens(code: &str) -> Result<Vec<(usize, Token)>, Wrong> {
+fn tokens(code: &str) -> Result<Vec<(usize, Token)>, ActionError> {
     let (mut tokens, mut at) = (Vec::new(), 0);
     while let Some(first) = code[at..].chars().next() {
         let rest = &code[at..];
@@ -109,7 +109,7 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// A string with Go's escapes of a single character.
+/// A string with Go's single-character escapes.
 fn quoted(rest: &str) -> Option<(Token, usize)> {
     let mut text = String::new();
     let mut characters = rest.char_indices().skip(1);
@@ -134,23 +134,23 @@ struct Reader<'a> {
     matches: &'a [Expression],
 }
 
-/// What an operand is before it is used.
+/// An operand before it is evaluated.
 enum Operand {
-    Value(Place),
+    Value(Placeholder),
     Matches,
     Groups,
 }
 
 impl Reader<'_> {
-    fn pipeline(&mut self) -> Result<Place, Wrong> {
-        let mut place = self.command(None)?;
+    fn pipeline(&mut self) -> Result<Placeholder, ActionError> {
+        let mut placeholder = self.command(None)?;
         while self.tokens.next_if(|(_, token)| *token == Token::Bar).is_some() {
-            place = self.command(Some(place))?;
+            placeholder = self.command(Some(placeholder))?;
         }
-        Ok(place)
+        Ok(placeholder)
     }
 
-    fn command(&mut self, piped: Option<Place>) -> Result<Place, Wrong> {
+    fn command(&mut self, piped: Option<Placeholder>) -> Result<Placeholder, ActionError> {
         let (at, token) = self.tokens.next().ok_or((self.end, Refused::Missing))?;
         match &token {
             Token::Word(word) if word == "index" => {
@@ -161,13 +161,13 @@ impl Reader<'_> {
                 let arguments = self.arguments(piped.map(Operand::Value))?;
                 parse_int(at, arguments)
             }
-            // There is no metadata: CoreDNS gives an empty text for any name then.
+            // There is no metadata: CoreDNS gives an empty text for any name.
             Token::Field(field) if field == ".Meta" => {
                 let arguments = self.arguments(piped.map(Operand::Value))?;
                 let is_text =
                     matches!(arguments.as_slice(), [Operand::Value(name)] if name.kind() == Kind::Text);
                 let wrong = (at, Refused::Arguments(".Meta", "one text"));
-                is_text.then(|| Place::Text(String::new())).ok_or(wrong)
+                is_text.then(|| Placeholder::Text(String::new())).ok_or(wrong)
             }
             _operand if piped.is_some() => Err((at, Refused::Word(token.text()))),
             _operand => {
@@ -177,7 +177,7 @@ impl Reader<'_> {
         }
     }
 
-    fn arguments(&mut self, piped: Option<Operand>) -> Result<Vec<Operand>, Wrong> {
+    fn arguments(&mut self, piped: Option<Operand>) -> Result<Vec<Operand>, ActionError> {
         let mut arguments = Vec::new();
         while let Some((at, token)) = self
             .tokens
@@ -189,15 +189,15 @@ impl Reader<'_> {
         Ok(arguments)
     }
 
-    fn operand(&mut self, at: usize, token: Token) -> Result<Operand, Wrong> {
+    fn operand(&mut self, at: usize, token: Token) -> Result<Operand, ActionError> {
         Ok(Operand::Value(match token {
-            Token::Text(text) => Place::Text(text),
-            Token::Number(number) => Place::Number(number),
+            Token::Text(text) => Placeholder::Text(text),
+            Token::Number(number) => Placeholder::Number(number),
             Token::Field(field) => return self.field(at, &field),
             Token::Open => {
-                let place = self.pipeline()?;
+                let placeholder = self.pipeline()?;
                 match self.tokens.next() {
-                    Some((_, Token::Close)) => place,
+                    Some((_, Token::Close)) => placeholder,
                     Some(_) | None => return Err((at, Refused::OpenParenthesis)),
                 }
             }
@@ -206,55 +206,59 @@ impl Reader<'_> {
         }))
     }
 
-    fn field(&self, at: usize, field: &str) -> Result<Operand, Wrong> {
-        let place = match field {
-            ".Zone" => Place::Zone,
-            ".Name" => Place::Name,
-            ".Class" => Place::Class,
-            ".Type" => Place::Type,
-            ".Regex" => Place::Regex,
-            ".Remote" => Place::Remote,
+    fn field(&self, at: usize, field: &str) -> Result<Operand, ActionError> {
+        let placeholder = match field {
+            ".Zone" => Placeholder::Zone,
+            ".Name" => Placeholder::Name,
+            ".Class" => Placeholder::Class,
+            ".Type" => Placeholder::Type,
+            ".Regex" => Placeholder::Regex,
+            ".Remote" => Placeholder::Remote,
             ".Match" => return Ok(Operand::Matches),
             ".Group" => return Ok(Operand::Groups),
-            ".Question.Name" => Place::QuestionName,
-            ".Question.Qtype" => Place::QuestionType,
-            ".Question.Qclass" => Place::QuestionClass,
-            ".Message.Id" => Place::MessageId,
+            ".Question.Name" => Placeholder::QuestionName,
+            ".Question.Qtype" => Placeholder::QuestionType,
+            ".Question.Qclass" => Placeholder::QuestionClass,
+            ".Message.Id" => Placeholder::MessageId,
             other => {
-                let flag = || other.strip_prefix(".Message.").and_then(Place::message_flag);
+                let flag = || {
+                    other
+                        .strip_prefix(".Message.")
+                        .and_then(Placeholder::message_flag)
+                };
                 let group = other.strip_prefix(".Group.").filter(|name| !name.contains('.'));
                 match group {
-                    Some(name) if self.has_group(name) => Place::Group(name.to_owned()),
+                    Some(name) if self.has_group(name) => Placeholder::Group(name.to_owned()),
                     Some(name) => return Err((at, Refused::Group(name.to_owned()))),
                     None => flag().ok_or_else(|| (at, Refused::Field(other.to_owned())))?,
                 }
             }
         };
-        Ok(Operand::Value(place))
+        Ok(Operand::Value(placeholder))
     }
 
-    fn value(&self, at: usize, operand: Operand) -> Result<Place, Wrong> {
+    fn value(&self, at: usize, operand: Operand) -> Result<Placeholder, ActionError> {
         match operand {
-            Operand::Value(place) => Ok(place),
+            Operand::Value(placeholder) => Ok(placeholder),
             Operand::Matches => Err((at, Refused::Arguments(".Match", "an index: {{ index .Match 1 }}"))),
             Operand::Groups => Err((at, Refused::Arguments(".Group", "a name: {{ .Group.name }}"))),
         }
     }
 
-    fn index(&self, at: usize, arguments: Vec<Operand>) -> Result<Place, Wrong> {
+    fn index(&self, at: usize, arguments: Vec<Operand>) -> Result<Placeholder, ActionError> {
         const TAKES: &str = ".Match and a number, or .Group and a text";
         let mut arguments = arguments.into_iter();
         match (arguments.next(), arguments.next(), arguments.next()) {
             (Some(Operand::Matches), Some(Operand::Value(number)), None) if number.kind() == Kind::Number => {
-                if let Place::Number(number) = number
+                if let Placeholder::Number(number) = number
                     && !self.has_number(number)
                 {
                     return Err((at, Refused::Group(number.to_string())));
                 }
-                Ok(Place::Match(Box::new(number)))
+                Ok(Placeholder::Match(Box::new(number)))
             }
             (Some(Operand::Groups), Some(Operand::Value(name)), None) if name.kind() == Kind::Text => {
-                Ok(Place::GroupAt(Box::new(name)))
+                Ok(Placeholder::GroupAt(Box::new(name)))
             }
             _other => Err((at, Refused::Arguments("index", TAKES))),
         }
@@ -277,22 +281,28 @@ impl Reader<'_> {
     }
 }
 
-fn parse_int(at: usize, arguments: Vec<Operand>) -> Result<Place, Wrong> {
+fn parse_int(at: usize, arguments: Vec<Operand>) -> Result<Placeholder, ActionError> {
     let wrong = (
         at,
         Refused::Arguments("parseInt", "a text, a base and a number of bits"),
     );
-    let mut places = Vec::new();
+    let mut placeholders = Vec::new();
     for argument in arguments {
         match argument {
-            Operand::Value(place) => places.push(place),
+            Operand::Value(placeholder) => placeholders.push(placeholder),
             Operand::Matches | Operand::Groups => return Err(wrong),
         }
     }
-    let places: [Place; 3] = places.try_into().map_err(|_other: Vec<Place>| wrong.clone())?;
-    let kinds = [places[0].kind(), places[1].kind(), places[2].kind()];
+    let placeholders: [Placeholder; 3] = placeholders
+        .try_into()
+        .map_err(|_other: Vec<Placeholder>| wrong.clone())?;
+    let kinds = [
+        placeholders[0].kind(),
+        placeholders[1].kind(),
+        placeholders[2].kind(),
+    ];
     if kinds == [Kind::Text, Kind::Number, Kind::Number] {
-        Ok(Place::ParseInt(Box::new(places)))
+        Ok(Placeholder::ParseInt(Box::new(placeholders)))
     } else {
         Err(wrong)
     }

@@ -42,7 +42,7 @@ pub(super) fn read(line: &Line) -> Result<ServeStale, Error> {
     }
 }
 
-/// Zero waits as long as the upstream is waited for.
+/// 0 means the timeout of the upstream.
 fn timeout(token: &Token) -> Result<Option<Duration>, Error> {
     let span = token.span("serve_stale verify")?;
     Ok((!span.is_zero()).then_some(span))
@@ -59,12 +59,12 @@ fn response_ttl(token: &Token) -> Result<Duration, Error> {
     ))
 }
 
-/// RFC 8767 §5 has no more.
+/// The limit of RFC 8767 §5.
 fn recheck(token: &Token) -> Result<Duration, Error> {
     token.span_within("failure recheck", Duration::ZERO, Duration::from_secs(300))
 }
 
-/// Once all options were read: it may stand above `serve_stale`.
+/// Applied last: it may precede `serve_stale`.
 pub(super) fn policy(options: &[Line], rules: &mut CacheRules) -> Result<(), Error> {
     let mut policies = options
         .iter()

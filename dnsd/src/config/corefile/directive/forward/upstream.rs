@@ -1,4 +1,4 @@
-//! Who is asked, and who says where that is.
+//! The upstreams of `forward`, and the resolvers of their names.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ pub(super) fn read(token: &Token) -> Result<Upstream, Error> {
     }
 }
 
-/// Addresses with a port or without.
+/// Addresses, with or without port.
 pub(super) fn resolvers(tokens: &[Token]) -> Result<Vec<SocketAddr>, Error> {
     tokens
         .iter()

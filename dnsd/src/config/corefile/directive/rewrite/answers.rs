@@ -1,4 +1,4 @@
-//! What of the answer is changed: `answer auto`, `answer name FROM TO`, `answer value FROM TO`.
+//! Changes of the answer: `answer auto`, `answer name FROM TO`, `answer value FROM TO`.
 
 use crate::config::model::{AnswerRewrite, Expression, NameMatch};
 
@@ -8,7 +8,7 @@ use crate::config::corefile::position::Error;
 
 const USAGE: &str = "answer auto, answer name FROM TO or answer value FROM TO";
 
-/// The rules of these words; a whole name is always changed back.
+/// The rules of these arguments. An exact name is always reverted.
 pub(super) fn answers(
     of: &NameMatch,
     rule: Words<'_>,

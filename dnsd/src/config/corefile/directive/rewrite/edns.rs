@@ -60,7 +60,7 @@ fn field(kind: &Token, action: EdnsAction, rest: Words<'_>) -> Result<EdnsField,
     }
 }
 
-/// In any base that Go reads: 0xffee, 0o177, 0b1, 65.
+/// In any base that Go accepts: 0xffee, 0o177, 0b1, 65.
 fn code(token: &Token) -> Result<u16, Error> {
     let text = token.text.to_ascii_lowercase();
     let parsed = [("0x", 16), ("0b", 2), ("0o", 8), ("0", 8)]
@@ -73,7 +73,7 @@ fn code(token: &Token) -> Result<u16, Error> {
     parsed.map_err(|_not_a_number| token.error(format!("edns0: {:?}", token.text), "a code from 0 to 0xffff"))
 }
 
-/// Octets in hexadecimal behind 0x, a variable in braces, or text.
+/// Hexadecimal octets after 0x, a variable in braces, or text.
 fn checked(token: &Token) -> Result<String, Error> {
     let text = &token.text;
     if let Some(digits) = text.strip_prefix("0x") {

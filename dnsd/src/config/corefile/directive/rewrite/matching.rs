@@ -1,4 +1,4 @@
-//! How rules say which names they are for.
+//! The name matching of rules.
 
 use crate::config::model::{Expression, NameMatch};
 
@@ -7,7 +7,7 @@ use crate::config::corefile::position::Error;
 
 const HOW: &str = "exact, prefix, suffix, substring or regex";
 
-/// The words of a rule behind the one that it is about.
+/// The arguments of a rule after its field.
 #[derive(Clone, Copy)]
 pub(super) struct Words<'t> {
     pub(super) rule: &'t Token,
@@ -42,7 +42,7 @@ impl<'t> Words<'t> {
     }
 }
 
-/// `[HOW] NAME` and as many words.
+/// `[HOW] NAME` and N more arguments.
 pub(super) fn match_and_target<'t, const N: usize>(
     args: Words<'t>,
     usage: &str,
@@ -57,12 +57,12 @@ pub(super) fn match_and_target<'t, const N: usize>(
     Ok((of, rest.exactly(usage)?))
 }
 
-/// In lower case and with a dot at its end: also a part of a name gets one, as in CoreDNS.
+/// In lower case, with a final dot: a part of a name gets one as well, as in CoreDNS.
 pub(super) fn read(how: &Token, name: &Token) -> Result<NameMatch, Error> {
     part_of_name(how, name, normal(&name.text))
 }
 
-/// What is looked for is `part`, but for an expression, which stays as it was written.
+/// Matches `part`, except for an expression, which stays as written.
 pub(super) fn part_of_name(how: &Token, name: &Token, part: String) -> Result<NameMatch, Error> {
     match how.text.to_ascii_lowercase().as_str() {
         "exact" => Ok(NameMatch::Exact(part)),
@@ -74,14 +74,14 @@ pub(super) fn part_of_name(how: &Token, name: &Token, part: String) -> Result<Na
     }
 }
 
-/// In lower case, with a dot at its end.
+/// In lower case, with a final dot.
 pub(super) fn normal(name: &str) -> String {
     let name = name.to_ascii_lowercase();
     let is_whole = name.ends_with('.') && !name.ends_with("\\.");
     if is_whole { name } else { name + "." }
 }
 
-/// Whether the other name uses no more groups than there are.
+/// Requires that the target uses no more groups than the expression has.
 pub(super) fn check_groups(expression: &Expression, to: &Token) -> Result<(), Error> {
     if expression.has_groups_for(&to.text) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `import SNIPPET`, `import FILE`, `import PATTERN`: its words take the place of the two.
+//! `import SNIPPET`, `import FILE`, `import PATTERN`: replaced by the imported words.
 
 use std::path::{Path, PathBuf};
 
@@ -6,17 +6,17 @@ use super::super::lexer;
 use super::{Parser, Token};
 use crate::config::corefile::position::Error;
 
-/// Imports in one Corefile (CoreDNS' bound for snippets).
+/// The most imports in a Corefile (CoreDNS' limit for snippets).
 const MOST: usize = 10_000;
 
-/// Words that imports may add: snippets that import snippets twice would double without an end.
+/// The most words that imports may add: snippets that import snippets twice grow exponentially.
 const MOST_WORDS: usize = 500_000;
 
-/// Imports within imports.
+/// The deepest nesting of imports.
 const DEEPEST: u16 = 50;
 
 impl Parser<'_> {
-    /// Takes the two words, and lays what they name onto the stack.
+    /// Replaces the two words by what they import.
     pub(super) fn import(&mut self) -> Result<(), Error> {
         let line = self.line()?;
         let what = match line.args.as_slice() {
@@ -67,7 +67,7 @@ impl Parser<'_> {
         if let Some(first) = words.first_mut() {
             first.starts_line = true;
         }
-        // What is behind the import begins a line, too, even if it stands on the same one.
+        // The word after an import starts a line, even if it is on the same one.
         if let Some(next) = self.rest.last_mut() {
             next.starts_line = true;
         }
@@ -76,7 +76,7 @@ impl Parser<'_> {
     }
 
     fn files(&mut self, what: &Token) -> Result<Vec<Token>, Error> {
-        let folder = Path::new(&*what.place.file)
+        let folder = Path::new(&*what.position.file)
             .parent()
             .unwrap_or_else(|| Path::new(""));
         let path = folder.join(&what.text);
@@ -88,7 +88,7 @@ impl Parser<'_> {
         let matches = self.paths(&path, what)?;
         if matches.is_empty() {
             let text = format!("no file matches {}: nothing is imported", path.display());
-            self.notes.warn(&what.place, text);
+            self.diagnostics.warn(&what.position, text);
         }
         let mut words = Vec::new();
         for path in matches {
@@ -117,7 +117,7 @@ impl Parser<'_> {
     }
 }
 
-/// As CoreDNS has it: patterns with many wildcards take long to match.
+/// As in CoreDNS: patterns with many wildcards are slow to match.
 fn one_wildcard(what: &Token) -> Result<(), Error> {
     let counts = ['*', '?'].map(|wildcard| what.text.matches(wildcard).count());
     if counts.iter().any(|count| *count > 1) || what.text.contains(['[', ']']) {

@@ -1,4 +1,4 @@
-//! Signals that come while dnsd starts, before it answers. Each run has a network namespace of its own; that takes root.
+//! Signals during the start. Each run has a network namespace of its own, which takes root.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "it waits for processes, by their clock")]
 
@@ -35,7 +35,7 @@ fn corefile(answer: &str) -> String {
 }
 
 #[test]
-fn a_signal_to_read_again_that_comes_while_the_corefile_is_read_ends_nothing_and_is_not_lost() {
+fn a_reload_signal_during_the_start_is_not_lost() {
     in_fresh_namespace("reload", |folder| {
         mkfifo(&folder.join("Corefile"), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let mut dnsd = Dnsd::start(folder);
@@ -55,7 +55,7 @@ fn a_signal_to_read_again_that_comes_while_the_corefile_is_read_ends_nothing_and
 }
 
 #[test]
-fn an_order_to_stop_that_comes_while_the_corefile_is_read_is_heard_at_once() {
+fn a_stop_signal_while_the_corefile_is_read_ends_dnsd_at_once() {
     in_fresh_namespace("stop", |folder| {
         mkfifo(&folder.join("Corefile"), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let mut dnsd = Dnsd::start(folder);
@@ -68,7 +68,7 @@ fn an_order_to_stop_that_comes_while_the_corefile_is_read_is_heard_at_once() {
 }
 
 #[test]
-fn an_order_to_stop_that_comes_before_it_serves_leaves_nothing_behind() {
+fn a_stop_signal_before_it_serves_leaves_nothing_behind() {
     in_fresh_namespace("half", |folder| {
         put(folder, &corefile("192.0.2.1"));
         // Who answers, as it seems, and gives nothing.
@@ -88,7 +88,7 @@ fn an_order_to_stop_that_comes_before_it_serves_leaves_nothing_behind() {
 
 /// Whoever is told to end before it has looked at the rules removes those of a life before, which was killed.
 #[test]
-fn what_a_killed_one_left_goes_with_the_next_however_soon_that_ends() {
+fn rules_of_a_killed_process_are_removed_by_the_next() {
     in_fresh_namespace("left", |_| {
         let settings = RuleSettings {
             local_ips: vec![ADDRESS.parse().unwrap()],

@@ -1,5 +1,5 @@
-//! A successor that hangs, comes late or dies, and a predecessor that is told to stop meanwhile: pods are answered, and what is
-//! set up goes with the last dnsd alone. The test is the successor.
+//! A new process that hangs, is late or dies, and an old process that receives SIGTERM during a takeover: pods are
+//! answered, and interface and rules are removed by the last process. The test is the new process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs::File;
@@ -38,7 +38,7 @@ enum Stage {
 }
 
 #[test]
-fn pods_are_answered_whatever_word_a_successor_hangs_at() {
+fn pods_are_answered_at_whatever_step_a_new_process_hangs() {
     let Some(world) = world() else { return };
     let (mut dnsd, place) = start(&world, 0);
     for word in [Stage::None, Stage::Hello, Stage::Stop] {
@@ -59,7 +59,7 @@ fn pods_are_answered_whatever_word_a_successor_hangs_at() {
 
 /// Which of two is told first is chance: the order to stop comes between any two words.
 #[test]
-fn who_is_told_to_stop_while_another_takes_over_leaves_everything_to_it() {
+fn a_stop_signal_during_a_takeover_leaves_interface_and_rules() {
     let Some(world) = world() else { return };
     for (number, word) in [Stage::Hello, Stage::Stop].into_iter().enumerate() {
         let (mut dnsd, place) = start(&world, number);
@@ -79,7 +79,7 @@ fn who_is_told_to_stop_while_another_takes_over_leaves_everything_to_it() {
 }
 
 #[test]
-fn what_is_set_up_goes_with_who_is_told_to_stop_only_where_nobody_else_lives() {
+fn interface_and_rules_are_removed_only_by_the_last_process() {
     let Some(world) = world() else { return };
     for (number, lives) in [true, false].into_iter().enumerate() {
         let (mut dnsd, place) = start(&world, number);
@@ -221,15 +221,15 @@ fn offer(place: &Path) {
     let (sender, events) = unbounded_channel();
     TakeoverSocket::at(place)
         .unwrap()
-        .serve(sender, Arc::new(Nothing))
+        .serve(sender, Arc::new(NoState))
         .unwrap();
     std::mem::forget(events);
 }
 
 /// Who knows nothing.
-struct Nothing;
+struct NoState;
 
-impl StateSource for Nothing {
+impl StateSource for NoState {
     fn export(&self, emit: &mut dyn FnMut(&[StateRecord]) -> io::Result<()>) -> io::Result<()> {
         emit(&[StateRecord::End])
     }

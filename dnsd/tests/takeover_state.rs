@@ -1,5 +1,5 @@
-//! What a successor has of what its predecessor kept, by a table of rules, and of what waits for an answer at the instant, through
-//! real processes; and nothing of what is damaged.
+//! The state that a new process inherits, by a table of rules, and queries at the instant of a takeover, with real
+//! processes; damaged state.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -93,13 +93,13 @@ impl Upstream {
 }
 
 /// A folder, an address, and an upstream.
-struct Place {
+struct TestProcess {
     folder: PathBuf,
     address: SocketAddr,
     upstream: Upstream,
 }
 
-impl Place {
+impl TestProcess {
     /// Each has an address that is nobody else's: the whole of 127/8 is this host's.
     fn new(name: &str, number: u8) -> Self {
         let [_, a, b, c] = std::process::id().to_be_bytes();
@@ -139,7 +139,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.folder).unwrap();
     }
@@ -198,8 +198,8 @@ fn block(zone: &str, cache: &str, more: &str) -> String {
 const CACHE: &str = "cache {\n servfail 5m\n }";
 
 #[test]
-fn a_successor_has_what_its_own_rules_allow_of_what_its_predecessor_kept() {
-    let place = Place::new("table", 0);
+fn the_new_process_inherits_cached_answers_within_its_own_rules() {
+    let test_process = TestProcess::new("table", 0);
     let all = KINDS.as_slice();
     let here = |cache: &str, more: &str| block("example.test", cache, more);
     let rows: [(&str, String, &[&str]); 10] = [
@@ -235,21 +235,21 @@ fn a_successor_has_what_its_own_rules_allow_of_what_its_predecessor_kept() {
         ),
     ];
     for (what, successor, expected) in rows {
-        let old = place.run(&(here(CACHE, "") + &block("example.org", CACHE, "")));
+        let old = test_process.run(&(here(CACHE, "") + &block("example.org", CACHE, "")));
         for kind in KINDS {
-            place.ask(&format!("{kind}.example.test"));
-            place.ask(&format!("{kind}.example.org"));
+            test_process.ask(&format!("{kind}.example.test"));
+            test_process.ask(&format!("{kind}.example.org"));
         }
         let before: Vec<usize> = KINDS
             .iter()
-            .map(|kind| place.upstream.asked(&format!("{kind}.example.test")))
+            .map(|kind| test_process.upstream.asked(&format!("{kind}.example.test")))
             .collect();
-        let new = place.run(&successor);
+        let new = test_process.run(&successor);
         drop(old);
         let mut kept = Vec::new();
         for (kind, before) in KINDS.into_iter().zip(before) {
             let name = format!("{kind}.example.test");
-            let reply = place.ask(&name);
+            let reply = test_process.ask(&name);
             let wanted = said(&query(&name, RecordType::A, None));
             assert_eq!(
                 reply.metadata.response_code, wanted.metadata.response_code,
@@ -258,45 +258,48 @@ fn a_successor_has_what_its_own_rules_allow_of_what_its_predecessor_kept() {
             let ttl = reply.answers.first().map(|record| record.ttl);
             let most = if what == "shorter TTLs" { 20 } else { 300 };
             assert!(ttl.is_none_or(|ttl| ttl <= most), "{what}: {name}: {ttl:?}");
-            if place.upstream.asked(&name) == before {
+            if test_process.upstream.asked(&name) == before {
                 kept.push(kind);
             }
         }
         assert_eq!(kept, expected, "{what}");
-        let other = place.upstream.asked("answer.example.org");
+        let other = test_process.upstream.asked("answer.example.org");
         if successor.contains("example.org") {
-            place.ask("answer.example.org");
-            assert!(place.upstream.asked("answer.example.org") > other, "{what}");
+            test_process.ask("answer.example.org");
+            assert!(
+                test_process.upstream.asked("answer.example.org") > other,
+                "{what}"
+            );
         }
         drop(new);
     }
 }
 
 #[test]
-fn ttls_go_on_being_counted_down_and_a_third_dnsd_has_what_the_first_one_heard() {
-    let place = Place::new("ttls", 1);
+fn ttls_count_down_across_two_takeovers() {
+    let test_process = TestProcess::new("ttls", 1);
     let corefile = block("example.test", CACHE, "");
-    let first = place.run(&corefile);
-    place.ask("answer.example.test");
-    let second = place.run(&corefile);
+    let first = test_process.run(&corefile);
+    test_process.ask("answer.example.test");
+    let second = test_process.run(&corefile);
     drop(first);
-    let third = place.run(&corefile);
+    let third = test_process.run(&corefile);
     drop(second);
     let end = clock::now().after(PATIENCE);
-    while place.ask("answer.example.test").answers[0].ttl > 299 {
+    while test_process.ask("answer.example.test").answers[0].ttl > 299 {
         assert!(clock::now() < end, "the TTL is counted down");
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(place.upstream.asked("answer.example.test"), 1);
+    assert_eq!(test_process.upstream.asked("answer.example.test"), 1);
     drop(third);
 }
 
 /// The test stands between two dnsds for a moment: what comes meanwhile is unread, and accepted by nobody.
 #[test]
-fn what_waits_unread_and_half_accepted_at_the_instant_is_answered_by_the_successor() {
+fn unread_datagrams_and_connections_are_answered_by_the_new_process() {
     // The node is one client at both of its addresses: all of them are as many connections as one may have.
     const MANY: usize = 50;
-    let place = Place::new("waits", 2);
+    let test_process = TestProcess::new("waits", 2);
     let [_, a, b, c] = std::process::id().to_be_bytes();
     let v6 = SocketAddr::new(
         "::1".parse().unwrap(),
@@ -306,9 +309,9 @@ fn what_waits_unread_and_half_accepted_at_the_instant_is_answered_by_the_success
     let own = "timeouts {\n read 5m\n }\n template IN A {\n answer \"{{ .Name }} 300 IN A 192.0.2.1\"\n }";
     let corefile =
         block("example.test", "", own) + &format!("example.test:{} {{\n bind ::1\n {own}\n}}\n", v6.port());
-    let first = place.run(&corefile);
-    place.ask("answer.example.test");
-    let path = place.folder.join("handover.sock");
+    let first = test_process.run(&corefile);
+    test_process.ask("answer.example.test");
+    let path = test_process.folder.join("handover.sock");
     let (taken, mut sockets) = take(&path, PATIENCE).unwrap().unwrap();
     let names: Vec<SocketName> = sockets.left().copied().collect();
     assert!(names.iter().any(|name| name.address == v6), "{names:?}");
@@ -322,7 +325,7 @@ fn what_waits_unread_and_half_accepted_at_the_instant_is_answered_by_the_success
     let asked = query("answer.example.test", RecordType::A, None);
     let framed = whole::framed(&asked);
     let (mut datagrams, mut streams) = (Vec::new(), Vec::new());
-    for server in [place.address, v6] {
+    for server in [test_process.address, v6] {
         for number in 0..MANY {
             let any = if server.is_ipv4() {
                 "127.0.0.1:0"
@@ -341,7 +344,7 @@ fn what_waits_unread_and_half_accepted_at_the_instant_is_answered_by_the_success
     }
 
     let (sender, mut events) = unbounded_channel();
-    let nothing = Arc::new(Says {
+    let nothing = Arc::new(StateSourceOf {
         pieces: vec![StateRecord::End],
         for_ever: false,
     });
@@ -357,7 +360,7 @@ fn what_waits_unread_and_half_accepted_at_the_instant_is_answered_by_the_success
             }
         }
     });
-    let _second = place.run(&corefile);
+    let _second = test_process.run(&corefile);
     giving.join().unwrap();
     let mut buffer = [0; 4096];
     for socket in datagrams {
@@ -378,11 +381,11 @@ fn what_waits_unread_and_half_accepted_at_the_instant_is_answered_by_the_success
 
 /// The question is there when it goes on, and so is the order to stop.
 #[test]
-fn what_is_asked_over_a_connection_when_its_server_is_told_to_stop_is_answered() {
+fn queries_on_a_connection_are_answered_while_the_server_stops() {
     const MANY: usize = 50;
-    let place = Place::new("stops", 4);
+    let test_process = TestProcess::new("stops", 4);
     let own = "template IN A {\n answer \"{{ .Name }} 300 IN A 192.0.2.1\"\n }";
-    let mut dnsd = place.run(&block("example.test", "", own));
+    let mut dnsd = test_process.run(&block("example.test", "", own));
     let framed = whole::framed(&query("answer.example.test", RecordType::A, None));
     let hear = |stream: &mut TcpStream| {
         let mut length = [0; 2];
@@ -392,7 +395,7 @@ fn what_is_asked_over_a_connection_when_its_server_is_told_to_stop_is_answered()
         assert_eq!(Message::from_vec(&octets).unwrap().answers.len(), 1);
     };
     let mut streams: Vec<TcpStream> = (0..MANY)
-        .map(|_| TcpStream::connect(place.address).unwrap())
+        .map(|_| TcpStream::connect(test_process.address).unwrap())
         .collect();
     for stream in &mut streams {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -413,34 +416,38 @@ fn what_is_asked_over_a_connection_when_its_server_is_told_to_stop_is_answered()
 }
 
 #[test]
-fn who_was_replaced_ends_by_itself_unless_somebody_looks_after_it() {
-    let place = Place::new("ends", 3);
+fn a_replaced_process_ends_unless_a_supervisor_restarts_it() {
+    let test_process = TestProcess::new("ends", 3);
     let corefile = block("example.test", CACHE, "");
     for (unit, waits) in [("", false), ("4c6e", true)] {
-        let mut old = place.run_as(unit, &corefile);
-        let new = place.run(&corefile);
+        let mut old = test_process.run_as(unit, &corefile);
+        let new = test_process.run(&corefile);
         if waits {
             old.says("waiting to be stopped");
             assert_eq!(old.child.try_wait().unwrap(), None);
             kill(Pid::from_raw(old.child.id().cast_signed()), Signal::SIGTERM).unwrap();
         }
         assert!(old.child.wait().unwrap().success());
-        assert_eq!(place.ask("answer.example.test").answers.len(), 1, "{unit:?}");
+        assert_eq!(
+            test_process.ask("answer.example.test").answers.len(),
+            1,
+            "{unit:?}"
+        );
         drop(new);
     }
 }
 
 /// Who balances load sends to the old one for as long as it says that it is well.
 #[test]
-fn who_is_told_to_stop_and_limps_is_replaced_meanwhile() {
-    let place = Place::new("limps", 5);
+fn a_process_that_stops_slowly_can_be_taken_over() {
+    let test_process = TestProcess::new("limps", 5);
     let corefile = block("example.test", CACHE, "health ADDRESS:8080 {\n lameduck 5m\n }");
-    let mut old = place.run_as("4c6e", &corefile);
+    let mut old = test_process.run_as("4c6e", &corefile);
     kill(Pid::from_raw(old.child.id().cast_signed()), Signal::SIGTERM).unwrap();
     old.says("going into lameduck mode");
-    let _new = place.run(&corefile);
+    let _new = test_process.run(&corefile);
     assert!(old.child.wait().unwrap().success());
-    assert_eq!(place.ask("answer.example.test").answers.len(), 1);
+    assert_eq!(test_process.ask("answer.example.test").answers.len(), 1);
 }
 
 // --- what is damaged --------------------------------------------------------------------------------------------
@@ -476,12 +483,12 @@ fn answer(name: &str) -> AnswerRecord {
 const ONE_BLOCK: &str = "example.test {\n bind 127.0.0.1\n cache\n forward . 192.0.2.53\n}\n";
 
 /// Who says these pieces, over and over where it never ends.
-struct Says {
+struct StateSourceOf {
     pieces: Vec<StateRecord>,
     for_ever: bool,
 }
 
-impl StateSource for Says {
+impl StateSource for StateSourceOf {
     fn export(&self, emit: &mut dyn FnMut(&[StateRecord]) -> io::Result<()>) -> io::Result<()> {
         loop {
             for piece in &self.pieces {
@@ -518,7 +525,7 @@ fn begins_with(
     pieces: Vec<StateRecord>,
     for_ever: bool,
 ) -> Result<TransferSummary, String> {
-    let taken = taken(name, Arc::new(Says { pieces, for_ever }));
+    let taken = taken(name, Arc::new(StateSourceOf { pieces, for_ever }));
     inherit(&taken, &dnsd.service.resolver, &dnsd.gate).map_err(|error| error.to_string())
 }
 
@@ -549,7 +556,7 @@ fn told_block() -> StateRecord {
 }
 
 #[tokio::test]
-async fn of_what_no_dnsd_would_say_nothing_is_taken() {
+async fn impossible_state_is_not_inherited() {
     let right = || StateRecord::Answer(answer("api.example.test"));
     let with = |change: fn(&mut AnswerRecord)| {
         let mut answer = answer("other.example.test");
@@ -593,7 +600,7 @@ async fn of_what_no_dnsd_would_say_nothing_is_taken() {
 }
 
 #[tokio::test]
-async fn what_was_heard_until_the_other_one_died_or_the_time_was_over_counts() {
+async fn state_received_before_a_crash_or_the_timeout_counts() {
     let right = StateRecord::Answer(answer("api.example.test"));
     let block = told_block();
     for (what, pieces, for_ever, expected) in [
@@ -626,7 +633,7 @@ async fn what_was_heard_until_the_other_one_died_or_the_time_was_over_counts() {
 }
 
 #[test]
-fn what_is_written_is_read_as_the_same() {
+fn written_state_is_read_as_equal() {
     let pieces = vec![
         StateRecord::Gate(GateRecord::Enforcer {
             since: clock::now(),
@@ -645,7 +652,7 @@ fn what_is_written_is_read_as_the_same() {
 
 proptest! {
     #[test]
-    fn octets_that_are_damaged_are_read_to_their_end(
+    fn damaged_state_is_read_to_its_end(
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),
     ) {

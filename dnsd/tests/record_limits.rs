@@ -1,4 +1,4 @@
-//! What was told to whom, where a name has more addresses than anybody needs.
+//! Records of a name with more addresses than a client may have.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::net::IpAddr;
@@ -50,7 +50,7 @@ fn knows(records: &Records, address: IpAddr) -> bool {
 
 /// Whoever has a zone can give addresses that were never given before, thousands in an answer, for as long as it likes.
 #[test]
-fn one_name_whose_answers_are_never_alike_has_no_more_records_than_a_client_may() {
+fn a_name_with_ever_new_addresses_stays_within_records_per_client() {
     let mut records = Records::new(LIMITS);
     let address = |number: u32| IpAddr::from((0xc612_0000 + number).to_be_bytes());
     let mut given = 0..;
@@ -73,7 +73,7 @@ fn one_name_whose_answers_are_never_alike_has_no_more_records_than_a_client_may(
 }
 
 #[test]
-fn addresses_of_a_name_are_found_in_whatever_order_they_were_told() {
+fn addresses_of_a_name_are_found_in_any_order_of_observation() {
     let v4 = |last: u8| IpAddr::from([192, 0, 2, last]);
     let v6 = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, last]);
     let answers = [

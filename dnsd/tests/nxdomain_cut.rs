@@ -1,5 +1,5 @@
-//! Names below one that was denied: an upstream that denies and counts, and a cluster as CoreDNS' plugin `kubernetes` tells
-//! of it.
+//! NXDOMAIN cuts with an upstream that denies and counts, and with a cluster as CoreDNS' plugin `kubernetes` answers
+//! for it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -144,7 +144,7 @@ async fn are_denied(dnsd: &Dnsd, log: &Log, place: &str, names: usize) -> bool {
 }
 
 #[tokio::test]
-async fn below_a_label_that_is_denied_under_a_base_nothing_is_asked_whatever_the_type() {
+async fn below_a_denied_label_no_query_of_any_type_goes_upstream() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let dnsd = dnsd("bases", "cluster.test", &upstream, OPTIONS);
@@ -175,7 +175,7 @@ async fn below_a_label_that_is_denied_under_a_base_nothing_is_asked_whatever_the
 }
 
 #[tokio::test]
-async fn the_denial_has_the_soa_of_the_name_above_and_says_that_it_was_made() {
+async fn a_synthesized_denial_has_the_soa_of_the_cut_and_code_29() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let dnsd = dnsd("soa", "cluster.test", &upstream, OPTIONS);
@@ -209,7 +209,7 @@ async fn the_denial_has_the_soa_of_the_name_above_and_says_that_it_was_made() {
 }
 
 #[tokio::test]
-async fn what_exists_is_found_beside_and_below_denied_names() {
+async fn existing_names_are_found_beside_and_below_denied_names() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let dnsd = dnsd("exists", "cluster.test clusterset.test", &upstream, OPTIONS);
@@ -270,7 +270,7 @@ async fn what_exists_is_found_beside_and_below_denied_names() {
 }
 
 #[tokio::test]
-async fn a_name_that_exists_is_asked_for_once_and_what_is_below_it_always() {
+async fn an_existing_candidate_is_queried_once_and_names_below_it_always() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let dnsd = dnsd("once", "cluster.test", &upstream, OPTIONS);
@@ -280,7 +280,7 @@ async fn a_name_that_exists_is_asked_for_once_and_what_is_below_it_always() {
 }
 
 #[tokio::test]
-async fn an_existing_name_below_a_denied_one_keeps_it_from_being_believed() {
+async fn an_existing_name_below_a_denied_one_prevents_a_cut() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let dnsd = dnsd("odd", "cluster.test", &upstream, OPTIONS);
@@ -291,7 +291,7 @@ async fn an_existing_name_below_a_denied_one_keeps_it_from_being_believed() {
 }
 
 #[tokio::test]
-async fn what_the_block_knows_itself_is_answered_below_denied_names() {
+async fn local_plugins_answer_below_denied_names() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     for (test, own, said) in [
@@ -322,7 +322,7 @@ async fn what_the_block_knows_itself_is_answered_below_denied_names() {
 }
 
 #[tokio::test]
-async fn addresses_that_would_be_made_of_others_are_denied_below_denied_names_too() {
+async fn dns64_makes_no_address_below_a_cut() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let corefile = format!(
@@ -344,7 +344,7 @@ async fn addresses_that_would_be_made_of_others_are_denied_below_denied_names_to
 }
 
 #[tokio::test]
-async fn a_deeper_block_is_asked_for_its_own_names_and_other_blocks_learn_nothing_from_this_one() {
+async fn a_block_with_a_longer_zone_has_cuts_of_its_own() {
     let (log, stub_log) = (Log::default(), Log::default());
     let upstream = cluster(&log).await;
     let stub = {
@@ -376,7 +376,7 @@ async fn a_deeper_block_is_asked_for_its_own_names_and_other_blocks_learn_nothin
 }
 
 #[tokio::test]
-async fn nothing_is_learned_where_it_is_off_where_the_zone_is_no_clusters_or_from_a_failure() {
+async fn there_is_no_cut_when_it_is_off_outside_the_cluster_or_after_a_failure() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     for (test, options) in [
@@ -413,7 +413,7 @@ async fn nothing_is_learned_where_it_is_off_where_the_zone_is_no_clusters_or_fro
 }
 
 #[tokio::test]
-async fn a_further_zone_is_cut_one_label_below_it() {
+async fn a_configured_zone_is_cut_one_label_below_it() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let options = "clusterDomains: [cluster.test]\nnxdomainCutZones: [host.test]\n";
@@ -424,7 +424,7 @@ async fn a_further_zone_is_cut_one_label_below_it() {
 }
 
 #[tokio::test]
-async fn a_flood_of_labels_asks_for_no_name_above() {
+async fn a_flood_of_labels_causes_no_candidate_queries() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let dnsd = dnsd("flood", "cluster.test", &upstream, OPTIONS);
@@ -443,7 +443,7 @@ async fn a_flood_of_labels_asks_for_no_name_above() {
 }
 
 #[tokio::test]
-async fn questions_with_signatures_are_kept_apart() {
+async fn queries_with_do_have_cuts_of_their_own() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let dnsd = dnsd("do", "cluster.test", &upstream, OPTIONS);
@@ -475,7 +475,7 @@ async fn odd(log: &Log, com: fn(&[u8]) -> Vec<Message>) -> Upstream {
 }
 
 #[tokio::test]
-async fn below_a_public_label_the_first_question_of_all_is_answered_by_the_name_above() {
+async fn below_a_public_suffix_the_first_query_is_answered_by_the_pre_query() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let dnsd = dnsd("first", "cluster.test", &upstream, OPTIONS);
@@ -507,7 +507,7 @@ async fn below_a_public_label_the_first_question_of_all_is_answered_by_the_name_
 }
 
 #[tokio::test]
-async fn a_question_whose_turn_comes_when_the_name_above_was_denied_is_not_asked() {
+async fn a_waiting_query_is_not_sent_after_a_cut_is_made() {
     let log = Log::default();
     let upstream = cluster(&log).await;
     let dnsd = dnsd("late", "cluster.test", &upstream, OPTIONS);
@@ -520,7 +520,7 @@ async fn a_question_whose_turn_comes_when_the_name_above_was_denied_is_not_asked
 }
 
 #[tokio::test]
-async fn what_is_not_denied_above_is_asked_for_itself_whatever_was_heard() {
+async fn without_a_denial_of_the_pre_query_the_query_itself_is_sent() {
     for (what, com) in [
         (
             "exists",

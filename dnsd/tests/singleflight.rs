@@ -1,4 +1,4 @@
-//! A query that missed the cache waits for its turn; until then somebody else's question for the same name may have ended.
+//! A query that missed the cache and waits: an equal query may complete meanwhile.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -20,7 +20,7 @@ async fn said(pending: Pending) -> String {
 }
 
 #[tokio::test]
-async fn what_came_to_be_known_since_a_miss_is_not_asked_again() {
+async fn an_answer_that_arrived_after_the_miss_is_not_queried_again() {
     let up = Upstream::with(|| vec![address("api.example.test", 60, "192.0.2.1")]).await;
     let dnsd = Dnsd::start("landed", &[&up], "");
     let [first, second] = [(); 2].map(|()| missed(&dnsd, "api.example.test"));
@@ -33,7 +33,7 @@ async fn what_came_to_be_known_since_a_miss_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn a_question_that_ended_with_nothing_to_keep_leaves_others_their_turn() {
+async fn after_an_uncacheable_answer_waiters_query_in_turn() {
     let up = Upstream::with(|| vec![address("api.example.test", 60, "192.0.2.1")]).await;
     let dnsd = Dnsd::start("landed-apart", &[&up], "");
     let pending = missed(&dnsd, "api.example.test");

@@ -1,4 +1,4 @@
-//! What is given to whom: as long as it holds, and to those who may share it.
+//! Cached answers: which queries they answer, and for how long.
 
 use egret_dnsd::cache::{Cache, Class, Found, Key, Kind, StaleRefresh};
 use egret_dnsd::config::model::{CacheRules, Prefetch, Refresh, ServeStale};
@@ -11,7 +11,7 @@ use crate::support::{NOW, query};
 use crate::{LARGE, Numbered, at, kept, key, number, numbered, rules, secs, stale, zone};
 
 #[test]
-fn answers_are_shared_where_they_are_the_same() {
+fn equal_queries_share_a_cached_answer() {
     let asked = |text: &str, change: fn(&mut Message)| {
         let mut message = Message::from_vec(&query(text, RecordType::A, None)).unwrap();
         change(&mut message);
@@ -40,7 +40,7 @@ fn answers_are_shared_where_they_are_the_same() {
 }
 
 #[test]
-fn who_does_not_desire_recursion_gets_what_there_is_and_leaves_nothing() {
+fn a_query_without_rd_gets_cached_answers_and_caches_none() {
     let mut message = Message::from_vec(&query("a.test", RecordType::A, None)).unwrap();
     message.metadata.recursion_desired = false;
     let without = Key::of(&Query::read(&message.to_vec().unwrap()).unwrap()).unwrap();
@@ -70,7 +70,7 @@ fn a_cache_covers_its_zones() {
 }
 
 #[test]
-fn a_name_that_does_not_exist_is_denied_for_all_types_until_it_is_heard_of() {
+fn nxdomain_covers_all_types_until_the_name_exists() {
     let mut cache = Cache::new(&rules(), LARGE);
     let (a, aaaa) = (key("a.test", RecordType::A), key("a.test", RecordType::AAAA));
     cache.insert(&a, numbered(1), kept(Kind::NameError, 30), NOW);
@@ -90,7 +90,7 @@ fn a_name_that_does_not_exist_is_denied_for_all_types_until_it_is_heard_of() {
 }
 
 #[test]
-fn stale_answers_are_given_as_configured() {
+fn stale_answers_follow_serve_stale() {
     let verify = |timeout| Refresh::Verify { timeout };
     let recheck = |refresh| ServeStale {
         failure_recheck: secs(30),
@@ -148,7 +148,7 @@ fn stale_answers_are_given_as_configured() {
 }
 
 #[test]
-fn after_a_refresh_that_failed_the_pause_is_kept() {
+fn after_a_failed_refresh_there_is_a_pause() {
     for (pause, asks_at) in [(0, [true, true, true]), (30, [false, false, true])] {
         for (at_second, asks) in [11, 39, 40].into_iter().zip(asks_at) {
             let serve_stale = Some(ServeStale {
@@ -179,7 +179,7 @@ fn after_a_refresh_that_failed_the_pause_is_kept() {
 }
 
 #[test]
-fn an_answer_in_use_is_asked_for_again_before_its_end() {
+fn a_popular_answer_is_prefetched() {
     // Asked for at these seconds of a TTL of 100, which of them asks the upstream again.
     let rows: [(Option<Prefetch>, &[u64], Option<u64>); 6] = [
         (None, &[1, 2, 3, 95], None),
@@ -211,7 +211,7 @@ fn prefetch(amount: u32, within: u64, percentage: u8) -> Option<Prefetch> {
 }
 
 #[test]
-fn a_refreshed_answer_is_in_use_still() {
+fn a_prefetched_answer_keeps_its_popularity() {
     let rules = CacheRules {
         prefetch: prefetch(3, 60, 10),
         ..rules()
@@ -230,7 +230,7 @@ fn a_refreshed_answer_is_in_use_still() {
 }
 
 #[test]
-fn ttls_are_kept_where_that_is_said() {
+fn keep_ttl_leaves_ttls_as_received() {
     let ttls = |keep_ttl, seconds, second| {
         let serve_stale = Some(ServeStale {
             response_ttl: secs(seconds),
@@ -287,7 +287,7 @@ fn a_failure_hides_no_answer_and_is_never_stale() {
 }
 
 #[test]
-fn an_answer_outlives_denials_where_that_is_preferred() {
+fn prefers_positive_keeps_an_answer_after_a_denial() {
     for (prefers_positive, expected) in [(false, [2, 4]), (true, [1, 3])] {
         let serve_stale = Some(ServeStale {
             prefers_positive,

@@ -1,4 +1,4 @@
-//! How much is kept, and what gives way.
+//! Bounds of the cache, and eviction.
 
 use egret_dnsd::cache::{Cache, Class, Found, Key, KeyView, Kind, Value};
 use egret_dnsd::config::model::{CacheRules, Capacity};
@@ -33,7 +33,7 @@ fn it_holds_no_more_entries_of_a_class_than_configured() {
 }
 
 #[test]
-fn a_flood_of_random_names_does_not_flush_what_is_asked_for() {
+fn a_flood_of_random_names_does_not_evict_popular_answers() {
     // By entries and by octets; of answers and of denials.
     for (entries, limit) in [(1_000, LARGE), (usize::MAX, 400_000)] {
         for kind in [Kind::Answer, Kind::NameError] {
@@ -83,7 +83,7 @@ impl Value for Large {
 }
 
 #[test]
-fn a_cache_of_the_default_size_that_is_full_keeps_what_is_asked_for_and_its_bound() {
+fn a_full_cache_keeps_popular_answers_and_its_bound() {
     let capacity = Capacity {
         entries: usize::MAX,
         ..rules().success
@@ -122,7 +122,7 @@ fn a_cache_of_the_default_size_that_is_full_keeps_what_is_asked_for_and_its_boun
 }
 
 #[test]
-fn an_answer_too_large_for_its_share_is_not_kept() {
+fn an_answer_too_large_for_its_share_is_not_cached() {
     let mut cache = Cache::new(&rules(), 1 << 20);
     cache.insert(
         &key("a.test", RecordType::A),

@@ -1,4 +1,4 @@
-//! What answers cost in memory: each allocation is some 20 ns, each kilobyte that is moved as much, and they add up unseen.
+//! Memory of answers: an allocation takes some 20 ns, a kilobyte that is moved as much.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(unsafe_code, reason = "an allocator that counts has no safe form")]
 
@@ -51,13 +51,13 @@ const FORWARDED: usize = 13;
 const WAITING: usize = 4_000;
 
 /// A query at the door of a dnsd.
-struct AtDoor {
+struct PipelineClient {
     resolver: Arc<Resolver>,
     table: Arc<ZoneTable>,
     octets: Vec<u8>,
 }
 
-impl AtDoor {
+impl PipelineClient {
     fn new(dnsd: &Dnsd, name: &str) -> Self {
         let resolver = Arc::clone(&dnsd.service.resolver);
         let serving = resolver.serving();
@@ -83,7 +83,7 @@ impl AtDoor {
 }
 
 #[tokio::test]
-async fn a_cached_answer_asks_for_no_memory_whatever_its_block_counts() {
+async fn a_cached_answer_allocates_nothing_with_any_metrics() {
     let up = Upstream::with(|| vec![address("api.example.test", 60, "192.0.2.1")]).await;
     for (name, more) in [
         ("plain", ""),
@@ -98,7 +98,7 @@ async fn a_cached_answer_asks_for_no_memory_whatever_its_block_counts() {
         for _ in 0..3 {
             dnsd.ask("api.example.test").await.unwrap();
         }
-        let at_door = AtDoor::new(&dnsd, "api.example.test");
+        let at_door = PipelineClient::new(&dnsd, "api.example.test");
         let before = COUNT.get();
         let step = at_door.take();
         let taken = COUNT.get() - before;
@@ -129,8 +129,8 @@ fn upstream_elsewhere() -> SocketAddr {
 /// Has names answered that nobody asked for before, one after the other; what an answer asked for.
 async fn forward(dnsd: &Dnsd, zone: &str) -> usize {
     const NAMES: usize = 64;
-    let name = |number| AtDoor::new(dnsd, &format!("n{number}.{zone}.test"));
-    let names: Vec<AtDoor> = (0..NAMES).map(name).collect();
+    let name = |number| PipelineClient::new(dnsd, &format!("n{number}.{zone}.test"));
+    let names: Vec<PipelineClient> = (0..NAMES).map(name).collect();
     let before = COUNT.get();
     for at_door in &names {
         let Disposition::Pending(pending) = at_door.take() else {
@@ -144,7 +144,7 @@ async fn forward(dnsd: &Dnsd, zone: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_forwarded_answer_is_small_while_it_waits_and_asks_for_memory_a_few_times() {
+async fn a_pending_query_is_small_and_allocates_a_few_times() {
     let corefile = format!(
         ". {{\n bind 127.0.0.1\n prometheus 127.0.0.1:9253\n errors\n cache 60\n forward . {}\n}}\n",
         upstream_elsewhere()

@@ -1,6 +1,6 @@
-//! The hold in simulated time: what waits, what it waits for, how it ends.
+//! The response gate in simulated time: which answers are held, for which sequence, and how a hold ends.
 //!
-//! It is longer than 800 lines because all of its situations share one simulated world.
+//! The file exceeds 800 lines because all situations share one simulated world.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::net::IpAddr;
@@ -172,7 +172,7 @@ fn ticket(verdict: Verdict) -> Ticket {
 }
 
 #[test]
-fn an_interesting_answer_waits_until_its_number_is_realized() {
+fn an_answer_with_interest_waits_until_its_sequence_is_realized() {
     let mut world = World::settled();
     let held = world.held("api.example.test", 1, 30);
     world.transmit();
@@ -184,7 +184,7 @@ fn an_interesting_answer_waits_until_its_number_is_realized() {
 }
 
 #[test]
-fn an_answer_that_nobody_waits_for_is_told_and_released() {
+fn an_answer_without_interest_is_recorded_and_released() {
     let mut world = World::settled();
     assert_eq!(world.ask("www.other.test", 1, 30), Verdict::Release);
     assert_eq!(
@@ -195,7 +195,7 @@ fn an_answer_that_nobody_waits_for_is_told_and_released() {
 }
 
 #[test]
-fn what_nobody_waits_for_goes_with_what_comes_in_the_same_moment() {
+fn observations_without_a_held_answer_are_sent_together() {
     let mut world = World::settled();
     world.pass(1_000);
     world.ask("first.other.test", 1, 30);
@@ -214,7 +214,7 @@ fn what_nobody_waits_for_goes_with_what_comes_in_the_same_moment() {
 }
 
 #[test]
-fn what_an_answer_waits_for_goes_at_once_with_all_that_was_kept_back() {
+fn a_held_answers_observation_is_sent_at_once_with_all_delayed_ones() {
     let mut world = World::settled();
     world.ask("first.other.test", 1, 30);
     world.transmit();
@@ -236,7 +236,7 @@ fn what_an_answer_waits_for_goes_at_once_with_all_that_was_kept_back() {
 }
 
 #[test]
-fn what_was_kept_back_goes_at_once_when_an_interest_is_told_or_dnsd_ends() {
+fn delayed_observations_are_sent_at_once_on_an_interest_or_shutdown() {
     let mut world = World::settled();
     let hurries: [fn(&mut World); 2] = [
         |world| world.interest(&["*.example.test", "*.other.test"]),
@@ -259,7 +259,7 @@ fn what_was_kept_back_goes_at_once_when_an_interest_is_told_or_dnsd_ends() {
 }
 
 #[test]
-fn what_was_told_while_no_enforcer_was_there_goes_at_once_when_dnsd_ends() {
+fn at_shutdown_observations_made_without_an_enforcer_are_sent() {
     let mut world = World::settled();
     world.gate.disconnected();
     world.ask("n1.some.test", 1, 30);
@@ -278,7 +278,7 @@ fn what_was_told_while_no_enforcer_was_there_goes_at_once_when_dnsd_ends() {
 }
 
 #[test]
-fn the_second_of_two_equal_answers_waits_for_the_number_of_the_first() {
+fn the_second_of_two_equal_answers_waits_for_the_sequence_of_the_first() {
     let mut world = World::settled();
     let first = world.held("api.example.test", 1, 30);
     let second = world.held("api.example.test", 1, 30);
@@ -291,7 +291,7 @@ fn the_second_of_two_equal_answers_waits_for_the_number_of_the_first() {
 }
 
 #[test]
-fn what_is_realized_is_released_at_once_until_it_lives_longer() {
+fn a_realized_answer_is_released_at_once_until_its_lifetime_grows() {
     let mut world = World::settled();
     world.held("api.example.test", 1, 30);
     world.realize_all();
@@ -319,7 +319,7 @@ fn what_is_realized_is_released_at_once_until_it_lives_longer() {
 }
 
 #[test]
-fn what_counts_no_longer_is_told_again_with_the_longest_life_that_was_told() {
+fn an_observation_that_counts_no_longer_is_sent_again_with_the_longest_lifetime() {
     let mut world = World::settled();
     let long = world.now.after(Duration::from_secs(60));
     world.held("api.example.test", 1, 60);
@@ -348,7 +348,7 @@ fn what_counts_no_longer_is_told_again_with_the_longest_life_that_was_told() {
 }
 
 #[test]
-fn an_answer_from_the_cache_waits_for_a_pod_that_had_not_been_told() {
+fn a_cached_answer_is_held_for_a_pod_without_a_record() {
     let mut world = World::settled();
     world.ask_as(OTHER.into(), "api.example.test", 1, 30);
     world.realize_all();
@@ -364,7 +364,7 @@ fn a_new_address_of_a_known_name_waits() {
 }
 
 #[test]
-fn the_deadline_ends_a_wait_and_the_next_answer_waits_again() {
+fn the_deadline_releases_an_answer_and_the_next_one_is_held() {
     let mut world = World::settled();
     let held = world.held("api.example.test", 1, 30);
     assert_eq!(world.gate.poll_timeout(), Some(world.now.after(LIMITS.deadline)));
@@ -376,7 +376,7 @@ fn the_deadline_ends_a_wait_and_the_next_answer_waits_again() {
 }
 
 #[test]
-fn what_could_not_be_realized_ends_its_wait_and_is_told_again_when_it_is_asked_again() {
+fn a_failed_sequence_releases_its_answer_and_is_sent_again_on_the_next_query() {
     let mut world = World::settled();
     let held = world.held("api.example.test", 1, 30);
     world.transmit();
@@ -389,7 +389,7 @@ fn what_could_not_be_realized_ends_its_wait_and_is_told_again_when_it_is_asked_a
 }
 
 #[test]
-fn over_a_limit_nothing_is_held() {
+fn above_a_limit_nothing_is_held() {
     let mut world = World::settled();
     for address in 1..=3 {
         world.held("api.example.test", address, 30);
@@ -400,7 +400,7 @@ fn over_a_limit_nothing_is_held() {
 }
 
 #[test]
-fn while_the_enforcer_is_away_its_last_interest_holds_and_what_it_realized_stays() {
+fn while_the_enforcer_is_away_its_interest_and_realized_sequences_stay() {
     let mut world = World::settled();
     world.held("api.example.test", 1, 30);
     world.realize_all();
@@ -414,7 +414,7 @@ fn while_the_enforcer_is_away_its_last_interest_holds_and_what_it_realized_stays
 }
 
 #[test]
-fn what_was_told_before_and_meanwhile_is_told_to_an_enforcer_that_comes_back() {
+fn an_enforcer_that_reconnects_receives_all_live_observations() {
     let mut world = World::settled();
     world.held("before.example.test", 1, 30);
     world.ask("dead.example.test", 2, 1);
@@ -446,7 +446,7 @@ fn describe(message: &ToEnforcer) -> String {
 }
 
 #[test]
-fn numbers_are_sent_in_order_and_the_end_names_the_last() {
+fn sequences_are_sent_in_order_and_the_end_names_the_last() {
     let mut world = World::settled();
     for address in 0..50 {
         world.ask(&format!("n{address}.other.test"), address, 60);
@@ -499,7 +499,7 @@ fn a_held_answer_outlives_a_restart_of_the_enforcer_and_goes_first() {
 }
 
 #[test]
-fn a_number_of_an_earlier_connection_releases_nothing() {
+fn a_sequence_of_an_earlier_connection_releases_nothing() {
     let mut world = World::settled();
     world.held("api.example.test", 1, 30);
     world.transmit();
@@ -522,7 +522,7 @@ fn a_connection_that_ends_before_it_realized_anything_leaves_nothing_realized() 
 }
 
 #[test]
-fn an_interest_that_grows_makes_what_was_told_before_count_no_longer() {
+fn a_wider_interest_invalidates_earlier_records() {
     let mut world = World::settled();
     world.ask("www.other.test", 1, 300);
     world.realize_all();
@@ -535,7 +535,7 @@ fn an_interest_that_grows_makes_what_was_told_before_count_no_longer() {
 }
 
 #[test]
-fn an_interest_told_again_unchanged_makes_nobody_wait() {
+fn an_unchanged_interest_holds_no_recorded_answer() {
     let mut world = World::settled();
     world.held("api.example.test", 1, 30);
     world.realize_all();
@@ -553,7 +553,7 @@ fn a_pod_that_a_new_connection_does_not_name_has_no_interest() {
 }
 
 #[test]
-fn a_dnsd_that_never_heard_of_interest_waits_with_each_answer_for_two_seconds() {
+fn without_any_interest_each_answer_is_held_for_two_seconds() {
     let mut world = World::new();
     let first = world.held("www.other.test", 1, 30);
     world.pass(200);
@@ -566,7 +566,7 @@ fn a_dnsd_that_never_heard_of_interest_waits_with_each_answer_for_two_seconds() 
 }
 
 #[test]
-fn the_first_interest_tells_which_answers_wait_on() {
+fn the_first_interest_decides_which_answers_stay_held() {
     let mut world = World::new();
     let dull = world.held("www.other.test", 1, 30);
     let wanted = world.held("api.example.test", 2, 30);
@@ -578,7 +578,7 @@ fn the_first_interest_tells_which_answers_wait_on() {
 }
 
 #[test]
-fn an_enforcer_that_never_names_interests_is_told_everything_all_the_same() {
+fn an_enforcer_without_interests_receives_all_observations() {
     let mut world = World::new();
     world.gate.connected(world.now);
     assert!(world.transmit().is_empty());
@@ -588,7 +588,7 @@ fn an_enforcer_that_never_names_interests_is_told_everything_all_the_same() {
 }
 
 #[test]
-fn an_enforcer_that_does_not_read_is_told_everything_again_and_nothing_is_released_early() {
+fn an_enforcer_that_does_not_read_gets_a_resync_and_nothing_is_released_early() {
     let mut world = World::settled();
     let before = world.last();
     let held = world.held("api.example.test", 1, 300);
@@ -653,7 +653,7 @@ fn names_without_interest_are_evicted_before_names_with_interest() {
 }
 
 #[test]
-fn which_names_are_evicted_first_follows_the_interest() {
+fn eviction_follows_a_changed_interest() {
     let mut world = World::settled();
     for number in 0..40 {
         world.ask(&format!("n{number}.other.test"), 2, 300);
@@ -685,7 +685,7 @@ fn told(messages: &[ToEnforcer]) -> Vec<String> {
 }
 
 #[test]
-fn what_was_told_is_told_again_of_the_same_pod_alone() {
+fn records_are_sent_again_only_for_the_same_pod() {
     let (cable, other) = (Some(Attachment::to(&1)), Some(Attachment::to(&2)));
     for (then, now, is_told) in [
         (cable, cable, true),
@@ -718,7 +718,7 @@ fn what_was_told_is_told_again_of_the_same_pod_alone() {
 }
 
 #[test]
-fn the_next_pod_at_an_address_is_told_what_the_one_before_was_told() {
+fn a_pod_at_a_reused_address_has_records_of_its_own() {
     let mut world = World::settled();
     world.ask("api.example.test", 1, 60);
     world.ask("www.example.test", 2, 60);
@@ -740,7 +740,7 @@ fn the_next_pod_at_an_address_is_told_what_the_one_before_was_told() {
 
 /// So the enforcer says that an address is another pod's: what was asked before it knew that may be nobody's.
 #[test]
-fn an_interest_that_ends_and_begins_makes_all_be_told_when_it_is_asked_again() {
+fn an_interest_that_ends_and_returns_invalidates_records() {
     for (ends, is_told) in [(false, false), (true, true)] {
         let mut world = World::settled();
         world.ask("api.example.test", 1, 60);
@@ -777,7 +777,7 @@ fn successor(of: &World) -> World {
 }
 
 #[test]
-fn who_takes_over_from_one_that_waited_long_enough_for_an_enforcer_does_not_wait() {
+fn after_a_takeover_the_first_two_seconds_are_not_repeated() {
     let mut old = World::new();
     assert!(old.gate.waits_for_interest(old.now));
     assert!(successor(&old).gate.waits_for_interest(old.now));
@@ -789,7 +789,7 @@ fn who_takes_over_from_one_that_waited_long_enough_for_an_enforcer_does_not_wait
 }
 
 #[test]
-fn what_was_realized_for_a_predecessor_is_waited_for_again_only_when_an_enforcer_is_connected() {
+fn after_a_takeover_realized_records_count_until_an_enforcer_connects() {
     let mut old = World::settled();
     old.ask("api.example.test", 1, 60);
     old.realize_all();
@@ -812,7 +812,7 @@ fn what_was_realized_for_a_predecessor_is_waited_for_again_only_when_an_enforcer
 }
 
 #[test]
-fn a_successor_tells_the_enforcer_what_its_predecessor_told() {
+fn after_a_takeover_the_enforcer_receives_the_old_records() {
     let mut old = World::settled();
     old.ask("api.example.test", 1, 60);
     old.ask_as(OTHER.into(), "other.example.test", 2, 60);
@@ -839,7 +839,7 @@ fn a_successor_tells_the_enforcer_what_its_predecessor_told() {
 }
 
 #[test]
-fn where_as_many_answers_are_held_as_may_the_largest_user_gives_way_to_who_has_less() {
+fn above_the_total_the_largest_client_gives_up_its_oldest_held_answer() {
     const NEWCOMER: [u8; 4] = [10, 0, 0, 3];
     let mut world = World::new();
     let hold = |world: &mut World, client: [u8; 4], number: u8| {

@@ -1,4 +1,4 @@
-//! What an answer is to the cache.
+//! Cacheability of answers.
 
 use egret_dnsd::cache::{Cacheability, Kind, Provenance};
 use egret_dnsd::config::model::{CacheRules, Disabled, Refresh, ServeStale};
@@ -28,7 +28,7 @@ fn nx(message: Message) -> Message {
 }
 
 #[test]
-fn answers_are_kept_as_the_rfcs_say() {
+fn answers_are_cached_as_the_rfcs_say() {
     use Kind::{Answer, Denial, Failure, NameError, Other};
     type Write = fn(&[u8]) -> Message;
     let cut: Write = |q| {
@@ -179,7 +179,7 @@ fn answers_are_kept_as_the_rfcs_say() {
 }
 
 #[test]
-fn what_dnsd_denies_itself_is_denied_for_one_type() {
+fn a_local_denial_is_of_one_type() {
     let found = verdict(&rules(), Provenance::Local, |q| {
         nx(with_soa(response(q, vec![]), 20, 40))
     });
@@ -187,7 +187,7 @@ fn what_dnsd_denies_itself_is_denied_for_one_type() {
 }
 
 #[test]
-fn a_zone_in_which_nothing_is_to_be_kept_is_left_out() {
+fn a_disabled_zone_is_not_cached() {
     let answer: fn(&[u8]) -> Message = |q| response(q, vec![a(60)]);
     let denial: fn(&[u8]) -> Message = |q| nx(with_soa(response(q, vec![]), 20, 40));
     let none = Disabled::default();
@@ -216,7 +216,7 @@ fn a_zone_in_which_nothing_is_to_be_kept_is_left_out() {
 }
 
 #[test]
-fn failures_are_kept_as_long_as_configured() {
+fn failures_are_cached_for_servfail() {
     let failure: fn(&[u8]) -> Message = |q| with_code(response(q, vec![]), ResponseCode::ServFail);
     for (seconds, expected) in [(0, None), (5, Some(5)), (300, Some(300))] {
         let rules = CacheRules {
@@ -229,7 +229,7 @@ fn failures_are_kept_as_long_as_configured() {
 }
 
 #[test]
-fn clients_are_told_ttls_within_the_bounds_of_the_class() {
+fn clients_get_ttls_within_the_bounds_of_the_class() {
     let rules = rules();
     let ttls = |write: fn(&[u8]) -> Message| {
         let ttls = verdict(&rules, Provenance::Upstream, write).ttls;
@@ -249,7 +249,7 @@ fn clients_are_told_ttls_within_the_bounds_of_the_class() {
 }
 
 #[test]
-fn a_stale_answer_gives_way_to_what_says_something() {
+fn a_stale_answer_is_replaced_by_an_answer_with_content() {
     type Row = (fn(&[u8]) -> Message, [bool; 2]);
     let rows: [Row; 5] = [
         (|q| response(q, vec![a(0)]), [true, true]),

@@ -1,4 +1,4 @@
-//! Whom a question goes to: policies, failover, health, and what a forward is asked for.
+//! Selection of upstreams: policies, failover, health, and the names of a forward.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,8 +14,8 @@ use hickory_proto::op::ResponseCode;
 use tokio::time::Instant;
 
 use super::world::{
-    Asked, Deed, LOOPBACK, Over, PATIENCE, Upstream, address, ask, ask_for, forwarder, join_all, nobody,
-    owner, plan, until, wire_name,
+    Action, LOOPBACK, PATIENCE, ReceivedQuery, Transport, Upstream, address, ask, ask_for, forwarder,
+    join_all, nobody, owner, plan, until, wire_name,
 };
 
 async fn honest(count: usize) -> Vec<Upstream> {
@@ -41,12 +41,17 @@ async fn counts(policy: Policy, upstreams: &[Upstream], questions: usize) -> Vec
         ask(&forwarder, &format!("n{number}.test")).await.unwrap();
     }
     let each = upstreams.iter().zip(before);
-    let names = each.map(|(upstream, before)| upstream.heard()[before..].iter().map(Asked::name).collect());
+    let names = each.map(|(upstream, before)| {
+        upstream.received()[before..]
+            .iter()
+            .map(ReceivedQuery::name)
+            .collect()
+    });
     names.map(|names: BTreeSet<String>| names.len()).collect()
 }
 
 #[tokio::test]
-async fn upstreams_are_asked_in_the_order_of_the_policy() {
+async fn upstreams_are_queried_in_the_order_of_the_policy() {
     let upstreams = honest(3).await;
     assert_eq!(counts(Policy::Sequential, &upstreams, 30).await, [30, 0, 0]);
     let in_turn = counts(Policy::RoundRobin, &upstreams, 30).await;
@@ -60,16 +65,21 @@ async fn upstreams_are_asked_in_the_order_of_the_policy() {
 }
 
 #[tokio::test]
-async fn lowest_latency_goes_to_who_answers_soonest() {
-    let slow =
-        Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(300)), Deed::Say(asked.one())]).await;
+async fn lowest_latency_queries_the_fastest_upstream() {
+    let slow = Upstream::start(|asked| {
+        vec![
+            Action::Wait(Duration::from_millis(300)),
+            Action::Reply(asked.one()),
+        ]
+    })
+    .await;
     let fast = Upstream::honest().await;
     let counts = counts(Policy::LowestLatency, &[slow, fast], 60).await;
     assert!(counts[1] > 50, "{counts:?}");
 }
 
 #[tokio::test]
-async fn the_next_upstream_is_asked_when_one_cannot_be_reached_or_says_nothing() {
+async fn failover_follows_an_unreachable_or_silent_upstream() {
     let (dead, alive) = (Upstream::dead().await, Upstream::honest().await);
     for first in [nobody().await, dead.address] {
         let forwarder = forwarder(&Forward {
@@ -83,7 +93,7 @@ async fn the_next_upstream_is_asked_when_one_cannot_be_reached_or_says_nothing()
 /// That nobody listens any more is told by a socket that many share, for the sake of the last one: it ends them all, long before
 /// the time limit does. Where the machine is busy that last one goes by another socket, and it is tried again.
 #[tokio::test]
-async fn all_who_wait_for_an_upstream_that_goes_are_answered_by_the_next() {
+async fn pending_queries_of_a_lost_upstream_are_answered_by_the_next() {
     for _ in 0..8 {
         if tokio::time::timeout(PATIENCE / 4, ten_wait_for_one_that_goes())
             .await
@@ -127,9 +137,9 @@ async fn ten_wait_for_one_that_goes() {
 }
 
 #[tokio::test]
-async fn codes_of_failover_lead_to_the_next_and_the_last_word_counts() {
-    let refusing = Upstream::start(|asked| vec![Deed::Say(asked.code(ResponseCode::Refused))]).await;
-    let failing = Upstream::start(|asked| vec![Deed::Say(asked.code(ResponseCode::ServFail))]).await;
+async fn failover_codes_lead_to_the_next_upstream_and_the_last_answer_counts() {
+    let refusing = Upstream::start(|asked| vec![Action::Reply(asked.code(ResponseCode::Refused))]).await;
+    let failing = Upstream::start(|asked| vec![Action::Reply(asked.code(ResponseCode::ServFail))]).await;
     let alive = Upstream::honest().await;
     // Upstreams, codes of failover, the code of the answer.
     let rows: [(&[&Upstream], &[u8], u8); 5] = [
@@ -152,7 +162,7 @@ async fn codes_of_failover_lead_to_the_next_and_the_last_word_counts() {
 
 #[tokio::test]
 async fn a_poor_answer_is_better_than_none() {
-    let failing = Upstream::start(|asked| vec![Deed::Say(asked.code(ResponseCode::ServFail))]).await;
+    let failing = Upstream::start(|asked| vec![Action::Reply(asked.code(ResponseCode::ServFail))]).await;
     let forwarder = forwarder(&Forward {
         failover: vec![2],
         ..plan(&[failing.address, nobody().await])
@@ -161,11 +171,11 @@ async fn a_poor_answer_is_better_than_none() {
 }
 
 #[tokio::test]
-async fn codes_of_next_pass_a_question_on() {
+async fn next_codes_lead_to_the_next_forward() {
     let upstream = Upstream::start(|asked| match asked.name().as_str() {
-        "none.test." => vec![Deed::Say(asked.code(ResponseCode::NXDomain))],
-        "empty.test." => vec![Deed::Say(asked.answer(Vec::new()))],
-        _other => vec![Deed::Say(asked.one())],
+        "none.test." => vec![Action::Reply(asked.code(ResponseCode::NXDomain))],
+        "empty.test." => vec![Action::Reply(asked.answer(Vec::new()))],
+        _other => vec![Action::Reply(asked.one())],
     })
     .await;
     // next, next_on_nodata, which names are passed on.
@@ -189,7 +199,7 @@ async fn codes_of_next_pass_a_question_on() {
 }
 
 #[tokio::test]
-async fn a_forward_is_asked_for_names_below_from_and_not_below_exceptions() {
+async fn a_forward_takes_names_below_from_and_not_below_except() {
     let rows = [
         (".", None, "a.test", true),
         ("test", None, "a.test", true),
@@ -223,7 +233,7 @@ async fn mortal() -> (Upstream, Arc<AtomicBool>) {
     let lives = Arc::new(AtomicBool::new(false));
     let is_alive = Arc::clone(&lives);
     let upstream = Upstream::start(move |asked| match is_alive.load(Ordering::Relaxed) {
-        true => vec![Deed::Say(asked.one())],
+        true => vec![Action::Reply(asked.one())],
         false => vec![],
     })
     .await;
@@ -246,7 +256,7 @@ fn checked(upstreams: &[SocketAddr]) -> Forward {
 }
 
 #[tokio::test]
-async fn an_upstream_that_fails_is_checked_as_configured_until_it_lives() {
+async fn a_failed_upstream_is_health_checked_until_it_is_up() {
     for (recursion, domain, force_tcp) in [
         (true, ".", false),
         (false, "check.test", false),
@@ -268,7 +278,10 @@ async fn an_upstream_that_fails_is_checked_as_configured_until_it_lives() {
         let check = upstream.checks().remove(0);
         assert_eq!(check.message().metadata.recursion_desired, recursion);
         assert_eq!(check.name(), wire_name(domain).to_string());
-        assert_eq!(check.over, if force_tcp { Over::Tcp } else { Over::Udp });
+        assert_eq!(
+            check.over,
+            if force_tcp { Transport::Tcp } else { Transport::Udp }
+        );
         lives.store(true, Ordering::Relaxed);
         until("it lives", || upstream.checks().len() >= 2).await;
         ask(&forwarder, "b.test").await.unwrap();
@@ -280,7 +293,7 @@ async fn an_upstream_that_fails_is_checked_as_configured_until_it_lives() {
 }
 
 #[tokio::test]
-async fn an_upstream_is_dead_after_more_failed_checks_than_max_fails_and_is_not_asked() {
+async fn above_max_fails_failed_checks_an_upstream_is_not_queried() {
     // Nobody is there: a check fails at once, instead of after the second that it is waited for.
     for (max_fails, fails_fast, wanted) in [
         (1, true, Failure::AllDead),
@@ -311,7 +324,7 @@ async fn an_upstream_is_dead_after_more_failed_checks_than_max_fails_and_is_not_
 }
 
 #[tokio::test]
-async fn a_dead_upstream_costs_nobody_anything_and_is_asked_again_when_it_lives() {
+async fn a_dead_upstream_delays_no_query_and_returns_when_it_is_up() {
     let (mortal, lives) = mortal().await;
     let alive = Upstream::honest().await;
     let forwarder = forwarder(&Forward {
@@ -335,7 +348,7 @@ async fn a_dead_upstream_costs_nobody_anything_and_is_asked_again_when_it_lives(
 }
 
 #[tokio::test]
-async fn so_many_attempts_are_made_as_may_be() {
+async fn max_connect_attempts_limits_attempts() {
     for (most, asked) in [(Some(1), 1), (Some(3), 3), (None, 4)] {
         let (first, second) = (Upstream::dead().await, Upstream::dead().await);
         let forwarder = forwarder(&Forward {
@@ -352,7 +365,7 @@ async fn so_many_attempts_are_made_as_may_be() {
 }
 
 #[tokio::test]
-async fn without_a_bound_it_is_tried_until_the_time_is_up_but_not_in_a_circle() {
+async fn without_max_connect_attempts_upstreams_are_tried_until_the_timeout() {
     let forwarder = forwarder(&Forward {
         max_connect_attempts: Some(0),
         max_fails: 0,
@@ -370,11 +383,15 @@ async fn without_a_bound_it_is_tried_until_the_time_is_up_but_not_in_a_circle() 
 }
 
 #[tokio::test]
-async fn over_max_concurrent_questions_are_refused_and_below_they_are_not() {
+async fn above_max_concurrent_queries_are_refused() {
     for (most, refused) in [(0, 0), (3, 2), (5, 0)] {
-        let upstream =
-            Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(50)), Deed::Say(asked.one())])
-                .await;
+        let upstream = Upstream::start(|asked| {
+            vec![
+                Action::Wait(Duration::from_millis(50)),
+                Action::Reply(asked.one()),
+            ]
+        })
+        .await;
         let forwarder = forwarder(&Forward {
             max_concurrent: most,
             ..plan(&[upstream.address])
@@ -389,11 +406,11 @@ async fn over_max_concurrent_questions_are_refused_and_below_they_are_not() {
 }
 
 #[tokio::test]
-async fn questions_and_checks_come_from_the_source_address() {
+async fn queries_and_health_checks_use_the_source_address() {
     let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53));
     for force_tcp in [false, true] {
         let upstream = Upstream::start(|asked| match asked.is_check() || asked.name() == "a.test." {
-            true => vec![Deed::Say(asked.one())],
+            true => vec![Action::Reply(asked.one())],
             false => Vec::new(),
         })
         .await;
@@ -405,8 +422,8 @@ async fn questions_and_checks_come_from_the_source_address() {
         ask(&forwarder, "a.test").await.unwrap();
         assert!(ask(&forwarder, "b.test").await.is_err());
         until("it is checked", || !upstream.checks().is_empty()).await;
-        let heard = upstream.heard().into_iter().chain(upstream.checks());
-        assert!(heard.into_iter().all(|asked| asked.from.ip() == source));
+        let received = upstream.received().into_iter().chain(upstream.checks());
+        assert!(received.into_iter().all(|asked| asked.from.ip() == source));
     }
     let unusable = Forwarder::new(
         &Forward {
@@ -448,19 +465,19 @@ async fn upstreams_come_from_a_file_like_resolv_conf() {
 }
 
 #[tokio::test]
-async fn upstreams_that_are_written_as_names_are_looked_up() {
+async fn upstream_names_are_resolved() {
     let upstream = Upstream::honest().await;
     let resolver = Upstream::start(|asked| {
         let is_v4 = asked.octets[asked.octets.len() - 3] == 1;
         match (asked.name().as_str(), is_v4) {
             ("here.test.", true) => {
-                vec![Deed::Say(asked.answer(vec![address(
+                vec![Action::Reply(asked.answer(vec![address(
                     "here.test",
                     60,
                     &LOOPBACK.to_string(),
                 )]))]
             }
-            _other => vec![Deed::Say(asked.answer(Vec::new()))],
+            _other => vec![Action::Reply(asked.answer(Vec::new()))],
         }
     })
     .await;
@@ -486,15 +503,15 @@ async fn upstreams_that_are_written_as_names_are_looked_up() {
 }
 
 #[tokio::test]
-async fn a_question_in_ten_at_most_is_asked_twice() {
+async fn at_most_one_query_in_ten_is_hedged() {
     let mut by_name = BTreeMap::<String, usize>::new();
     let fast = Arc::new(AtomicBool::new(true));
     let is_fast = Arc::clone(&fast);
     let upstream = Upstream::start(move |asked| {
         if is_fast.load(Ordering::Relaxed) {
-            return vec![Deed::Say(asked.one())];
+            return vec![Action::Reply(asked.one())];
         }
-        vec![Deed::Wait(Duration::from_secs(1)), Deed::Say(asked.one())]
+        vec![Action::Wait(Duration::from_secs(1)), Action::Reply(asked.one())]
     })
     .await;
     let forwarder = forwarder(&plan(&[upstream.address]));
@@ -505,7 +522,7 @@ async fn a_question_in_ten_at_most_is_asked_twice() {
     let names: Vec<String> = (0..200).map(|number| format!("slow{number}.test")).collect();
     let answers = join_all(names.iter().map(|name| ask(&forwarder, name)).collect()).await;
     assert!(answers.iter().all(Result::is_ok));
-    for asked in upstream.heard() {
+    for asked in upstream.received() {
         *by_name.entry(asked.name()).or_default() += 1;
     }
     let twice = by_name.values().filter(|count| **count > 1).count();

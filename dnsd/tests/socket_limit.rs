@@ -1,5 +1,4 @@
-//! Asking upstreams when this host has nothing left to ask with. Alone in its process: the limit of open files is the
-//! process's.
+//! Upstream queries without free sockets. Alone in its process: the limit of open files is the process's.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "support/mod.rs"]
@@ -16,7 +15,7 @@ use std::time::Duration;
 use egret_dnsd::config::model::Forward;
 use egret_dnsd::upstream::{Failure, Forwarder};
 use tokio::runtime::Handle;
-use world::{Deed, Over, Upstream, ask, forwarder, join_all, nobody, plan, until};
+use world::{Action, Transport, Upstream, ask, forwarder, join_all, nobody, plan, until};
 
 fn open_files() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
@@ -43,15 +42,20 @@ async fn ask_many(forwarder: &Forwarder, count: usize, zone: &str) -> Vec<Result
 
 /// One after the other, since all count what the process has.
 #[tokio::test]
-async fn nothing_is_left_behind_and_nothing_waits_for_what_is_not_there() {
+async fn without_free_sockets_queries_fail_at_once_and_leave_nothing() {
     without_files().await;
     after_all_that_can_go_wrong().await;
 }
 
 /// Without sockets a client is told so at once; when there are some again, all is as before.
 async fn without_files() {
-    let upstream =
-        Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(50)), Deed::Say(asked.one())]).await;
+    let upstream = Upstream::start(|asked| {
+        vec![
+            Action::Wait(Duration::from_millis(50)),
+            Action::Reply(asked.one()),
+        ]
+    })
+    .await;
     let forwarder = forwarder(&plan(&[upstream.address]));
     ask(&forwarder, "before.test").await.unwrap();
     limit_files(&(open_files() + 8).to_string());
@@ -90,11 +94,17 @@ async fn after_all_that_can_go_wrong() {
     let upstreams = [
         Upstream::honest().await,
         Upstream::dead().await,
-        Upstream::start(|asked| vec![Deed::Say(asked.one()), Deed::Say(asked.one())]).await,
-        Upstream::start(|asked| vec![Deed::Wait(Duration::from_millis(150)), Deed::Say(asked.one())]).await,
+        Upstream::start(|asked| vec![Action::Reply(asked.one()), Action::Reply(asked.one())]).await,
+        Upstream::start(|asked| {
+            vec![
+                Action::Wait(Duration::from_millis(150)),
+                Action::Reply(asked.one()),
+            ]
+        })
+        .await,
         Upstream::start(|asked| match asked.over {
-            Over::Udp => vec![Deed::Say(asked.cut())],
-            Over::Tcp => vec![Deed::Raw(vec![0, 99, 1]), Deed::HangUp],
+            Transport::Udp => vec![Action::Reply(asked.cut())],
+            Transport::Tcp | Transport::Quic => vec![Action::Raw(vec![0, 99, 1]), Action::Close],
         })
         .await,
     ];

@@ -1,4 +1,4 @@
-//! What is counted of queries that are answered together.
+//! Counters of queries that are answered in a batch.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -82,7 +82,7 @@ async fn filled(name: &str, upstream: &Upstream) -> Dnsd {
 }
 
 #[tokio::test]
-async fn what_is_answered_together_is_counted_as_what_is_answered_alone() {
+async fn a_batch_is_counted_as_single_queries_are() {
     let both = || {
         ["api.example.test", "api.other.test"]
             .map(|name| address(name, 60, "192.0.2.1"))

@@ -1,4 +1,4 @@
-//! Time: what is slow is asked again elsewhere, and nobody waits longer than the client does.
+//! Timeouts: slow queries are hedged, and none outlives its client's timeout.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use egret_dnsd::config::model::{Forward, Policy};
 use egret_dnsd::upstream::Failure;
 use tokio::time::Instant;
 
-use super::world::{Deed, PATIENCE, Upstream, ask, ask_for, forwarder, join_all, nobody, owner, plan};
+use super::world::{Action, PATIENCE, Upstream, ask, ask_for, forwarder, join_all, nobody, owner, plan};
 
 /// Nobody waits as long for an upstream: what it does not say at once comes from elsewhere, or not at all.
 const FOR_EVER: Duration = Duration::from_secs(60);
@@ -20,13 +20,13 @@ async fn losing(every: usize) -> Upstream {
         if seen.fetch_add(1, Ordering::Relaxed) % every == every - 1 {
             return Vec::new();
         }
-        vec![Deed::Say(asked.one())]
+        vec![Action::Reply(asked.one())]
     })
     .await
 }
 
 #[tokio::test]
-async fn a_datagram_that_is_lost_is_sent_again_long_before_the_time_is_up() {
+async fn a_lost_datagram_is_sent_again_before_the_timeout() {
     let upstream = losing(5).await;
     let forwarder = forwarder(&Forward {
         read_timeout: FOR_EVER,
@@ -38,14 +38,14 @@ async fn a_datagram_that_is_lost_is_sent_again_long_before_the_time_is_up() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_becomes_slow_is_overtaken_by_another() {
+async fn a_slow_upstream_is_hedged_by_another() {
     for (policy, is_overtaken) in [(Policy::RoundRobin, true), (Policy::Sequential, false)] {
         let seen = Arc::new(AtomicUsize::new(0));
         let slow = Upstream::start(move |asked| {
             if seen.fetch_add(1, Ordering::Relaxed) < 10 {
-                return vec![Deed::Say(asked.one())];
+                return vec![Action::Reply(asked.one())];
             }
-            vec![Deed::Wait(FOR_EVER), Deed::Say(asked.one())]
+            vec![Action::Wait(FOR_EVER), Action::Reply(asked.one())]
         })
         .await;
         let other = Upstream::honest().await;
@@ -65,7 +65,7 @@ async fn an_upstream_that_becomes_slow_is_overtaken_by_another() {
 }
 
 #[tokio::test]
-async fn nobody_waits_longer_than_the_client() {
+async fn no_attempt_outlives_the_clients_timeout() {
     let (dead, mute) = (Upstream::dead().await, Upstream::dead().await);
     for force_tcp in [false, true] {
         let forwarder = forwarder(&Forward {
@@ -85,7 +85,7 @@ async fn nobody_waits_longer_than_the_client() {
 }
 
 #[tokio::test]
-async fn each_upstream_is_waited_for_as_long_as_read_timeout() {
+async fn read_timeout_limits_each_attempt() {
     const LONG: Duration = Duration::from_secs(2);
     for (read_timeout, at_most) in [(Duration::from_millis(60), LONG), (LONG, PATIENCE)] {
         let (dead, alive) = (Upstream::dead().await, Upstream::honest().await);
@@ -101,7 +101,7 @@ async fn each_upstream_is_waited_for_as_long_as_read_timeout() {
 }
 
 #[tokio::test]
-async fn a_forward_whose_upstream_is_dead_holds_up_no_other() {
+async fn a_forward_with_a_dead_upstream_delays_no_other() {
     let (dead, alive) = (Upstream::dead().await, Upstream::honest().await);
     let blocked = forwarder(&Forward {
         read_timeout: FOR_EVER,

@@ -1,4 +1,4 @@
-//! One dnsd gives another its sockets; what waits in them is not lost, whoever dies in between.
+//! One dnsd transfers its sockets to another: queued packets are not lost, whichever process dies.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -16,13 +16,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_datagram_that_waits_is_read_by_the_successor() {
-    let place = Place::new("waits");
+fn a_queued_datagram_is_read_by_the_new_process() {
+    let takeover = TakeoverPath::new("waits");
     let (socket, name) = socket();
-    let mut events = place.offer();
+    let mut events = takeover.offer();
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     let successor = {
-        let path = place.path();
+        let path = takeover.path();
         std::thread::spawn(move || {
             let (taken, mut inheritance) = take(&path, PATIENCE).unwrap().unwrap();
             let inherited = UdpSocket::from(inheritance.socket(name).unwrap());
@@ -51,21 +51,21 @@ fn a_datagram_that_waits_is_read_by_the_successor() {
 }
 
 #[test]
-fn the_place_for_successors_is_for_this_user_alone() {
+fn the_takeover_socket_has_mode_0600() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new("mode");
-    let _events = place.offer();
-    let mode = std::fs::metadata(place.path()).unwrap().permissions().mode();
+    let takeover = TakeoverPath::new("mode");
+    let _events = takeover.offer();
+    let mode = std::fs::metadata(takeover.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "{mode:o}");
 }
 
 #[test]
-fn a_successor_that_dies_before_it_serves_changes_nothing() {
-    let place = Place::new("dies");
+fn a_new_process_that_dies_before_it_serves_changes_nothing() {
+    let takeover = TakeoverPath::new("dies");
     let (socket, name) = socket();
-    let mut events = place.offer();
+    let mut events = takeover.offer();
     for pauses in [false, true] {
-        let path = place.path();
+        let path = takeover.path();
         let successor = std::thread::spawn(move || {
             let (taken, _sockets) = take(&path, PATIENCE).unwrap().unwrap();
             if pauses {
@@ -83,7 +83,7 @@ fn a_successor_that_dies_before_it_serves_changes_nothing() {
         successor.join().unwrap();
     }
     let last = std::thread::spawn({
-        let path = place.path();
+        let path = takeover.path();
         move || take(&path, PATIENCE).unwrap().is_some()
     });
     answer_sockets(&mut events, &socket, name);
@@ -91,11 +91,11 @@ fn a_successor_that_dies_before_it_serves_changes_nothing() {
 }
 
 #[test]
-fn of_two_successors_at_once_the_second_takes_over_from_the_first() {
-    let place = Place::new("two");
+fn of_two_simultaneous_takeovers_the_second_takes_over_from_the_first() {
+    let takeover = TakeoverPath::new("two");
     let (socket, name) = socket();
-    let mut of_predecessor = place.offer();
-    let (path, after_first) = (place.path(), place.path());
+    let mut of_predecessor = takeover.offer();
+    let (path, after_first) = (takeover.path(), takeover.path());
     let first = std::thread::spawn(move || take(&path, PATIENCE).unwrap().unwrap().0);
     answer_sockets(&mut of_predecessor, &socket, name);
     let first = first.join().unwrap();
@@ -107,28 +107,28 @@ fn of_two_successors_at_once_the_second_takes_over_from_the_first() {
         panic!("the successor stops its predecessor");
     };
     stopped.send(()).unwrap();
-    let mut of_first = place.offer();
+    let mut of_first = takeover.offer();
     stopping.join().unwrap().serving();
     std::thread::spawn(move || answer_sockets(&mut of_first, &socket, name));
     assert!(second.join().unwrap().unwrap(), "it is given the sockets");
 }
 
 #[test]
-fn where_nobody_listens_there_is_nothing_to_take() {
-    let place = Place::new("nobody");
-    assert!(take(&place.path(), PATIENCE).unwrap().is_none(), "no file");
-    drop(TakeoverSocket::at(&place.path()).unwrap());
+fn without_an_old_process_there_is_no_takeover() {
+    let takeover = TakeoverPath::new("nobody");
+    assert!(take(&takeover.path(), PATIENCE).unwrap().is_none(), "no file");
+    drop(TakeoverSocket::at(&takeover.path()).unwrap());
     assert!(
-        take(&place.path(), PATIENCE).unwrap().is_none(),
+        take(&takeover.path(), PATIENCE).unwrap().is_none(),
         "a file that somebody left"
     );
-    drop(place.offer());
+    drop(takeover.offer());
 }
 
 #[test]
-fn sockets_of_another_network_are_not_taken() {
-    let place = Place::new("elsewhere");
-    let mut events = place.offer();
+fn sockets_of_another_network_namespace_are_not_taken() {
+    let takeover = TakeoverPath::new("elsewhere");
+    let mut events = takeover.offer();
     let elsewhere = std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
             .ok()
@@ -146,7 +146,7 @@ fn sockets_of_another_network_are_not_taken() {
         purpose: SocketPurpose::Udp,
         address: socket.local_addr().unwrap(),
     };
-    let path = place.path();
+    let path = takeover.path();
     let successor = std::thread::spawn(move || take(&path, PATIENCE).map(drop));
     answer_sockets(&mut events, &socket, name);
     let error = successor.join().unwrap().unwrap_err().to_string();
@@ -154,10 +154,10 @@ fn sockets_of_another_network_are_not_taken() {
 }
 
 #[test]
-fn who_says_nonsense_is_not_given_anything() {
-    let place = Place::new("nonsense");
+fn a_client_that_breaks_the_protocol_gets_nothing() {
+    let takeover = TakeoverPath::new("nonsense");
     let (socket, name) = socket();
-    let mut events = place.offer();
+    let mut events = takeover.offer();
     for words in [
         &b"hello"[..],
         b"{\"say\":\"stop\"}",
@@ -167,14 +167,14 @@ fn who_says_nonsense_is_not_given_anything() {
     ] {
         let connection = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::SEQPACKET, None).unwrap();
         connection
-            .connect(&socket2::SockAddr::unix(place.path()).unwrap())
+            .connect(&socket2::SockAddr::unix(takeover.path()).unwrap())
             .unwrap();
         connection.send(words).unwrap();
         let mut buffer = [std::mem::MaybeUninit::uninit(); 16];
         assert_eq!(connection.recv(&mut buffer).unwrap(), 0, "{words:?}");
     }
     let last = std::thread::spawn({
-        let path = place.path();
+        let path = takeover.path();
         move || take(&path, PATIENCE).unwrap().is_some()
     });
     answer_sockets(&mut events, &socket, name);
@@ -202,18 +202,18 @@ fn socket() -> (UdpSocket, SocketName) {
 }
 
 /// Who knows nothing.
-struct Nothing;
+struct NoState;
 
-impl StateSource for Nothing {
+impl StateSource for NoState {
     fn export(&self, emit: &mut dyn FnMut(&[StateRecord]) -> io::Result<()>) -> io::Result<()> {
         emit(&[StateRecord::End])
     }
 }
 
 /// A folder of its own.
-struct Place(PathBuf);
+struct TakeoverPath(PathBuf);
 
-impl Place {
+impl TakeoverPath {
     fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("egret-handover-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -226,7 +226,7 @@ impl Place {
 
     fn offer(&self) -> UnboundedReceiver<TakeoverEvent> {
         let (sender, events) = unbounded_channel();
-        let memory = Arc::new(Nothing);
+        let memory = Arc::new(NoState);
         TakeoverSocket::at(&self.path())
             .unwrap()
             .serve(sender, memory)
@@ -235,7 +235,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TakeoverPath {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).unwrap();
     }

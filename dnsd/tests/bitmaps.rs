@@ -1,5 +1,5 @@
-//! Marks at kept answers say nothing that the records would not: whatever happened, a marked answer is one whose addresses
-//! the kernel holds for its client, and one that the records knows once all that was told is realized.
+//! Client bitmaps of cached answers against the records: after any history, a set bit implies that the kernel has the
+//! addresses for its client, and that the records have them once all observations are realized.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::{HashMap, HashSet};
@@ -333,7 +333,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_marked_is_in_force_whatever_happened(steps in prop::collection::vec(step(), 1..200)) {
+    fn a_set_bit_implies_realized_records_after_any_history(steps in prop::collection::vec(step(), 1..200)) {
         let mut world = World::new();
         for step in &steps {
             world.take(step);
@@ -371,14 +371,14 @@ fn is_marked(world: &World, pod: usize, answer: usize) -> bool {
 }
 
 #[test]
-fn a_mark_is_of_one_pod_and_one_answer() {
+fn a_bit_is_of_one_client_and_one_answer() {
     let world = marked();
     assert!(is_marked(&world, 0, 0));
     assert!(!is_marked(&world, 1, 0) && !is_marked(&world, 0, 1));
 }
 
 #[test]
-fn what_may_count_no_longer_is_not_marked() {
+fn an_answer_that_may_expire_has_no_bit() {
     let replace = |answer| Step::Replace { answer, seconds: 5 };
     for (step, stays) in [
         (Step::Connect, false),
@@ -398,7 +398,7 @@ fn what_may_count_no_longer_is_not_marked() {
 }
 
 #[test]
-fn where_a_longer_life_fails_the_marks_of_the_shorter_one_are_void() {
+fn a_failed_longer_lifetime_clears_the_bits_of_the_shorter_one() {
     let mut world = marked();
     for step in [
         Step::Replace {
@@ -419,7 +419,7 @@ fn where_a_longer_life_fails_the_marks_of_the_shorter_one_are_void() {
 }
 
 #[test]
-fn a_seat_of_a_new_epoch_has_no_marks_of_who_had_it_before() {
+fn a_reused_index_has_no_bits_of_its_earlier_client() {
     let mut world = marked();
     let tell = |world: &mut World, pod, answer| {
         for step in [
@@ -442,7 +442,7 @@ fn a_seat_of_a_new_epoch_has_no_marks_of_who_had_it_before() {
 }
 
 #[test]
-fn who_lost_its_seat_has_one_again_after_a_sweep() {
+fn a_client_that_lost_its_index_gets_one_after_a_sweep() {
     let mut world = marked();
     // Three names fit; the first one goes when the fourth is told.
     for answer in [2, 4, 6] {
@@ -459,7 +459,7 @@ fn who_lost_its_seat_has_one_again_after_a_sweep() {
 }
 
 #[test]
-fn more_pods_than_seats_are_answered_by_the_ledger() {
+fn clients_without_an_index_are_looked_up_in_the_records() {
     let mut world = World::new();
     let bitmap = ClientBitmap::default();
     let told = kept(0, world.now, 5).told;

@@ -1,4 +1,4 @@
-//! What the enforcer is told, and when: written when it is said to be, and no sooner for who waits because of who does not.
+//! Observations on the link: when they are sent, and that delayed ones do not delay awaited ones.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -91,7 +91,7 @@ fn gate() -> (Arc<ResponseGate>, Arc<Metrics>) {
 
 /// The enforcer is at something else, so that at some time there is no room for more.
 #[tokio::test]
-async fn what_is_said_to_have_gone_can_be_read_though_dnsd_is_gone() {
+async fn sent_observations_can_be_read_after_dnsd_ends() {
     let socket = std::env::temp_dir().join(format!("egret-telling-{}.sock", std::process::id()));
     drop(std::fs::remove_file(&socket));
     let listener = UnixListener::bind(&socket).unwrap();
@@ -168,7 +168,7 @@ fn domain(is_waited_for: bool) -> &'static str {
 proptest! {
     /// In simulated time, so that any delay at all is seen.
     #[test]
-    fn what_nobody_waits_for_keeps_back_nothing_that_is_waited_for(steps in prop::collection::vec(step(), 1..60)) {
+    fn delayed_observations_do_not_delay_awaited_ones(steps in prop::collection::vec(step(), 1..60)) {
         let mut now = Timestamp::from_millis(10_000);
         let mut hold = Gate::new(LIMITS, now);
         hold.connected(now);
@@ -210,7 +210,7 @@ impl Wake for Woken {
 
 /// The link sleeps until what is kept back is due; nothing but the answer is there to wake it.
 #[tokio::test]
-async fn who_sleeps_until_what_is_kept_back_is_due_is_woken_for_what_is_waited_for() {
+async fn an_awaited_observation_wakes_the_link_before_the_delay_ends() {
     let (gate, _) = gate();
     gate.connected();
     gate.receive(interest());
