@@ -320,11 +320,13 @@ impl Cluster {
             let is_gone = failure.attempts >= ATTEMPTS || !is_complete;
             (is_gone && !is_over).then(|| format!("{}: {}", RESOURCE_TYPES[index].plural, failure.reason))
         });
-        let unreadable = self.undiscovered.clone().or(failure);
+        let failure = self.undiscovered.clone().or(failure);
+        let (outdated, unreadable) = if is_complete { (failure, None) } else { (None, failure) };
         let recalled = self.recalled.as_ref().filter(|_| !is_complete);
         SourceState {
             is_complete,
             unreadable,
+            outdated,
             is_closed: recalled.is_some_and(|recalled| recalled.is_closed),
             known_at: recalled.map(|recalled| recalled.at.clone()),
             files: 0,
@@ -334,7 +336,8 @@ impl Cluster {
     }
 
     fn log(&self, state: &SourceState) {
-        match (&self.state.unreadable, &state.unreadable) {
+        let why = |state: &SourceState| state.unreadable.clone().or_else(|| state.outdated.clone());
+        match (why(&self.state), why(state)) {
             // Once for an outage: the next watch that breaks gives the same reason in other words.
             (None, Some(reason)) => {
                 tracing::error!(
