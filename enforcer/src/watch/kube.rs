@@ -26,6 +26,7 @@ use crate::engine::{Input, SourceState};
 use crate::state::{ObjectWriter, StoredManifests, date_of};
 
 mod client;
+mod contact;
 mod resources;
 mod discovery;
 mod object;
@@ -35,10 +36,10 @@ mod counts;
 
 pub use client::ConfigError;
 
-use client::Contact;
+use contact::Contact;
 use discovery::{Discovery, Served};
 use object::ObjectName;
-use reflector::{Change, Reflector};
+use reflector::{Change, Reflector, Told};
 use resources::{KINDS, RESOURCE_TYPES};
 use store::Store;
 
@@ -95,6 +96,8 @@ struct Recalled {
 #[derive(Debug, Default)]
 struct Kind {
     resource: Option<ApiResource>,
+    /// What other watches of the kind told does not count: they may have been of another version.
+    watch_number: u64,
     /// Ends with this.
     _watch: Option<AbortOnDropHandle<()>>,
     is_listed: bool,
@@ -166,11 +169,11 @@ impl Cluster {
             let pause = self.deadline().map_or(Duration::MAX, |at| at.since(clock::now()));
             tokio::select! {
                 Some(served) = served_now.recv() => self.follow(served, &changes),
-                Some((kind, change)) = changed.recv() => {
-                    self.take(kind, change, &nudge);
+                Some(told) = changed.recv() => {
+                    self.take(told, &nudge);
                     for _ in 1..MOST_AT_ONCE {
-                        let Ok((kind, change)) = changed.try_recv() else { break };
-                        self.take(kind, change, &nudge);
+                        let Ok(told) = changed.try_recv() else { break };
+                        self.take(told, &nudge);
                     }
                 }
                 () = contact.changed.notified() => {}
@@ -184,7 +187,7 @@ impl Cluster {
     }
 
     /// Watches what is served now; forgets what is gone.
-    fn follow(&mut self, served: Result<Served, String>, changes: &mpsc::Sender<(usize, Change)>) {
+    fn follow(&mut self, served: Result<Served, String>, changes: &mpsc::Sender<Told>) {
         let served = match served {
             Ok(served) => served,
             Err(reason) => {
@@ -204,13 +207,16 @@ impl Cluster {
                     kind = RESOURCE_TYPES[kind].kind,
                     "no definition declares the kind any more"
                 );
-                self.kinds[kind] = Kind::default();
+                self.kinds[kind] = Kind {
+                    watch_number: self.kinds[kind].watch_number,
+                    ..Kind::default()
+                };
                 self.store.retain(kind, &BTreeSet::new());
             }
         }
     }
 
-    fn start(&mut self, kind: usize, resource: Option<ApiResource>, changes: &mpsc::Sender<(usize, Change)>) {
+    fn start(&mut self, kind: usize, resource: Option<ApiResource>, changes: &mpsc::Sender<Told>) {
         let Some(served) = &resource else { return };
         tracing::info!(kind = served.kind, version = served.api_version, "watching");
         let reflector = Reflector {
@@ -219,22 +225,25 @@ impl Cluster {
             kind,
             resource: served.clone(),
             may_stream: self.may_stream,
+            watch: self.kinds[kind].watch_number + 1,
+            expired_at: None,
         };
+        let watch_number = reflector.watch;
         let watch = AbortOnDropHandle::new(task::spawn("watch-kind", reflector.run(changes.clone())));
         self.kinds[kind] = Kind {
             resource,
+            watch_number,
             _watch: Some(watch),
             is_listed: self.kinds[kind].is_listed,
             ..Kind::default()
         };
     }
 
-    fn take(&mut self, kind: usize, change: Change, nudge: &Notify) {
+    fn take(&mut self, told: Told, nudge: &Notify) {
+        let Told { kind, watch, change } = told;
         let of_kind = &mut self.kinds[kind];
-        // What a watch told that was ended since.
-        let Some(resource) = of_kind.resource.clone() else {
-            return;
-        };
+        let current = of_kind.resource.clone().filter(|_| of_kind.watch_number == watch);
+        let Some(resource) = current else { return };
         match change {
             Change::Listing => of_kind.listing = Some(BTreeSet::new()),
             Change::Applied(name, json) => {
@@ -245,7 +254,6 @@ impl Cluster {
             }
             Change::Deleted(name) => self.store.delete(kind, name),
             Change::Listed => {
-                // None where a watch began that was replaced since, by one of another version: it says nothing of what is gone.
                 if let Some(listed) = of_kind.listing.take() {
                     of_kind.is_listed = true;
                     self.store.retain(kind, &listed);
@@ -321,7 +329,11 @@ impl Cluster {
             (is_gone && !is_over).then(|| format!("{}: {}", RESOURCE_TYPES[index].plural, failure.reason))
         });
         let failure = self.undiscovered.clone().or(failure);
-        let (outdated, unreadable) = if is_complete { (failure, None) } else { (None, failure) };
+        let (outdated, unreadable) = if is_complete {
+            (failure, None)
+        } else {
+            (None, failure)
+        };
         let recalled = self.recalled.as_ref().filter(|_| !is_complete);
         SourceState {
             is_complete,
