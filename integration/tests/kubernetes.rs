@@ -251,6 +251,97 @@ fn a_kind_is_watched_from_when_its_definition_comes_until_that_goes() -> Told {
     Ok(())
 }
 
+/// The newer version is not known here: its objects are closed, though they are those that opened something before.
+#[test]
+fn a_kind_is_followed_from_one_version_to_another_and_back() -> Told {
+    let Some(cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../deploy/crds/clusteregressfirewalls.policy.egret.dev.yaml");
+    let mut definition: serde_json::Value = serde_saphyr::from_str(&fs::read_to_string(file)?)?;
+    let mut serve = |older: bool, newer: bool| {
+        let versions = definition["spec"]["versions"].as_array_mut().unwrap();
+        versions.truncate(1);
+        let mut copy = versions[0].clone();
+        versions[0]["served"] = older.into();
+        copy["name"] = "v1alpha2".into();
+        copy["storage"] = false.into();
+        copy["served"] = newer.into();
+        versions.push(copy);
+        cluster.apply(&definition.to_string())
+    };
+    serve(true, false)?;
+    within(PATIENCE, "the kind is served", || {
+        cluster.apply(&firewall(SEVEN)).is_ok()
+    });
+    within(PATIENCE, "the policy is in force", || {
+        cluster.reached() == [false, true]
+    });
+    serve(false, true)?;
+    within(PATIENCE, "what is not known is closed", || {
+        cluster.reached() == [false, false]
+    });
+    // Nothing breaks the watch of the version that is served all the time.
+    serve(true, true)?;
+    within(PATIENCE, "the version that is known is watched", || {
+        cluster.reached() == [false, true]
+    });
+    let log = cluster.enforcer.log();
+    assert!(log.contains("ClusterEgressFirewall/refused"), "{log}");
+    Ok(())
+}
+
+/// Extension API servers that are away: one of another group, and one that serves another version of ours.
+#[test]
+fn an_api_service_that_is_broken_leaves_the_others_alone() -> Told {
+    let Some(cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    for (version, group) in [("v1", "broken.example"), ("v1", "policy.egret.dev")] {
+        cluster.apply(&format!(
+            "apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {{name: {version}.{group}}}
+spec:
+  group: {group}
+  version: {version}
+  groupPriorityMinimum: 1000
+  versionPriority: 1
+  insecureSkipTLSVerify: true
+  service: {{namespace: default, name: none}}
+"
+        ))?;
+    }
+    let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
+    cluster.kubernetes.apply(&cluster.world, &definitions)?;
+    within(PATIENCE, "the kind is served", || {
+        cluster.apply(&firewall(SEVEN)).is_ok()
+    });
+    within(PATIENCE, "the policy is in force", || {
+        cluster.reached() == [false, true]
+    });
+    let said = "it is not known what is served of a group";
+    assert!(
+        cluster.enforcer.log().contains(said),
+        "{}",
+        cluster.enforcer.log()
+    );
+    cluster.delete(&["crd", "clusteregressfirewalls.policy.egret.dev"])?;
+    within(PATIENCE, "the definition is seen to be gone", || {
+        let metrics = cluster.enforcer.metrics().unwrap();
+        metrics.sum("egret_enforcer_source_watch_failures_total", &[]) > 0.0
+    });
+    // It may be the extension API server that serves the kind, and that is away.
+    assert!(!cluster.reaches("client", SEVEN));
+    cluster.delete(&["apiservice", "v1.policy.egret.dev"])?;
+    cluster.kubernetes.apply(&cluster.world, &definitions)?;
+    within(PATIENCE, "the kind is served again, without objects", || {
+        cluster.reached() == [true, true]
+    });
+    Ok(())
+}
+
 /// As `kubectl apply -k` does; nothing runs the DaemonSets here, so the enforcer is started with the rights of its service account and the
 /// capabilities of its container: it needs no others.
 #[test]

@@ -200,9 +200,13 @@ impl Cluster {
         self.is_settled = served.is_settled;
         self.may_stream = served.may_stream;
         for (kind, (resource, is_gone)) in served.resources.into_iter().zip(served.is_gone).enumerate() {
+            let is_watched = self.kinds[kind].resource.is_some();
+            if served.is_unknown[kind] && is_watched {
+                continue;
+            }
             if resource.is_some() && resource != self.kinds[kind].resource {
                 self.start(kind, resource, changes);
-            } else if is_gone && self.kinds[kind].resource.is_some() {
+            } else if is_gone && is_watched {
                 tracing::info!(
                     kind = RESOURCE_TYPES[kind].kind,
                     "no definition declares the kind any more"

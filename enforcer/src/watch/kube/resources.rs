@@ -150,12 +150,25 @@ impl ResourceType {
     }
 }
 
-/// Which version of each kind is served; none where the kind is not. Kubernetes' own are not asked for.
+/// What the API server says of the kinds.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The version of each kind that is to be watched; none where it is not served. Kubernetes' own are not asked for.
+    pub(super) resources: [Option<ApiResource>; KINDS],
+    /// Something is served of the kind's group, and the API server cannot say what: an extension API server is away.
+    pub(super) is_unknown: [bool; KINDS],
+    /// Why.
+    pub(super) failure: Option<String>,
+}
+
+/// Asks which version of each kind is served.
 ///
 /// # Errors
-/// When the API server does not answer.
-pub(super) async fn discover(client: &Client) -> kube::Result<[Option<ApiResource>; KINDS]> {
+/// When the API server does not answer. A group that it cannot describe is no error: the others go on.
+pub(super) async fn discover(client: &Client) -> kube::Result<Found> {
     let mut served: Vec<(String, String, String)> = Vec::new();
+    let mut unknown: Vec<String> = Vec::new();
+    let mut failure = None;
     for group in client.list_api_groups().await?.groups {
         if !CUSTOM_GROUPS.contains(&group.name.as_str()) {
             continue;
@@ -169,11 +182,15 @@ pub(super) async fn discover(client: &Client) -> kube::Result<[Option<ApiResourc
                 ),
                 // Gone since the groups were listed.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(kube::Error::Api(status)) => {
+                    failure = Some(format!("{}: {}", version.group_version, status.message));
+                    unknown.push(group.name.clone());
+                }
                 Err(error) => return Err(error),
             }
         }
     }
-    Ok(std::array::from_fn(|index| {
+    let resources = std::array::from_fn(|index| {
         let resource = &RESOURCE_TYPES[index];
         if !resource.is_custom() {
             return resource.choose(resource.versions);
@@ -186,7 +203,14 @@ pub(super) async fn discover(client: &Client) -> kube::Result<[Option<ApiResourc
             .map(|entry| entry.1.as_str())
             .collect();
         resource.choose(&versions)
-    }))
+    });
+    Ok(Found {
+        resources,
+        is_unknown: std::array::from_fn(|index| {
+            unknown.iter().any(|group| group == RESOURCE_TYPES[index].group)
+        }),
+        failure,
+    })
 }
 
 #[cfg(test)]
