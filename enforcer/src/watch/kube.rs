@@ -33,6 +33,8 @@ mod object;
 mod reflector;
 mod store;
 mod counts;
+#[cfg(test)]
+mod agreement;
 
 pub use client::ConfigError;
 
@@ -126,7 +128,11 @@ impl Cluster {
         let contact = Arc::new(Contact::default());
         let client = client::client(config, &contact)?;
         counts::register();
-        Ok(Self {
+        Ok(Self::new(client, contact))
+    }
+
+    fn new(client: Client, contact: Arc<Contact>) -> Self {
+        Self {
             client: ClientOfCluster(client),
             contact,
             kinds: Default::default(),
@@ -140,7 +146,7 @@ impl Cluster {
             writer: None,
             keep_at: None,
             silent_since: None,
-        })
+        }
     }
 
     /// What the API server said in an earlier life counts until it can be read, and what it says is kept for a later one.
