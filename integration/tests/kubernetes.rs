@@ -8,12 +8,14 @@
 
 use std::{
     fs,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
     time::{Duration, Instant},
 };
 
-use egret_integration::{Daemon, DaemonSpec, Kubernetes, World, node, world::ENFORCER_ADMIN};
+use egret_integration::{
+    Daemon, DaemonSpec, Kubernetes, Service, World, node, other_node, world::ENFORCER_ADMIN,
+};
 
 type Told = Result<(), Box<dyn std::error::Error>>;
 
@@ -342,6 +344,79 @@ spec:
     Ok(())
 }
 
+/// The other node has a network namespace of its own, from which it reaches the API server by a proxy.
+#[test]
+fn an_address_of_a_node_is_reported_by_the_api_to_the_others() -> Told {
+    const LATER: Ipv4Addr = Ipv4Addr::new(10, 76, 2, 4);
+    const ELSE: u16 = 8080;
+    let Some(cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
+    cluster.kubernetes.apply(&cluster.world, &definitions)?;
+    within(PATIENCE, "the kind is served", || {
+        cluster.apply(&firewall("192.0.2.1")).is_ok()
+    });
+    let nodes = "apiVersion: policy.egret.dev/v1alpha1
+kind: ClusterEgressFirewall
+metadata: {name: refused}
+spec:
+  rules: [{action: Deny, to: [{nodes: {}}]}]
+";
+    cluster.apply(nodes)?;
+    let elsewhere = cluster.world.lay_other_node()?;
+    elsewhere.serve(ELSE, Service::TcpEcho)?;
+    let (_proxy, kubeconfig) = cluster.kubernetes.proxy_for_other_node(&cluster.world)?;
+    let spec = elsewhere.enforcer(&cluster.world);
+    let mut there = elsewhere.launch(cluster.kubernetes.by(spec, &kubeconfig))?;
+    there.wait_until_ready()?;
+    let reported = || {
+        let asked = [
+            "get",
+            "nodeaddressreport",
+            other_node::NAME,
+            "-o",
+            "jsonpath={.addresses[*].ip}",
+        ];
+        let answer = cluster.kubernetes.ask(&cluster.world, &asked).unwrap();
+        answer.stdout.contains(&LATER.to_string())
+    };
+    let is_open = || {
+        let to = SocketAddr::new(LATER.into(), ELSE);
+        cluster.world.pod("client").connect_tcp(to, QUICK).is_connected()
+    };
+    elsewhere.address("add", LATER)?;
+    within(PATIENCE, "it is reported", reported);
+    within(PATIENCE, "it is refused", || !is_open());
+    let written = || there.log().matches("reported the addresses of this node").count();
+    within(PATIENCE, "it says that it has written", || written() == 2);
+
+    // What was deleted comes back; what is as it was is not written.
+    cluster.delete(&["nodeaddressreport", other_node::NAME])?;
+    within(PATIENCE, "it is reported anew", reported);
+    within(PATIENCE, "it says that it has written", || written() == 3);
+    elsewhere.address("del", LATER)?;
+    within(PATIENCE, "it is taken back", || !reported());
+    within(PATIENCE, "it says that it has written", || written() == 4);
+
+    // A report of somebody else stays.
+    let theirs = format!(
+        "{{apiVersion: policy.egret.dev/v1alpha1, kind: NodeAddressReport, metadata: {{name: {}}}, addresses: [{{ip: 198.51.100.1}}]}}",
+        other_node::NAME
+    );
+    let path = cluster.world.files().join("theirs.yaml");
+    fs::write(&path, theirs)?;
+    let path = path.display().to_string();
+    let take = ["apply", "--server-side", "--force-conflicts", "-f", &path];
+    cluster.kubernetes.kubectl(&cluster.world, &take)?;
+    elsewhere.address("add", LATER)?;
+    within(PATIENCE, "it says that it does not write", || {
+        there.log().contains("are not reported")
+    });
+    assert!(!reported());
+    Ok(())
+}
+
 /// As `kubectl apply -k` does; nothing runs the DaemonSets here, so the enforcer is started with the rights of its service account and the
 /// capabilities of its container: it needs no others.
 #[test]
@@ -387,6 +462,9 @@ fn the_kustomization_is_admitted_and_grants_the_enforcer_what_it_needs() -> Told
         !cluster.world.pod("client").connect_tcp(to, QUICK).is_connected()
     };
     within(PATIENCE, "the policy is in force", is_refused);
+    within(PATIENCE, "its rights suffice for its report", || {
+        enforcer.log().contains("reported the addresses of this node")
+    });
     let failures = enforcer
         .metrics()?
         .sum("egret_enforcer_source_watch_failures_total", &[]);

@@ -18,13 +18,14 @@ use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 use kube::Client;
 use kube::api::ApiResource;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::deny_all;
 use crate::engine::{Input, SourceState};
 use crate::state::{ObjectWriter, StoredManifests, date_of};
 
+mod address_report;
 mod client;
 mod contact;
 mod resources;
@@ -38,11 +39,12 @@ mod agreement;
 
 pub use client::ConfigError;
 
+use address_report::{Addresses, Reporter};
 use contact::Contact;
 use discovery::{Discovery, Served};
 use object::ObjectName;
 use reflector::{Change, Reflector, Told};
-use resources::{KINDS, RESOURCE_TYPES};
+use resources::{KINDS, NODE_ADDRESS_REPORTS, RESOURCE_TYPES};
 use store::Store;
 
 /// Changes that wait for the store; beyond, the watches wait.
@@ -76,6 +78,17 @@ pub struct Cluster {
     /// When what is known is handed over to be kept; none while it is as it was.
     keep_at: Option<Timestamp>,
     silent_since: Option<Timestamp>,
+    report: Option<Report>,
+}
+
+/// The report of this node's addresses, and what its writer learns of the watches.
+#[derive(Debug)]
+struct Report {
+    node: Arc<str>,
+    served: watch::Sender<Option<ApiResource>>,
+    is_gone: Arc<Notify>,
+    /// Ends with this.
+    _writer: AbortOnDropHandle<()>,
 }
 
 struct ClientOfCluster(Client);
@@ -146,6 +159,32 @@ impl Cluster {
             writer: None,
             keep_at: None,
             silent_since: None,
+            report: None,
+        }
+    }
+
+    /// This node's addresses are reported to the API server, and whenever they change.
+    #[must_use]
+    pub fn with_report(self, node: Arc<str>, addresses: watch::Receiver<Addresses>) -> Self {
+        let (served, served_now) = watch::channel(None);
+        let is_gone = Arc::new(Notify::new());
+        let reporter = Reporter {
+            client: self.client.0.clone(),
+            contact: Arc::clone(&self.contact),
+            node: Arc::clone(&node),
+            addresses,
+            served: served_now,
+            is_gone: Arc::clone(&is_gone),
+        };
+        let report = Report {
+            node,
+            served,
+            is_gone,
+            _writer: AbortOnDropHandle::new(task::spawn("report-addresses", reporter.run())),
+        };
+        Self {
+            report: Some(report),
+            ..self
         }
     }
 
@@ -224,6 +263,23 @@ impl Cluster {
                 self.store.retain(kind, &BTreeSet::new());
             }
         }
+        if let Some(report) = &self.report {
+            let served = self.kinds[NODE_ADDRESS_REPORTS].resource.clone();
+            report.served.send_if_modified(|before| {
+                let is_other = *before != served;
+                *before = served;
+                is_other
+            });
+        }
+    }
+
+    /// Has the report of this node written anew where the API server has it no more.
+    fn restore_report(&self) {
+        if let Some(report) = &self.report
+            && !self.store.has(NODE_ADDRESS_REPORTS, &report.node)
+        {
+            report.is_gone.notify_one();
+        }
     }
 
     fn start(&mut self, kind: usize, resource: Option<ApiResource>, changes: &mpsc::Sender<Told>) {
@@ -262,11 +318,19 @@ impl Cluster {
                 }
                 self.store.apply(kind, name, &resource, json);
             }
-            Change::Deleted(name) => self.store.delete(kind, name),
+            Change::Deleted(name) => {
+                self.store.delete(kind, name);
+                if kind == NODE_ADDRESS_REPORTS {
+                    self.restore_report();
+                }
+            }
             Change::Listed => {
                 if let Some(listed) = of_kind.listing.take() {
                     of_kind.is_listed = true;
                     self.store.retain(kind, &listed);
+                    if kind == NODE_ADDRESS_REPORTS {
+                        self.restore_report();
+                    }
                 }
             }
             Change::Expired => counts::expired(kind),

@@ -122,6 +122,9 @@ pub(super) const RESOURCE_TYPES: [ResourceType; 12] = [
 /// The number of kinds; a kind is known by its index in [`RESOURCE_TYPES`].
 pub(super) const KINDS: usize = RESOURCE_TYPES.len();
 
+/// The index of NodeAddressReport.
+pub(super) const NODE_ADDRESS_REPORTS: usize = 10;
+
 /// Groups that are there only when somebody installs them.
 const CUSTOM_GROUPS: [&str; 2] = ["policy.networking.k8s.io", "policy.egret.dev"];
 
@@ -223,6 +226,11 @@ mod tests {
             .find(|resource| resource.kind == kind)
             .unwrap();
         resource.choose(served).map(|chosen| chosen.api_version)
+    }
+
+    #[test]
+    fn the_kind_that_is_written_is_where_it_is_looked_for() {
+        assert_eq!(RESOURCE_TYPES[NODE_ADDRESS_REPORTS].kind, "NodeAddressReport");
     }
 
     #[test]
