@@ -2,7 +2,7 @@
 //! they are away, and before they start.
 //!
 //! Excepted is, by name: a Pod whose `status.phase` is Succeeded or Failed. The API server does not send it; of a folder it is
-//! read, and is neither subject nor peer.
+//! read, and is neither subject nor peer. And a NetworkPolicy of `extensions/v1beta1`, which no API server serves any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::object::{NodeObject, ObjectName, Pod, Stored, Whole};
 use super::reflector::{Change, Told};
-use super::resources::{KINDS, RESOURCE_TYPES, Shape};
+use super::resources::{KINDS, RESOURCE_TYPES, ResourceType, Shape};
 use super::{Client, Cluster};
 use crate::engine::Input;
 use crate::watch::dir::Directory;
@@ -77,8 +77,13 @@ fn objects() -> Vec<Object> {
             .split("\n---")
             .filter_map(|text| serde_saphyr::from_str::<Json>(text).ok());
         for json in documents.flat_map(items) {
-            let of =
-                |resource: &super::resources::ResourceType| json.get("kind") == Some(&resource.kind.into());
+            let group = json["apiVersion"]
+                .as_str()
+                .and_then(|version| version.split_once('/'));
+            let group = group.map_or("", |(group, _)| group).to_owned();
+            let of = |resource: &ResourceType| {
+                resource.group == group && json.get("kind") == Some(&resource.kind.into())
+            };
             if let Some(kind) = RESOURCE_TYPES.iter().position(of) {
                 objects.extend(NAMES.iter().filter_map(|name| named(kind, json.clone(), name)));
             }
