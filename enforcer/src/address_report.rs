@@ -1,4 +1,5 @@
-//! Reports the node's addresses to other nodes: its NodeAddressReport, a file in a folder that they read.
+//! Reports the node's addresses to other nodes: its NodeAddressReport, a file in a folder that they read. With an API server
+//! `watch::kube` writes the object.
 //!
 //! A node has more addresses than its status lists, and a firewall against nodes must know them all. The file is
 //! written only when the addresses change, because the folder may be watched. Files of others are not touched. The file
@@ -15,8 +16,10 @@ use crate::node::link_monitor::NetworkMonitor;
 mod addresses;
 mod file;
 mod node_addresses;
+mod watcher;
 
 pub use node_addresses::NodeAddresses;
+pub use watcher::watch_addresses;
 
 use file::ReportFile;
 

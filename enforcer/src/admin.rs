@@ -81,6 +81,9 @@ impl AdminHandler for EngineAdmin {
             return Err(report.reasons.join("\n"));
         }
         let mut text = format!("ready: {} pods at revision {}", report.pods, report.revision);
+        if let Some(why) = &report.source.outdated {
+            text += &format!("\nwhat the source said last is in force: the source cannot be read: {why}");
+        }
         for bad in &report.source.bad {
             text += &format!("\nkept as it was: {bad}");
         }

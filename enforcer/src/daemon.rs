@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
+use egret_policies::compiler::NodeScope;
 use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::shutdown::{SignalRequest, Signals};
 use egret_shared::rt::{admin, task, telemetry};
 use tokio::sync::mpsc;
 
+use egret_enforcer::address_report::watch_addresses;
 use egret_enforcer::admin::EngineAdmin;
 use egret_enforcer::backend::netfilter::denials::DenialRegistry;
 use egret_enforcer::backend::{self as backends, Backend};
@@ -203,7 +205,11 @@ async fn watch_source(
                 .watch(engine),
         ),
         Source::Kube => {
-            let cluster = Cluster::open(startup.kubeconfig.clone()).await?;
+            let mut cluster = Cluster::open(startup.kubeconfig.clone()).await?;
+            if let NodeScope::One(node) = &startup.compiler.node {
+                let addresses = watch_addresses().context("changes of addresses cannot be heard")?;
+                cluster = cluster.with_report(Arc::clone(node), addresses);
+            }
             task::spawn("watch", cluster.with_store(stored, writer).watch(engine))
         }
     });

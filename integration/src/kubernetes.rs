@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Daemon, DaemonSpec, Output, Peer, World, WorldError, manifests::Manifests, peers};
+use crate::{Daemon, DaemonSpec, Output, Peer, World, WorldError, manifests::Manifests, node, peers};
 
 const ETCD: u16 = 2379;
 const API: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 6443);
@@ -22,7 +22,7 @@ type Failure = Box<dyn std::error::Error>;
 #[derive(Debug)]
 pub struct Kubernetes {
     server: Daemon,
-    _etcd: Daemon,
+    etcd: Daemon,
     kubectl: PathBuf,
     folder: PathBuf,
 }
@@ -43,7 +43,7 @@ impl Kubernetes {
         let server = world.launch(api_server(&folder, binary))?;
         let kubernetes = Self {
             server,
-            _etcd: etcd,
+            etcd,
             kubectl,
             folder,
         };
@@ -71,13 +71,84 @@ impl Kubernetes {
 
     /// The enforcer of the node, with this as its source.
     pub fn enforcer(&self, world: &World, backend: &str) -> DaemonSpec {
-        let mut spec = world.enforcer(backend);
+        self.enforcer_by(world, backend, &self.kubeconfig())
+    }
+
+    /// The same, and it asks by this kubeconfig.
+    pub fn enforcer_by(&self, world: &World, backend: &str, kubeconfig: &Path) -> DaemonSpec {
+        self.by(world.enforcer(backend), kubeconfig)
+    }
+
+    /// An enforcer with this API server as its source, which it asks by this kubeconfig.
+    pub fn by(&self, mut spec: DaemonSpec, kubeconfig: &Path) -> DaemonSpec {
         for argument in &mut spec.arguments {
             if argument.starts_with("dir:") {
                 *argument = "kube".to_owned();
             }
         }
-        spec.with(["--kubeconfig".to_owned(), self.kubeconfig().display().to_string()])
+        spec.with(["--kubeconfig".to_owned(), kubeconfig.display().to_string()])
+    }
+
+    /// `kubectl proxy` at an address that the world's other node reaches, and the kubeconfig of who asks by it.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn proxy_for_other_node(&self, world: &World) -> Result<(Daemon, PathBuf), Failure> {
+        let port = 8003;
+        let spec = DaemonSpec {
+            binary: self.kubectl_binary(),
+            ..DaemonSpec::stock("kubectl-proxy-2", port, "/readyz")
+        };
+        let proxy = world.start(
+            spec.with(["proxy", "--address", "0.0.0.0", "--accept-hosts", ".*"])
+                .with(["--reject-methods", "^$"])
+                .with(["--port".to_owned(), port.to_string()])
+                .with(["--kubeconfig".to_owned(), self.kubeconfig().display().to_string()]),
+        )?;
+        let admin = fs::read_to_string(self.kubeconfig())?;
+        let path = self.folder.join("other-node.kubeconfig");
+        let server = format!("http://{}:{port}", node::ADDRESS);
+        fs::write(&path, admin.replace(&format!("https://{API}"), &server))?;
+        Ok((proxy, path))
+    }
+
+    pub(crate) fn kubectl_binary(&self) -> PathBuf {
+        self.kubectl.clone()
+    }
+
+    /// Ends both as a crash does, and puts a copy of etcd's data aside.
+    ///
+    /// # Errors
+    /// When one cannot be killed, or the data not be copied.
+    pub fn back_up(&mut self) -> Result<(), Failure> {
+        self.stop()?;
+        copy(&self.folder.join("etcd"), &self.folder.join("backup"))
+    }
+
+    /// Ends both and puts etcd back to what it was at the backup.
+    ///
+    /// # Errors
+    /// When one cannot be killed, or the data not be copied.
+    pub fn restore(&mut self) -> Result<(), Failure> {
+        self.stop()?;
+        fs::remove_dir_all(self.folder.join("etcd"))?;
+        copy(&self.folder.join("backup"), &self.folder.join("etcd"))
+    }
+
+    /// The API server first, and etcd in good order, so that its data is whole.
+    fn stop(&mut self) -> Result<(), Failure> {
+        self.server.kill()?;
+        self.etcd.terminate()?;
+        Ok(())
+    }
+
+    /// Starts both anew and waits until the API server is ready.
+    ///
+    /// # Errors
+    /// When one does not become ready.
+    pub fn start_again(&mut self, world: &World) -> Result<(), Failure> {
+        self.etcd = world.start(self.etcd.spec().clone())?;
+        self.restart(world)
     }
 
     /// An administrator's.
@@ -167,6 +238,14 @@ impl Kubernetes {
         Err(format!("kubectl {}: {stdout}{stderr}", arguments.join(" ")).into())
     }
 
+    /// Runs kubectl in the node, whatever it says.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn ask(&self, world: &World, arguments: &[&str]) -> Result<Output, WorldError> {
+        self.run(world, arguments)
+    }
+
     fn run(&self, world: &World, arguments: &[&str]) -> Result<Output, WorldError> {
         let (kubectl, config) = (
             self.kubectl.display().to_string(),
@@ -212,6 +291,20 @@ pub fn network_policy_api() -> Result<[PathBuf; 3], Failure> {
         file(&alpha1, "baselineadminnetworkpolicies"),
         file(&alpha2, "clusternetworkpolicies"),
     ])
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let copied = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &copied)?;
+        } else {
+            fs::copy(entry.path(), &copied)?;
+        }
+    }
+    Ok(())
 }
 
 fn etcd(folder: &Path) -> DaemonSpec {

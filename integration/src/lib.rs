@@ -39,6 +39,7 @@ pub mod upstream_network;
 pub mod upstream;
 pub mod manifests;
 pub mod kubernetes;
+pub mod api_proxy;
 pub mod demo;
 pub mod holdings;
 pub mod peers;
@@ -53,6 +54,7 @@ mod leftovers;
 mod error;
 
 pub use adversary::{Adversary, MacAddress, Packet, Seen, Segment, Sniffer};
+pub use api_proxy::{ApiProxy, ApiRequest, Fate, Streams};
 pub use attachment::{Attachment, SecondInterface};
 pub use client::Client;
 pub use command::Output;

@@ -77,7 +77,7 @@ const COUNTERS: [Description; 12] = [
     ),
 ];
 
-const GAUGES: [Description; 21] = [
+const GAUGES: [Description; 22] = [
     (
         "egret_enforcer_ready",
         "1 when the kernel is as the policies say, else 0; /readyz has the reasons.",
@@ -119,6 +119,10 @@ const GAUGES: [Description; 21] = [
     (
         "egret_enforcer_source_bad_files",
         "Manifest files that cannot be taken; what they said before stays in force.",
+    ),
+    (
+        "egret_enforcer_source_unreadable",
+        "1 while the source cannot be read; what it said last stays in force.",
     ),
     (
         "egret_enforcer_source_recalled",
@@ -320,6 +324,10 @@ impl Report {
             ),
             ("egret_enforcer_source_files", self.source.files),
             ("egret_enforcer_source_bad_files", self.source.bad.len()),
+            (
+                "egret_enforcer_source_unreadable",
+                usize::from(self.source.unreadable.is_some() || self.source.outdated.is_some()),
+            ),
             (
                 "egret_enforcer_source_recalled",
                 usize::from(self.source.known_at.is_some()),

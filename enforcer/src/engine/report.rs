@@ -56,8 +56,11 @@ pub struct Report {
 pub struct SourceState {
     /// Whether all objects were read once.
     pub is_complete: bool,
-    /// Why it cannot be read now.
+    /// Why it cannot be read now. The node is not ready.
     pub unreadable: Option<String>,
+    /// Why what is in force may be older than what the source has: it is away, and was read before. The node stays ready,
+    /// because nothing that it could do would bring the source back.
+    pub outdated: Option<String>,
     /// The age of the stored objects that are used instead of a source that was never read, as RFC 3339.
     pub known_at: Option<String>,
     /// Whether the stored objects are of another boot: all pods are closed, because their addresses may be others'.

@@ -244,6 +244,7 @@ impl Directory {
         self.state = SourceState {
             is_complete: true,
             unreadable: None,
+            outdated: None,
             known_at: None,
             is_closed: false,
             files: self.files.len(),

@@ -18,28 +18,33 @@ use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 use kube::Client;
 use kube::api::ApiResource;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::deny_all;
 use crate::engine::{Input, SourceState};
 use crate::state::{ObjectWriter, StoredManifests, date_of};
 
+mod address_report;
 mod client;
+mod contact;
 mod resources;
 mod discovery;
 mod object;
 mod reflector;
 mod store;
 mod counts;
+#[cfg(test)]
+mod agreement;
 
 pub use client::ConfigError;
 
-use client::Contact;
+use address_report::{Addresses, Reporter};
+use contact::Contact;
 use discovery::{Discovery, Served};
 use object::ObjectName;
-use reflector::{Change, Reflector};
-use resources::{KINDS, RESOURCE_TYPES};
+use reflector::{Change, Reflector, Told};
+use resources::{KINDS, NODE_ADDRESS_REPORTS, RESOURCE_TYPES};
 use store::Store;
 
 /// Changes that wait for the store; beyond, the watches wait.
@@ -73,6 +78,17 @@ pub struct Cluster {
     /// When what is known is handed over to be kept; none while it is as it was.
     keep_at: Option<Timestamp>,
     silent_since: Option<Timestamp>,
+    report: Option<Report>,
+}
+
+/// The report of this node's addresses, and what its writer learns of the watches.
+#[derive(Debug)]
+struct Report {
+    node: Arc<str>,
+    served: watch::Sender<Option<ApiResource>>,
+    is_gone: Arc<Notify>,
+    /// Ends with this.
+    _writer: AbortOnDropHandle<()>,
 }
 
 struct ClientOfCluster(Client);
@@ -95,6 +111,8 @@ struct Recalled {
 #[derive(Debug, Default)]
 struct Kind {
     resource: Option<ApiResource>,
+    /// What other watches of the kind told does not count: they may have been of another version.
+    watch_number: u64,
     /// Ends with this.
     _watch: Option<AbortOnDropHandle<()>>,
     is_listed: bool,
@@ -123,7 +141,11 @@ impl Cluster {
         let contact = Arc::new(Contact::default());
         let client = client::client(config, &contact)?;
         counts::register();
-        Ok(Self {
+        Ok(Self::new(client, contact))
+    }
+
+    fn new(client: Client, contact: Arc<Contact>) -> Self {
+        Self {
             client: ClientOfCluster(client),
             contact,
             kinds: Default::default(),
@@ -137,7 +159,33 @@ impl Cluster {
             writer: None,
             keep_at: None,
             silent_since: None,
-        })
+            report: None,
+        }
+    }
+
+    /// This node's addresses are reported to the API server, and whenever they change.
+    #[must_use]
+    pub fn with_report(self, node: Arc<str>, addresses: watch::Receiver<Addresses>) -> Self {
+        let (served, served_now) = watch::channel(None);
+        let is_gone = Arc::new(Notify::new());
+        let reporter = Reporter {
+            client: self.client.0.clone(),
+            contact: Arc::clone(&self.contact),
+            node: Arc::clone(&node),
+            addresses,
+            served: served_now,
+            is_gone: Arc::clone(&is_gone),
+        };
+        let report = Report {
+            node,
+            served,
+            is_gone,
+            _writer: AbortOnDropHandle::new(task::spawn("report-addresses", reporter.run())),
+        };
+        Self {
+            report: Some(report),
+            ..self
+        }
     }
 
     /// What the API server said in an earlier life counts until it can be read, and what it says is kept for a later one.
@@ -166,11 +214,11 @@ impl Cluster {
             let pause = self.deadline().map_or(Duration::MAX, |at| at.since(clock::now()));
             tokio::select! {
                 Some(served) = served_now.recv() => self.follow(served, &changes),
-                Some((kind, change)) = changed.recv() => {
-                    self.take(kind, change, &nudge);
+                Some(told) = changed.recv() => {
+                    self.take(told, &nudge);
                     for _ in 1..MOST_AT_ONCE {
-                        let Ok((kind, change)) = changed.try_recv() else { break };
-                        self.take(kind, change, &nudge);
+                        let Ok(told) = changed.try_recv() else { break };
+                        self.take(told, &nudge);
                     }
                 }
                 () = contact.changed.notified() => {}
@@ -184,7 +232,7 @@ impl Cluster {
     }
 
     /// Watches what is served now; forgets what is gone.
-    fn follow(&mut self, served: Result<Served, String>, changes: &mpsc::Sender<(usize, Change)>) {
+    fn follow(&mut self, served: Result<Served, String>, changes: &mpsc::Sender<Told>) {
         let served = match served {
             Ok(served) => served,
             Err(reason) => {
@@ -197,20 +245,44 @@ impl Cluster {
         self.is_settled = served.is_settled;
         self.may_stream = served.may_stream;
         for (kind, (resource, is_gone)) in served.resources.into_iter().zip(served.is_gone).enumerate() {
+            let is_watched = self.kinds[kind].resource.is_some();
+            if served.is_unknown[kind] && is_watched {
+                continue;
+            }
             if resource.is_some() && resource != self.kinds[kind].resource {
                 self.start(kind, resource, changes);
-            } else if is_gone && self.kinds[kind].resource.is_some() {
+            } else if is_gone && is_watched {
                 tracing::info!(
                     kind = RESOURCE_TYPES[kind].kind,
                     "no definition declares the kind any more"
                 );
-                self.kinds[kind] = Kind::default();
+                self.kinds[kind] = Kind {
+                    watch_number: self.kinds[kind].watch_number,
+                    ..Kind::default()
+                };
                 self.store.retain(kind, &BTreeSet::new());
             }
         }
+        if let Some(report) = &self.report {
+            let served = self.kinds[NODE_ADDRESS_REPORTS].resource.clone();
+            report.served.send_if_modified(|before| {
+                let is_other = *before != served;
+                *before = served;
+                is_other
+            });
+        }
     }
 
-    fn start(&mut self, kind: usize, resource: Option<ApiResource>, changes: &mpsc::Sender<(usize, Change)>) {
+    /// Has the report of this node written anew where the API server has it no more.
+    fn restore_report(&self) {
+        if let Some(report) = &self.report
+            && !self.store.has(NODE_ADDRESS_REPORTS, &report.node)
+        {
+            report.is_gone.notify_one();
+        }
+    }
+
+    fn start(&mut self, kind: usize, resource: Option<ApiResource>, changes: &mpsc::Sender<Told>) {
         let Some(served) = &resource else { return };
         tracing::info!(kind = served.kind, version = served.api_version, "watching");
         let reflector = Reflector {
@@ -219,22 +291,25 @@ impl Cluster {
             kind,
             resource: served.clone(),
             may_stream: self.may_stream,
+            watch: self.kinds[kind].watch_number + 1,
+            expired_at: None,
         };
+        let watch_number = reflector.watch;
         let watch = AbortOnDropHandle::new(task::spawn("watch-kind", reflector.run(changes.clone())));
         self.kinds[kind] = Kind {
             resource,
+            watch_number,
             _watch: Some(watch),
             is_listed: self.kinds[kind].is_listed,
             ..Kind::default()
         };
     }
 
-    fn take(&mut self, kind: usize, change: Change, nudge: &Notify) {
+    fn take(&mut self, told: Told, nudge: &Notify) {
+        let Told { kind, watch, change } = told;
         let of_kind = &mut self.kinds[kind];
-        // What a watch told that was ended since.
-        let Some(resource) = of_kind.resource.clone() else {
-            return;
-        };
+        let current = of_kind.resource.clone().filter(|_| of_kind.watch_number == watch);
+        let Some(resource) = current else { return };
         match change {
             Change::Listing => of_kind.listing = Some(BTreeSet::new()),
             Change::Applied(name, json) => {
@@ -243,12 +318,19 @@ impl Cluster {
                 }
                 self.store.apply(kind, name, &resource, json);
             }
-            Change::Deleted(name) => self.store.delete(kind, name),
+            Change::Deleted(name) => {
+                self.store.delete(kind, name);
+                if kind == NODE_ADDRESS_REPORTS {
+                    self.restore_report();
+                }
+            }
             Change::Listed => {
-                // None where a watch began that was replaced since, by one of another version: it says nothing of what is gone.
                 if let Some(listed) = of_kind.listing.take() {
                     of_kind.is_listed = true;
                     self.store.retain(kind, &listed);
+                    if kind == NODE_ADDRESS_REPORTS {
+                        self.restore_report();
+                    }
                 }
             }
             Change::Expired => counts::expired(kind),
@@ -320,11 +402,17 @@ impl Cluster {
             let is_gone = failure.attempts >= ATTEMPTS || !is_complete;
             (is_gone && !is_over).then(|| format!("{}: {}", RESOURCE_TYPES[index].plural, failure.reason))
         });
-        let unreadable = self.undiscovered.clone().or(failure);
+        let failure = self.undiscovered.clone().or(failure);
+        let (outdated, unreadable) = if is_complete {
+            (failure, None)
+        } else {
+            (None, failure)
+        };
         let recalled = self.recalled.as_ref().filter(|_| !is_complete);
         SourceState {
             is_complete,
             unreadable,
+            outdated,
             is_closed: recalled.is_some_and(|recalled| recalled.is_closed),
             known_at: recalled.map(|recalled| recalled.at.clone()),
             files: 0,
@@ -334,7 +422,8 @@ impl Cluster {
     }
 
     fn log(&self, state: &SourceState) {
-        match (&self.state.unreadable, &state.unreadable) {
+        let why = |state: &SourceState| state.unreadable.clone().or_else(|| state.outdated.clone());
+        match (why(&self.state), why(state)) {
             // Once for an outage: the next watch that breaks gives the same reason in other words.
             (None, Some(reason)) => {
                 tracing::error!(

@@ -1,9 +1,8 @@
-//! The client, and when the API server last answered a watch.
+//! The client, and what its answers say of the watches.
 
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,13 +10,15 @@ use http::{Request, Response};
 use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use tokio::sync::Notify;
 use tower::{Layer, Service};
 
-use super::resources::{KINDS, RESOURCE_TYPES};
+use super::contact::{Contact, Sent};
 
 /// An API server that takes longer to accept a connection is tried again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection on which nothing comes for so long is given up: the other end may be gone without a word. The API server
+/// sends a bookmark to each watch every 60 to 75 s (k8s.io/apiserver, storage/cacher: `bookmarkFrequency`).
+const READ_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,7 @@ pub(super) async fn config(path: Option<PathBuf>) -> Result<Config, ConfigError>
         None => Config::incluster()?,
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
     // Watches are tried again by themselves, and tell of it.
     config.default_retry = false;
     Ok(config)
@@ -69,34 +71,6 @@ pub(super) fn reason(error: &kube::Error) -> String {
         cause = inner;
     }
     cause.to_string()
-}
-
-/// How many lists and watches of each kind the API server has answered: a watch that was broken is whole again when the
-/// number grows, for then everything since comes.
-#[derive(Debug, Default)]
-pub(super) struct Contact {
-    answered: [AtomicU64; KINDS],
-    pub(super) changed: Notify,
-    /// For watches that wait because the API server was gone: it is back, whoever noticed it first.
-    pub(super) is_back: Notify,
-}
-
-impl Contact {
-    pub(super) fn answered(&self, kind: usize) -> u64 {
-        self.answered[kind].load(Ordering::Acquire)
-    }
-
-    fn note(&self, path: &str) {
-        let is_of = |plural: &str| path.rsplit('/').next() == Some(plural);
-        let kind = RESOURCE_TYPES
-            .iter()
-            .position(|resource| is_of(resource.plural) && path.contains(resource.group));
-        if let Some(kind) = kind {
-            self.answered[kind].fetch_add(1, Ordering::AcqRel);
-            self.changed.notify_one();
-            self.is_back.notify_waiters();
-        }
-    }
 }
 
 struct ContactLayer(Arc<Contact>);
@@ -121,6 +95,7 @@ impl<S, B> Service<Request<Body>> for ContactService<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
+    B: Send,
 {
     type Response = Response<B>;
     type Error = S::Error;
@@ -132,12 +107,13 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let contact = Arc::clone(&self.contact);
-        let path = request.uri().path().to_owned();
+        let sent = Sent::read(request.method(), request.uri());
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;
-            if answer.status().is_success() {
-                contact.note(&path);
+            if let Some(sent) = &sent {
+                let pause = contact.note(sent, answer.status(), answer.headers());
+                tokio::time::sleep(pause).await;
             }
             Ok(answer)
         })

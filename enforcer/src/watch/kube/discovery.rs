@@ -15,7 +15,7 @@ use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use tokio::sync::{Notify, mpsc};
 
 use super::client::reason;
-use super::resources::{KINDS, RESOURCE_TYPES, discover};
+use super::resources::{Found, KINDS, RESOURCE_TYPES, discover};
 
 /// From a CustomResourceDefinition to its kind being served, the API server takes up to seconds: so soon it is asked
 /// again, then after twice the time.
@@ -34,6 +34,8 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct Served {
     /// The version of each kind that is to be watched.
     pub(super) resources: [Option<ApiResource>; KINDS],
+    /// It is not known which versions of the kind are served: what is watched stays watched.
+    pub(super) is_unknown: [bool; KINDS],
     /// No definition declares the kind: its objects are gone. A kind that is merely not served, as while an API
     /// server starts, says nothing.
     pub(super) is_gone: [bool; KINDS],
@@ -56,21 +58,33 @@ impl Discovery {
         let mut backoff = DefaultBackoff::default();
         let mut pause = SOON;
         let begun = clock::now();
+        let mut said = None;
         loop {
             let asked = self.ask().await;
             let is_late = clock::now().since(begun) > SETTLES_WITHIN;
             let (served, next) = match asked {
-                Ok((resources, may_stream)) => {
+                Ok((found, may_stream)) => {
                     backoff.reset();
-                    let is_settled = definitions.agree_with(&resources);
+                    let is_settled = definitions.agree_with(&found);
+                    definitions.are_changing &= pause < SETTLES_WITHIN;
                     let next = match (definitions.is_watched, is_settled) {
                         (false, _) => UNWATCHED,
-                        (true, false) => pause,
-                        (true, true) => AT_REST,
+                        (true, true) if !definitions.are_changing => AT_REST,
+                        (true, _) => pause,
                     };
+                    if said != found.failure {
+                        if let Some(reason) = &found.failure {
+                            tracing::warn!(
+                                reason,
+                                "it is not known what is served of a group; what is known of it stays"
+                            );
+                        }
+                        said = found.failure.clone();
+                    }
                     let served = Served {
-                        is_gone: definitions.gone(&resources),
-                        resources,
+                        is_gone: definitions.gone(&found),
+                        is_unknown: found.is_unknown,
+                        resources: found.resources,
                         is_settled: is_settled || !definitions.is_watched || is_late,
                         may_stream,
                     };
@@ -94,7 +108,7 @@ impl Discovery {
         }
     }
 
-    async fn ask(&self) -> kube::Result<([Option<ApiResource>; KINDS], bool)> {
+    async fn ask(&self) -> kube::Result<(Found, bool)> {
         let version = self.client.apiserver_version().await?;
         Ok((discover(&self.client).await?, may_stream(&version.minor)))
     }
@@ -119,6 +133,9 @@ struct Definitions {
     listing: BTreeSet<String>,
     /// The watch has not failed, or has worked before.
     is_watched: bool,
+    /// One of ours came, changed or went a moment ago. What is served follows within seconds, and where only its versions
+    /// changed nothing tells when.
+    are_changing: bool,
     backoff: DefaultBackoff,
     again_at: Option<Timestamp>,
 }
@@ -133,6 +150,7 @@ impl Definitions {
             declared: None,
             listing: BTreeSet::new(),
             is_watched: true,
+            are_changing: false,
             backoff: DefaultBackoff::default(),
             again_at: None,
         }
@@ -149,7 +167,9 @@ impl Definitions {
                 Some(Ok(event)) => {
                     self.backoff.reset();
                     self.is_watched = true;
+                    let is_change = matches!(event, Event::Apply(_) | Event::Delete(_));
                     if self.note(event) {
+                        self.are_changing |= is_change;
                         return;
                     }
                 }
@@ -194,23 +214,25 @@ impl Definitions {
     }
 
     /// Whether what is declared is what is served.
-    fn agree_with(&self, resources: &[Option<ApiResource>; KINDS]) -> bool {
+    fn agree_with(&self, found: &Found) -> bool {
         let Some(declared) = &self.declared else {
             return false;
         };
-        let mut kinds = RESOURCE_TYPES.iter().zip(resources);
-        kinds.all(|(resource, served)| {
-            !resource.is_custom() || declared.contains(&resource.definition()) == served.is_some()
+        let is_served = |kind: usize| found.resources[kind].is_some() && !found.is_unknown[kind];
+        let mut kinds = RESOURCE_TYPES.iter().enumerate();
+        kinds.all(|(kind, resource)| {
+            !resource.is_custom() || declared.contains(&resource.definition()) == is_served(kind)
         })
     }
 
     /// Kinds that are neither declared nor served.
-    fn gone(&self, resources: &[Option<ApiResource>; KINDS]) -> [bool; KINDS] {
+    fn gone(&self, found: &Found) -> [bool; KINDS] {
         std::array::from_fn(|kind| {
             let resource = &RESOURCE_TYPES[kind];
             let is_declared = |declared: &BTreeSet<String>| declared.contains(&resource.definition());
             resource.is_custom()
-                && resources[kind].is_none()
+                && found.resources[kind].is_none()
+                && !found.is_unknown[kind]
                 && self
                     .declared
                     .as_ref()

@@ -10,7 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::api::ApiResource;
 use kube::core::DynamicResourceScope;
-use serde::de::{DeserializeOwned, Deserializer, Error as _};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
@@ -138,11 +139,73 @@ pub(super) type Pod = Slim<PodSpec, PodStatus>;
 /// The same of a Node.
 pub(super) type NodeObject = Slim<NodeSpec, NodeStatus>;
 
+/// A `T` or a list of them, where the object has that: what else stands there stays as it is, and the reader of objects says
+/// what is wrong with it. One object that is not understood leaves the others of a list alone.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Lenient<T> {
+    One(T),
+    Many(Vec<Lenient<T>>),
+    Other(Json),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LenientVisitor(PhantomData))
+    }
+}
+
+struct LenientVisitor<T>(PhantomData<fn() -> T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for LenientVisitor<T> {
+    type Value = Lenient<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Lenient::One)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut many = Vec::new();
+        while let Some(item) = items.next_element()? {
+            many.push(item);
+        }
+        Ok(Lenient::Many(many))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Lenient::Other(Json::Null))
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> Result<Self::Value, E> {
+        Ok(Lenient::Other(Json::from(truth)))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(Lenient::Other(Json::from(number)))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(Lenient::Other(Json::from(number)))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        Ok(Lenient::Other(Json::from(number)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Lenient::Other(Json::from(text)))
+    }
+}
+
 #[derive(Deserialize, Serialize)]
 pub(super) struct Slim<S, T> {
     metadata: Metadata,
-    spec: Option<S>,
-    status: Option<T>,
+    spec: Option<Lenient<S>>,
+    status: Option<Lenient<T>>,
 }
 
 #[derive(Default, Deserialize, Serialize)]
@@ -161,8 +224,8 @@ struct Metadata {
 pub(super) struct PodSpec {
     node_name: Json,
     host_network: Json,
-    containers: Option<Vec<Container>>,
-    init_containers: Option<Vec<Container>>,
+    containers: Option<Lenient<Container>>,
+    init_containers: Option<Lenient<Container>>,
 }
 
 #[derive(Default, Deserialize, Serialize)]
@@ -256,6 +319,31 @@ mod tests {
         }
         for dropped in ["kubelet", "volumes", "image", "conditions", "ownerReferences"] {
             assert!(!json.contains(dropped), "{dropped}: {json}");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_should_not_have_stays_as_it_is_and_the_rest_is_decoded() {
+        for (sent, kept) in [
+            (r#""spec": "x""#, r#""spec":"x""#),
+            (
+                r#""spec": {"nodeName": "n", "containers": {"ports": 7}}"#,
+                r#""containers":{"ports":7"#,
+            ),
+            (
+                r#""spec": {"nodeName": "n", "containers": [7, "x", {"image": "i"}]}"#,
+                r#""containers":[7,"x",{"ports":null"#,
+            ),
+            (
+                r#""spec": {}, "status": [true, 1.5, null]"#,
+                r#""status":[true,1.5,null]"#,
+            ),
+        ] {
+            let sent = format!(r#"{{"metadata": {{"name": "a", "namespace": "b"}}, {sent}}}"#);
+            let pod: Stored<Pod> = serde_json::from_str(&sent).unwrap();
+            assert_eq!(pod.name().to_string(), "b/a");
+            let json = serde_json::to_string(&pod.json).unwrap();
+            assert!(json.contains(kept), "{json}");
         }
     }
 

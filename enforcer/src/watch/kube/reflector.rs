@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use egret_shared::rt::clock;
+use egret_shared::time::Timestamp;
 use futures::StreamExt;
-use kube::api::{Api, ApiResource};
+use kube::api::{Api, ApiResource, ListParams};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use kube::{Client, Error};
@@ -12,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-use super::client::Contact;
+use super::contact::Contact;
 use super::object::{NodeObject, ObjectName, Pod, Stored, Whole};
 use super::resources::{RESOURCE_TYPES, Shape};
 
@@ -39,6 +41,17 @@ pub(super) enum Change {
     Expired,
 }
 
+/// A change, of which watch of which kind.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) kind: usize,
+    pub(super) watch: u64,
+    pub(super) change: Change,
+}
+
+/// Watches that expire more often are begun again after a pause.
+const EXPIRES_SELDOM: Duration = Duration::from_secs(120);
+
 /// A kind to be watched.
 pub(super) struct Reflector {
     pub(super) client: Client,
@@ -47,11 +60,14 @@ pub(super) struct Reflector {
     pub(super) resource: ApiResource,
     /// Whether the API server may know streaming lists (KEP-3157).
     pub(super) may_stream: bool,
+    /// Counted up with each watch of the kind.
+    pub(super) watch: u64,
+    pub(super) expired_at: Option<Timestamp>,
 }
 
 impl Reflector {
     /// Runs until nobody listens.
-    pub(super) async fn run(self, changes: mpsc::Sender<(usize, Change)>) {
+    pub(super) async fn run(self, changes: mpsc::Sender<Told>) {
         match RESOURCE_TYPES[self.kind].shape {
             Shape::Whole => self.run_as::<Whole>(changes).await,
             Shape::Pod => self.run_as::<Pod>(changes).await,
@@ -59,35 +75,48 @@ impl Reflector {
         }
     }
 
-    async fn run_as<B>(mut self, changes: mpsc::Sender<(usize, Change)>)
+    async fn run_as<B>(mut self, changes: mpsc::Sender<Told>)
     where
         B: DeserializeOwned + Serialize + 'static,
     {
         let mut backoff = DefaultBackoff::default();
         loop {
             let api = Api::<Stored<B>>::all_with(self.client.clone(), &self.resource);
-            let mut events = Box::pin(watcher(api, self.config()));
-            while let Some(event) = events.next().await {
-                let error = match event {
-                    Ok(event) => {
-                        backoff.reset();
-                        // A list from the cache of a server that lags would take back what is in force.
-                        self.may_stream &= !matches!(event, Event::InitDone);
-                        if changes.send((self.kind, change(event))).await.is_err() {
-                            return;
+            let mut events = Box::pin(watcher(api.clone(), self.config()));
+            loop {
+                let (next, told, pause) = tokio::select! {
+                    event = events.next() => match event {
+                        Some(Ok(event)) => {
+                            // That a list could be had says nothing of the watch.
+                            if matches!(event, Event::Apply(_) | Event::Delete(_)) {
+                                backoff.reset();
+                            }
+                            // A list from the cache of a server that lags would take back what is in force.
+                            self.may_stream &= !matches!(event, Event::InitDone);
+                            if self.send(&changes, change(event)).await.is_err() {
+                                return;
+                            }
+                            continue;
                         }
-                        continue;
-                    }
-                    Err(error) => error,
+                        Some(Err(error)) => {
+                            let (next, told) = self.judge(&error);
+                            (next, told, if is_unreached(&error) { Pause::UntilBack } else { Pause::Full })
+                        }
+                        None => (Next::List, None, Pause::Full),
+                    },
+                    from = self.contact.resumed(self.kind) => match is_ahead(&api, from).await {
+                        Ok(false) => continue,
+                        Ok(true) => (self.expired(), Some(Change::Expired), Pause::Full),
+                        Err(error) => (Next::List, Some(self.broke(super::client::reason(&error), false)), Pause::Full),
+                    },
                 };
-                let (next, told) = self.judge(&error);
                 if let Some(told) = told
-                    && changes.send((self.kind, told)).await.is_err()
+                    && self.send(&changes, told).await.is_err()
                 {
                     return;
                 }
                 if next != Next::ListNow {
-                    self.pause(backoff.next().unwrap_or_default(), &error).await;
+                    self.pause(backoff.next().unwrap_or_default(), pause).await;
                 }
                 if next != Next::Resume {
                     break;
@@ -96,14 +125,30 @@ impl Reflector {
         }
     }
 
-    /// What the API server refuses is tried again later; where it did not answer, also as soon as it answers another watch.
-    async fn pause(&self, pause: Duration, error: &watcher::Error) {
-        if code(error).is_some_and(|code| code < 500) {
-            return tokio::time::sleep(pause).await;
+    async fn send(
+        &self,
+        changes: &mpsc::Sender<Told>,
+        change: Change,
+    ) -> Result<(), mpsc::error::SendError<Told>> {
+        let told = Told {
+            kind: self.kind,
+            watch: self.watch,
+            change,
+        };
+        changes.send(told).await
+    }
+
+    /// Never shorter than the API server asks for. Where it was not reached, only until another watch reaches it.
+    async fn pause(&self, pause: Duration, how: Pause) {
+        if let Some(asked) = self.contact.retry_after(self.kind) {
+            return tokio::time::sleep(asked + pause).await;
         }
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = self.contact.is_back.notified() => {}
+        match how {
+            Pause::Full => tokio::time::sleep(pause).await,
+            Pause::UntilBack => tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.contact.is_back.notified() => {}
+            },
         }
     }
 
@@ -122,23 +167,53 @@ impl Reflector {
     fn judge(&mut self, error: &watcher::Error) -> (Next, Option<Change>) {
         let code = code(error);
         if code == Some(410) {
-            return (Next::ListNow, Some(Change::Expired));
+            return (self.expired(), Some(Change::Expired));
         }
         if self.may_stream && code.is_some_and(is_refusal) {
             self.may_stream = false;
             tracing::debug!(kind = self.resource.kind, %error, "objects are listed, not streamed");
             return (Next::ListNow, None);
         }
-        let broke = Change::Broke {
-            reason: reason(error),
-            answered: self.contact.answered(self.kind),
-            is_unknown: code == Some(404),
-        };
-        (
-            if is_lost(error) { Next::List } else { Next::Resume },
-            Some(broke),
-        )
+        let next = if is_lost(error) { Next::List } else { Next::Resume };
+        (next, Some(self.broke(reason(error), code == Some(404))))
     }
+
+    /// Once everything is listed at once; a server on which watches expire over and over is asked ever more seldom.
+    fn expired(&mut self) -> Next {
+        let now = clock::now();
+        let before = self.expired_at.replace(now);
+        let is_over = before.is_none_or(|before| now.since(before) > EXPIRES_SELDOM);
+        if is_over { Next::ListNow } else { Next::List }
+    }
+
+    fn broke(&self, reason: String, is_unknown: bool) -> Change {
+        Change::Broke {
+            reason,
+            answered: self.contact.answered(self.kind),
+            is_unknown,
+        }
+    }
+}
+
+/// Whether the objects are older than the resource version from which they are watched, as after etcd was restored from
+/// a backup. The API server says nothing then, and nothing comes until the store has caught up. Resource versions of a kind
+/// are compared as numbers (KEP-5504); where one is none, nothing is known.
+async fn is_ahead<B>(api: &Api<Stored<B>>, from: u64) -> kube::Result<bool>
+where
+    B: DeserializeOwned + Serialize + 'static,
+{
+    let list = api.list(&ListParams::default().limit(1)).await?;
+    let now = list
+        .metadata
+        .resource_version
+        .and_then(|version| version.parse::<u64>().ok());
+    Ok(now.is_some_and(|now| now < from))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    Full,
+    UntilBack,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -173,6 +248,17 @@ fn code(error: &watcher::Error) -> Option<u16> {
         | watcher::Error::WatchStartFailed(Error::Api(status))
         | watcher::Error::WatchFailed(Error::Api(status)) => Some(status.code),
         _ => None,
+    }
+}
+
+/// Whether no server answered. A watch that was begun and cut was answered: others that are begun do not hasten it, or two
+/// that are cut at once would wake each other.
+fn is_unreached(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
+            matches!(error, Error::HyperError(_) | Error::Service(_))
+        }
+        _ => false,
     }
 }
 

@@ -122,6 +122,9 @@ pub(super) const RESOURCE_TYPES: [ResourceType; 12] = [
 /// The number of kinds; a kind is known by its index in [`RESOURCE_TYPES`].
 pub(super) const KINDS: usize = RESOURCE_TYPES.len();
 
+/// The index of NodeAddressReport.
+pub(super) const NODE_ADDRESS_REPORTS: usize = 10;
+
 /// Groups that are there only when somebody installs them.
 const CUSTOM_GROUPS: [&str; 2] = ["policy.networking.k8s.io", "policy.egret.dev"];
 
@@ -150,12 +153,25 @@ impl ResourceType {
     }
 }
 
-/// Which version of each kind is served; none where the kind is not. Kubernetes' own are not asked for.
+/// What the API server says of the kinds.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The version of each kind that is to be watched; none where it is not served. Kubernetes' own are not asked for.
+    pub(super) resources: [Option<ApiResource>; KINDS],
+    /// Something is served of the kind's group, and the API server cannot say what: an extension API server is away.
+    pub(super) is_unknown: [bool; KINDS],
+    /// Why.
+    pub(super) failure: Option<String>,
+}
+
+/// Asks which version of each kind is served.
 ///
 /// # Errors
-/// When the API server does not answer.
-pub(super) async fn discover(client: &Client) -> kube::Result<[Option<ApiResource>; KINDS]> {
+/// When the API server does not answer. A group that it cannot describe is no error: the others go on.
+pub(super) async fn discover(client: &Client) -> kube::Result<Found> {
     let mut served: Vec<(String, String, String)> = Vec::new();
+    let mut unknown: Vec<String> = Vec::new();
+    let mut failure = None;
     for group in client.list_api_groups().await?.groups {
         if !CUSTOM_GROUPS.contains(&group.name.as_str()) {
             continue;
@@ -169,11 +185,15 @@ pub(super) async fn discover(client: &Client) -> kube::Result<[Option<ApiResourc
                 ),
                 // Gone since the groups were listed.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(kube::Error::Api(status)) => {
+                    failure = Some(format!("{}: {}", version.group_version, status.message));
+                    unknown.push(group.name.clone());
+                }
                 Err(error) => return Err(error),
             }
         }
     }
-    Ok(std::array::from_fn(|index| {
+    let resources = std::array::from_fn(|index| {
         let resource = &RESOURCE_TYPES[index];
         if !resource.is_custom() {
             return resource.choose(resource.versions);
@@ -186,7 +206,14 @@ pub(super) async fn discover(client: &Client) -> kube::Result<[Option<ApiResourc
             .map(|entry| entry.1.as_str())
             .collect();
         resource.choose(&versions)
-    }))
+    });
+    Ok(Found {
+        resources,
+        is_unknown: std::array::from_fn(|index| {
+            unknown.iter().any(|group| group == RESOURCE_TYPES[index].group)
+        }),
+        failure,
+    })
 }
 
 #[cfg(test)]
@@ -199,6 +226,11 @@ mod tests {
             .find(|resource| resource.kind == kind)
             .unwrap();
         resource.choose(served).map(|chosen| chosen.api_version)
+    }
+
+    #[test]
+    fn the_kind_that_is_written_is_where_it_is_looked_for() {
+        assert_eq!(RESOURCE_TYPES[NODE_ADDRESS_REPORTS].kind, "NodeAddressReport");
     }
 
     #[test]

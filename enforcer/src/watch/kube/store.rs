@@ -52,6 +52,15 @@ impl Store {
         self.kinds[kind].len()
     }
 
+    /// Whether there is an object of this name, of a kind without namespaces.
+    pub(super) fn has(&self, kind: usize, name: &str) -> bool {
+        let name = ObjectName {
+            namespace: None,
+            name: name.to_owned(),
+        };
+        self.kinds[kind].contains_key(&name)
+    }
+
     /// An object as the API server has it. It counts as it is, whatever it was before: the server has accepted it, so a
     /// policy that is not understood is enforced closed.
     pub(super) fn apply(
