@@ -18,6 +18,7 @@ use egret_enforcer::backend::{self as backends, Backend};
 use egret_enforcer::config::{Args, BackendKind, Config, Source, StartupConfig};
 use egret_enforcer::engine::{Input, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events::sink::{ReopenRequest, Sink};
+use egret_enforcer::policy_report::PolicyReporter;
 use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State, StoredManifests};
 use egret_enforcer::watch::dir::Directory;
 use egret_enforcer::watch::kube::Cluster;
@@ -204,6 +205,13 @@ async fn watch_source(
         ),
         Source::Kube => {
             let cluster = Cluster::open(startup.kubeconfig.clone()).await?;
+            let reporter = PolicyReporter {
+                client: cluster.client(),
+                node: startup.node_name().to_owned(),
+                engine: engine.clone(),
+                told: cluster.told(),
+            };
+            drop(task::spawn("policy-report", reporter.run()));
             task::spawn("watch", cluster.with_store(stored, writer).watch(engine))
         }
     });

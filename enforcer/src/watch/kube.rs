@@ -29,11 +29,13 @@ mod client;
 mod resources;
 mod discovery;
 mod object;
+mod changes;
 mod reflector;
 mod store;
 mod counts;
 
-pub use client::ConfigError;
+pub use changes::{ObjectChange, ObjectId, ObjectState};
+pub use client::{ConfigError, reason};
 
 use client::Contact;
 use discovery::{Discovery, Served};
@@ -73,6 +75,10 @@ pub struct Cluster {
     /// When what is known is handed over to be kept; none while it is as it was.
     keep_at: Option<Timestamp>,
     silent_since: Option<Timestamp>,
+    /// Who is told of each object that changes.
+    observer: Option<mpsc::Sender<Vec<ObjectChange>>>,
+    /// Notified when the engine was told of a change.
+    told: Arc<Notify>,
 }
 
 struct ClientOfCluster(Client);
@@ -137,6 +143,8 @@ impl Cluster {
             writer: None,
             keep_at: None,
             silent_since: None,
+            observer: None,
+            told: Arc::default(),
         })
     }
 
@@ -149,6 +157,26 @@ impl Cluster {
             writer,
             ..self
         }
+    }
+
+    /// Tells `observer` of each object that changes, before the engine.
+    #[must_use]
+    pub fn observed_by(mut self, observer: mpsc::Sender<Vec<ObjectChange>>) -> Self {
+        self.store.changes = Some(Vec::new());
+        self.observer = Some(observer);
+        self
+    }
+
+    /// The client of the API server.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.0.clone()
+    }
+
+    /// Notified when the engine was told of a change.
+    #[must_use]
+    pub fn told(&self) -> Arc<Notify> {
+        Arc::clone(&self.told)
     }
 
     /// Tells the engine what is there and what changes, until the engine ends.
@@ -284,6 +312,12 @@ impl Cluster {
     ) -> Result<(), mpsc::error::SendError<Input>> {
         self.fall_back(now);
         let state = self.stand();
+        if let (Some(observer), Some(changes)) = (&self.observer, &mut self.store.changes)
+            && !changes.is_empty()
+        {
+            // It ends with the engine.
+            drop(observer.send(std::mem::take(changes)).await);
+        }
         let mut events = std::mem::take(&mut self.store.events);
         if state.is_complete && self.state.is_closed {
             events.extend(deny_all::deny_all_policy().map(|(key, _)| Event::Delete(key)));
@@ -300,6 +334,7 @@ impl Cluster {
             self.log(&state);
             self.state = state.clone();
             engine.send(Input::Source(state)).await?;
+            self.told.notify_one();
         }
         self.keep(now);
         Ok(())
@@ -322,6 +357,7 @@ impl Cluster {
         });
         let unreadable = self.undiscovered.clone().or(failure);
         let recalled = self.recalled.as_ref().filter(|_| !is_complete);
+        let (rejected, rejected_number) = self.store.rejected();
         SourceState {
             is_complete,
             unreadable,
@@ -330,6 +366,9 @@ impl Cluster {
             files: 0,
             bad: Vec::new(),
             diagnostics: self.store.diagnostics.clone(),
+            versions: self.store.versions(),
+            rejected,
+            rejected_number,
         }
     }
 
