@@ -186,3 +186,238 @@ fn a_firewall_says_what_it_comes_to_and_the_status_is_written_once() -> Told {
     assert!(columns.contains("0/1 nodes"), "{columns}");
     Ok(())
 }
+
+/// The node of the world has an enforcer; another has none.
+#[test]
+fn nodes_are_counted_when_their_enforcer_has_realized_a_policy() -> Told {
+    let Some(mut cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    cluster.start_controller();
+    let enforcer = cluster
+        .world
+        .start(cluster.kubernetes.enforcer(&cluster.world, "memory"))?;
+    cluster.apply(&firewall("seven", "203.0.113.7"))?;
+    within(PATIENCE, "the node says so", || {
+        cluster.condition("cef", "seven", "Programmed") == "True Programmed: 1/1 nodes"
+    });
+    let report = cluster.get("nodepolicyreport", "node-1");
+    assert_eq!(
+        report["metadata"]["ownerReferences"][0]["kind"], "Node",
+        "{report}"
+    );
+    cluster.apply("{apiVersion: v1, kind: Node, metadata: {name: node-9}}")?;
+    within(PATIENCE, "the other node is counted", || {
+        cluster.condition("cef", "seven", "Programmed") == "False Pending: 1/2 nodes"
+    });
+    cluster
+        .kubernetes
+        .kubectl(&cluster.world, &["delete", "node", "node-9"])?;
+    within(PATIENCE, "it is gone", || {
+        cluster.condition("cef", "seven", "Programmed") == "True Programmed: 1/1 nodes"
+    });
+    // Statuses that were written lead to one more report; then both are at rest.
+    std::thread::sleep(Duration::from_secs(15));
+    let versions = || {
+        [("cef", "seven"), ("nodepolicyreport", "node-1")]
+            .map(|(kind, name)| cluster.get(kind, name)["metadata"]["resourceVersion"].clone())
+    };
+    let at_rest = versions();
+    std::thread::sleep(Duration::from_secs(15));
+    assert_eq!(versions(), at_rest, "{}", cluster.log());
+    // A policy that comes while the enforcer is away is in force nowhere.
+    drop(enforcer);
+    cluster.apply(&firewall("eight", "203.0.113.8"))?;
+    within(PATIENCE, "it is not counted", || {
+        cluster.condition("cef", "eight", "Programmed") == "False Pending: 0/1 nodes"
+    });
+    assert_eq!(
+        cluster.condition("cef", "seven", "Programmed"),
+        "True Programmed: 1/1 nodes"
+    );
+    Ok(())
+}
+
+#[test]
+fn cluster_policies_have_conditions_beside_those_of_others_and_what_is_wrong_is_an_event() -> Told {
+    let Some(mut cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    for definition in egret_integration::kubernetes::network_policy_api()? {
+        cluster.kubernetes.apply(&cluster.world, &definition)?;
+    }
+    cluster.start_controller();
+    within(PATIENCE, "the kind is served", || {
+        cluster.apply(&cluster_policy("one", 7)).is_ok()
+    });
+    within(PATIENCE, "it is accepted", || {
+        cluster.condition("clusternetworkpolicy", "one", "Accepted")
+            == "True Accepted: everything is understood"
+    });
+    let of_another = r#"{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Other",
+        "message": "of another", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}"#;
+    // As a controller does that writes only what is its own.
+    let other = cluster.kubernetes.kubeconfig().with_file_name("other.yaml");
+    let object = format!(
+        r#"{{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {{"name": "one"}}, {}"#,
+        of_another.trim_start_matches('{')
+    );
+    std::fs::write(&other, object)?;
+    let other = other.display().to_string();
+    let apply = [
+        "apply",
+        "--server-side",
+        "--subresource=status",
+        "--field-manager=other",
+        "-f",
+        &other,
+    ];
+    cluster.kubernetes.kubectl(&cluster.world, &apply)?;
+
+    cluster.apply(&cluster_policy("two", 7))?;
+    for name in ["one", "two"] {
+        within(PATIENCE, "the equal priority is a condition", || {
+            let accepted = cluster.condition("clusternetworkpolicy", name, "Accepted");
+            accepted.starts_with("True Warning: ") && accepted.contains("spec.priority")
+        });
+    }
+    assert_eq!(
+        cluster.condition("clusternetworkpolicy", "one", "Ready"),
+        "True Other: of another"
+    );
+    let events = || {
+        let list = cluster
+            .kubernetes
+            .get(&cluster.world, &["events", "-A", "-o", "json"]);
+        let list: Value = serde_json::from_str(&list.unwrap()).unwrap();
+        let of = |event: &Value| event["involvedObject"]["name"].as_str().map(ToOwned::to_owned);
+        let equal = |event: &&Value| event["reason"] == "EqualPriority";
+        let mut named: Vec<_> = list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(equal)
+            .filter_map(of)
+            .collect();
+        named.sort();
+        named
+    };
+    within(PATIENCE, "each has an Event", || events() == ["one", "two"]);
+
+    cluster.apply(&cluster_policy("two", 8))?;
+    within(PATIENCE, "both are accepted", || {
+        let accepted = |name| cluster.condition("clusternetworkpolicy", name, "Accepted");
+        ["one", "two"]
+            .iter()
+            .all(|name| accepted(name) == "True Accepted: everything is understood")
+    });
+    assert_eq!(events(), ["one", "two"]);
+    Ok(())
+}
+
+#[test]
+fn another_replica_writes_when_the_leader_is_killed_or_stopped() -> Told {
+    let Some(mut cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    cluster.start_controller();
+    cluster.start_controller();
+    within(PATIENCE, "one is the leader", || cluster.leaders().len() == 1);
+    cluster.apply(&firewall("before", "203.0.113.7"))?;
+    let is_accepted = |cluster: &Cluster, name: &str| {
+        cluster.condition("cef", name, "Accepted") == "True Accepted: everything is understood"
+    };
+    within(PATIENCE, "it is accepted", || is_accepted(&cluster, "before"));
+
+    let leader = cluster.leaders()[0];
+    cluster.controllers[leader].kill()?;
+    cluster.apply(&firewall("killed", "203.0.113.7"))?;
+    within(AFTER_A_KILL, "the other writes", || {
+        is_accepted(&cluster, "killed")
+    });
+    assert_eq!(cluster.leaders(), [1 - leader]);
+
+    let spec = cluster.controllers[leader].spec().clone();
+    cluster.controllers[leader] = cluster.world.start(spec)?;
+    // Only one waits: the lease is not taken from who renews it.
+    std::thread::sleep(Duration::from_secs(15));
+    assert_eq!(cluster.leaders(), [1 - leader]);
+
+    let status = cluster.controllers[1 - leader].terminate()?;
+    assert!(status.success(), "{status}");
+    let holder = cluster.get("lease", "egret-controller")["spec"]["holderIdentity"].clone();
+    cluster.apply(&firewall("stopped", "203.0.113.7"))?;
+    let taken = within(AFTER_A_KILL, "the other writes", || {
+        is_accepted(&cluster, "stopped")
+    });
+    // Nobody waited for the end of the lease, or it was not released: another held it, or nobody.
+    assert!(
+        holder == "" || cluster.leaders() == [leader],
+        "{holder}, after {taken:?}"
+    );
+    Ok(())
+}
+
+/// As `kubectl apply -k` does; nothing runs the Deployment here.
+#[test]
+fn the_kustomization_grants_the_controller_and_the_node_what_they_need() -> Told {
+    let Some(mut cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    let base = deploy("kustomize/base");
+    let path = |file: &str| base.join(file).display().to_string();
+    let kubectl = |arguments: &[&str]| cluster.kubernetes.kubectl(&cluster.world, arguments);
+    kubectl(&["create", "-f", &path("namespace.yaml")])?;
+    let apply = [
+        "apply",
+        "--server-side",
+        "--validate=strict",
+        "--force-conflicts",
+        "-k",
+    ];
+    kubectl(&[&apply[..], &[&base.display().to_string()]].concat())?;
+    let account = |name: &str| {
+        cluster
+            .kubernetes
+            .kubeconfig_of(&cluster.world, "egret-system", name)
+    };
+    let (controller, node) = (account("egret-controller")?, account("egret-enforcer")?);
+    let text = std::fs::read_to_string(&controller)?;
+    std::fs::write(
+        &controller,
+        text.replace("user: admin}", "user: admin, namespace: egret-system}"),
+    )?;
+
+    let with = |mut spec: DaemonSpec, kubeconfig: &Path| {
+        *spec.arguments.last_mut().expect("the kubeconfig is last") = kubeconfig.display().to_string();
+        spec
+    };
+    let spec = with(cluster.kubernetes.controller(ADMIN), &controller);
+    let controller = cluster.world.start(spec)?;
+    let enforcer = cluster
+        .world
+        .start(with(cluster.kubernetes.enforcer(&cluster.world, "memory"), &node))?;
+    cluster.controllers.push(controller);
+    cluster.apply(&firewall("seven", "203.0.113.7"))?;
+    within(PATIENCE, "the node says so", || {
+        cluster.condition("cef", "seven", "Programmed") == "True Programmed: 1/1 nodes"
+    });
+    // It accepts a name that the API server does, and that nodes cannot read: a warning or an error is an Event.
+    cluster.apply(&firewall("local", "fe80::1").replace("/32", "/128"))?;
+    within(PATIENCE, "an Event is written", || {
+        let metrics = cluster.controllers[0].metrics().unwrap();
+        metrics.sum("egret_controller_events_total", &[]) >= 1.0
+    });
+    let metrics = cluster.controllers[0].metrics()?;
+    for refused in [
+        "status_failures",
+        "status_conflicts",
+        "events_dropped",
+        "lease_failures",
+    ] {
+        let name = format!("egret_controller_{refused}_total");
+        assert_eq!(metrics.sum(&name, &[]), 0.0, "{name}\n{}", cluster.log());
+    }
+    drop(enforcer);
+    Ok(())
+}
