@@ -20,6 +20,8 @@ use crate::watch::kube::ObjectId;
 const MIN_INTERVAL: Duration = Duration::from_secs(5);
 /// Requests that are open at once.
 const MOST_AT_ONCE: usize = 8;
+/// Statuses of one pass; the next one, which knows what happened meanwhile, writes the others.
+const MOST_OF_A_PASS: usize = 256;
 
 pub(super) struct Writer {
     client: Client,
@@ -59,6 +61,10 @@ impl Writer {
             let Some(status) = status.to_write(&object.state.status, &date) else {
                 continue;
             };
+            if requests.len() == MOST_OF_A_PASS {
+                wait_until(now);
+                break;
+            }
             if now < object.not_before {
                 wait_until(object.not_before);
                 continue;
