@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const AFTER_A_KILL: Duration = Duration::from_secs(40);
 const ADMIN: u16 = 9300;
 
-/// An intranet and the metadata address; `{}` is the address that is denied as well.
+/// Denies this address.
 fn firewall(name: &str, address: &str) -> String {
     format!(
         "apiVersion: policy.egret.dev/v1alpha1
@@ -61,6 +61,19 @@ metadata: {name: outside-1, namespace: default, labels: {kubernetes.io/service-n
 addressType: IPv4
 endpoints: [{addresses: [203.0.113.7]}]
 ports: [{port: 8080, protocol: TCP}]
+";
+
+/// Annotations whose value nobody understands, on a kind with a status and one without.
+const MISUNDERSTOOD: &str = "
+apiVersion: policy.egret.dev/v1alpha1
+kind: ClusterEgressFirewall
+metadata: {name: misunderstood, annotations: {policy.egret.dev/enforcement: perhaps}}
+spec: {rules: [{action: Deny, to: [{networks: [203.0.113.9/32]}]}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: misunderstood, namespace: default, annotations: {policy.egret.dev/enforcement: perhaps}}
+spec: {podSelector: {}}
 ";
 
 struct Cluster {
@@ -127,6 +140,31 @@ impl Cluster {
             .filter(|(_, daemon)| leads(daemon))
             .map(|(index, _)| index)
             .collect()
+    }
+
+    /// `KIND/NAME` of the objects that have an Event of this reason, sorted.
+    fn events(&self, reason: &str) -> Vec<String> {
+        let list = self.kubernetes.get(&self.world, &["events", "-A", "-o", "json"]);
+        let list: Value = serde_json::from_str(&list.unwrap()).unwrap();
+        let of_reason = |event: &&Value| event["reason"] == *reason;
+        let object = |event: &Value| {
+            let text = |field: &str| {
+                event["involvedObject"][field]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            format!("{}/{}", text("kind"), text("name"))
+        };
+        let events = list["items"].as_array().unwrap().iter();
+        let mut objects: Vec<String> = events.filter(of_reason).map(object).collect();
+        objects.sort();
+        objects
+    }
+
+    /// Who has the lease.
+    fn holder(&self) -> Value {
+        self.get("lease", "egret-controller")["spec"]["holderIdentity"].clone()
     }
 
     fn log(&self) -> String {
@@ -225,6 +263,30 @@ fn nodes_are_counted_when_their_enforcer_has_realized_a_policy() -> Told {
     let at_rest = versions();
     std::thread::sleep(Duration::from_secs(15));
     assert_eq!(versions(), at_rest, "{}", cluster.log());
+    // What is not understood is no more in force than it is accepted, and of a kind without a status there is an Event.
+    cluster.apply(MISUNDERSTOOD)?;
+    within(PATIENCE, "the node names both", || {
+        let report = cluster.get("nodepolicyreport", "node-1");
+        report["exceptions"][0]["code"] == "EG0126" && report["exceptions"][1]["namespace"] == "default"
+            || report["exceptions"][0]["namespace"] == "default"
+                && report["exceptions"][1]["code"] == "EG0126"
+    });
+    within(PATIENCE, "it is not accepted", || {
+        let accepted = cluster.condition("cef", "misunderstood", "Accepted");
+        accepted.starts_with("False Invalid: ") && accepted.contains("EG0126")
+    });
+    assert_eq!(
+        cluster.condition("cef", "misunderstood", "Programmed"),
+        "False Pending: 0/1 nodes"
+    );
+    within(PATIENCE, "there are Events of both", || {
+        let events = cluster.events("InvalidEnforcement");
+        events
+            == [
+                "ClusterEgressFirewall/misunderstood",
+                "NetworkPolicy/misunderstood",
+            ]
+    });
     // A policy that comes while the enforcer is away is in force nowhere.
     drop(enforcer);
     cluster.apply(&firewall("eight", "203.0.113.8"))?;
@@ -285,24 +347,10 @@ fn cluster_policies_have_conditions_beside_those_of_others_and_what_is_wrong_is_
         cluster.condition("clusternetworkpolicy", "one", "Ready"),
         "True Other: of another"
     );
-    let events = || {
-        let list = cluster
-            .kubernetes
-            .get(&cluster.world, &["events", "-A", "-o", "json"]);
-        let list: Value = serde_json::from_str(&list.unwrap()).unwrap();
-        let of = |event: &Value| event["involvedObject"]["name"].as_str().map(ToOwned::to_owned);
-        let equal = |event: &&Value| event["reason"] == "EqualPriority";
-        let mut named: Vec<_> = list["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(equal)
-            .filter_map(of)
-            .collect();
-        named.sort();
-        named
-    };
-    within(PATIENCE, "each has an Event", || events() == ["one", "two"]);
+    let both = ["ClusterNetworkPolicy/one", "ClusterNetworkPolicy/two"];
+    within(PATIENCE, "each has an Event", || {
+        cluster.events("EqualPriority") == both
+    });
 
     cluster.apply(&cluster_policy("two", 8))?;
     within(PATIENCE, "both are accepted", || {
@@ -311,7 +359,7 @@ fn cluster_policies_have_conditions_beside_those_of_others_and_what_is_wrong_is_
             .iter()
             .all(|name| accepted(name) == "True Accepted: everything is understood")
     });
-    assert_eq!(events(), ["one", "two"]);
+    assert_eq!(cluster.events("EqualPriority"), both);
     Ok(())
 }
 
@@ -343,18 +391,24 @@ fn another_replica_writes_when_the_leader_is_killed_or_stopped() -> Told {
     std::thread::sleep(Duration::from_secs(15));
     assert_eq!(cluster.leaders(), [1 - leader]);
 
-    let status = cluster.controllers[1 - leader].terminate()?;
+    let before = cluster.holder();
+    let other = 1 - leader;
+    // What is stopped as a whole neither renews nor writes, and knows when it goes on that it is the leader no more.
+    cluster.controllers[other].stop()?;
+    within(AFTER_A_KILL, "the lease is taken", || cluster.holder() != before);
+    cluster.controllers[other].cont()?;
+    assert_eq!(cluster.leaders(), [leader]);
+    cluster.apply(&firewall("paused", "203.0.113.7"))?;
+    within(PATIENCE, "it is accepted", || is_accepted(&cluster, "paused"));
+
+    let before = cluster.holder();
+    let status = cluster.controllers[leader].terminate()?;
     assert!(status.success(), "{status}");
-    let holder = cluster.get("lease", "egret-controller")["spec"]["holderIdentity"].clone();
+    // It is free, or another's, as soon as it has ended.
+    assert_ne!(cluster.holder(), before);
     cluster.apply(&firewall("stopped", "203.0.113.7"))?;
-    let taken = within(AFTER_A_KILL, "the other writes", || {
-        is_accepted(&cluster, "stopped")
-    });
-    // Nobody waited for the end of the lease, or it was not released: another held it, or nobody.
-    assert!(
-        holder == "" || cluster.leaders() == [leader],
-        "{holder}, after {taken:?}"
-    );
+    within(PATIENCE, "the other writes", || is_accepted(&cluster, "stopped"));
+    assert_eq!(cluster.leaders(), [other]);
     Ok(())
 }
 

@@ -65,7 +65,13 @@ impl AdminHandler for ControllerAdmin {
             let why = source.unreadable.unwrap_or_else(|| "it is being read".to_owned());
             return Err(format!("the source is not in sync: {why}"));
         }
-        let leadership = self.progress.leadership.borrow().to_string();
+        let leadership = self
+            .progress
+            .leadership
+            .borrow()
+            .clone()
+            .at(clock::now())
+            .to_string();
         Ok(match source.unreadable {
             None => format!("ready: {leadership}"),
             Some(why) => format!("ready: {leadership}\nthe source cannot be read: {why}"),

@@ -49,6 +49,14 @@ impl Leadership {
     pub(super) fn may_write(&self, now: Timestamp) -> bool {
         matches!(self, Self::Leading { until } if now < *until)
     }
+
+    /// The same, without a lease that is over.
+    pub(super) fn at(self, now: Timestamp) -> Self {
+        match self {
+            Self::Leading { until } if until <= now => Self::Waiting { holder: None },
+            Self::Leading { .. } | Self::Waiting { .. } => self,
+        }
+    }
 }
 
 impl fmt::Display for Leadership {

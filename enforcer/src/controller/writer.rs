@@ -18,6 +18,9 @@ use crate::watch::kube::ObjectId;
 
 /// Two writes of an object are so long apart.
 const MIN_INTERVAL: Duration = Duration::from_secs(5);
+/// The object is another than it was known as.
+const CONFLICT: u16 = 409;
+const AFTER_A_CONFLICT: Duration = Duration::from_millis(500);
 /// Requests that are open at once.
 const MOST_AT_ONCE: usize = 8;
 /// Statuses of one pass; the next one, which knows what happened meanwhile, writes the others.
@@ -70,19 +73,30 @@ impl Writer {
                 continue;
             }
             object.not_before = now.after(MIN_INTERVAL);
-            requests.push(self.write_one(id, object.state.resource.clone(), status));
+            let (resource, version) = (object.state.resource.clone(), object.state.resource_version);
+            requests.push(self.write_one(id, resource, version, status));
         }
         let mut answers = futures::stream::iter(requests).buffer_unordered(MOST_AT_ONCE);
         let mut is_said = false;
         while let Some((id, answer)) = answers.next().await {
             match answer {
-                Ok(status) => {
+                Ok((version, status)) => {
                     metrics::written();
                     if let Some(object) = known.policy_mut(&id) {
+                        object.state.resource_version = version;
                         object.state.status = status;
                     }
                 }
                 Err(NotWritten::NotLeading) => {}
+                Err(NotWritten::Refused(error)) if error.code() == Some(CONFLICT) => {
+                    metrics::refused(error.code());
+                    // What it conflicts with comes by the watch.
+                    let at = now.after(AFTER_A_CONFLICT);
+                    if let Some(object) = known.policy_mut(&id) {
+                        object.not_before = at;
+                    }
+                    wait_until(at);
+                }
                 Err(NotWritten::Refused(error)) => {
                     metrics::refused(error.code());
                     wait_until(now.after(MIN_INTERVAL));
@@ -96,27 +110,33 @@ impl Writer {
         next
     }
 
-    /// The status as it is then.
+    /// The version and the status as they are then. It is refused where the object is another by now: what a leader of before
+    /// was about to write, when its machine stopped, comes to nothing.
     async fn write_one(
         &self,
         id: ObjectId,
         resource: ApiResource,
+        version: u64,
         status: Json,
-    ) -> (ObjectId, Result<Json, NotWritten>) {
+    ) -> (ObjectId, Result<(u64, Json), NotWritten>) {
         if !self.leadership.borrow().may_write(clock::now()) {
             return (id, Err(NotWritten::NotLeading));
         }
         let object = json!({
             "apiVersion": resource.api_version,
             "kind": resource.kind,
-            "metadata": {"name": id.name},
+            "metadata": {"name": id.name, "resourceVersion": version.to_string()},
             "status": status,
         });
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(&object);
         let answer = within_limit(api.patch_status(&id.name, &parameters, &patch)).await;
-        let status = answer.map(|object| object.data.get("status").cloned().unwrap_or_default());
+        let status = answer.map(|object| {
+            let version = object.metadata.resource_version.unwrap_or_default();
+            let status = object.data.get("status").cloned().unwrap_or_default();
+            (version.parse().unwrap_or(0), status)
+        });
         (id, status.map_err(NotWritten::Refused))
     }
 }
