@@ -20,6 +20,7 @@ use egret_enforcer::backend::{self as backends, Backend};
 use egret_enforcer::config::{Args, BackendKind, Config, Source, StartupConfig};
 use egret_enforcer::engine::{Input, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events::sink::{ReopenRequest, Sink};
+use egret_enforcer::policy_report::PolicyReporter;
 use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State, StoredManifests};
 use egret_enforcer::watch::dir::Directory;
 use egret_enforcer::watch::kube::Cluster;
@@ -210,6 +211,13 @@ async fn watch_source(
                 let addresses = watch_addresses().context("changes of addresses cannot be heard")?;
                 cluster = cluster.with_report(Arc::clone(node), addresses);
             }
+            let reporter = PolicyReporter {
+                client: cluster.client(),
+                node: startup.node_name().to_owned(),
+                engine: engine.clone(),
+                told: cluster.told(),
+            };
+            drop(task::spawn("policy-report", reporter.run()));
             task::spawn("watch", cluster.with_store(stored, writer).watch(engine))
         }
     });

@@ -43,7 +43,7 @@ mod endpoints;
 pub use endpoints::{EndpointLookup, Endpoints, JudgedBy, PacketEnd, PacketEnds};
 pub use input::{AdminRequest, Input, PeerId, PeerSender, SendQueueFull};
 pub use metrics::PROGRAMMING_BUCKETS;
-pub use report::{AdminQuery, AdminReply, Report, SourceState};
+pub use report::{AdminQuery, AdminReply, RejectedObject, Report, SourceState};
 
 use connection_search::SearchTask;
 use drift::DriftDetector;

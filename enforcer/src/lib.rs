@@ -20,6 +20,8 @@
 //! | [`backend`] | one kernel each: `netfilter`, `ebpf`, `memory`, `none` | `metrics`, `apply`, `node` |
 //! | [`engine`] | the one thread that owns compiler and backend | `metrics`, `apply`, `state`, `backend` |
 //! | [`watch`] | the source of objects | `state`, `engine` |
+//! | [`policy_report`] | the NodePolicyReport of the node | `engine`, `watch` |
+//! | [`controller`] | the status of policies, written by one of several replicas | `watch`, `engine`, `policy_report` |
 //! | [`link`] | the connections of dnsds | `metrics`, `engine` |
 //! | [`events`] | the log of denied packets | `metrics`, `backend`, `engine` |
 //! | [`admin`] | the endpoints for operators | `backend`, `engine` |
@@ -37,6 +39,8 @@ pub mod address_report;
 pub mod backend;
 pub mod engine;
 pub mod watch;
+pub mod policy_report;
+pub mod controller;
 pub mod link;
 pub mod events;
 pub mod admin;

@@ -11,6 +11,7 @@ use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::config::{Args, Command, Config};
+use egret_enforcer::controller;
 use egret_enforcer::state;
 use egret_shared::escape;
 use egret_shared::rt::shutdown::Signals;
@@ -57,15 +58,41 @@ fn serve(args: Args, config: Config) -> anyhow::Result<()> {
 }
 
 fn run(command: &Command) -> ExitCode {
-    let Command::Cleanup {
-        dry_run,
-        bpf_pins,
-        state,
-        state_objects,
-    } = command;
-    match clean(*dry_run, bpf_pins, [state, state_objects]) {
+    match command {
+        Command::Cleanup {
+            dry_run,
+            bpf_pins,
+            state,
+            state_objects,
+        } => run_cleanup(*dry_run, bpf_pins, [state, state_objects]),
+        Command::Controller { kubeconfig, admin } => run_controller(controller::Setup {
+            kubeconfig: kubeconfig.clone(),
+            admin: *admin,
+        }),
+    }
+}
+
+fn run_controller(setup: controller::Setup) -> ExitCode {
+    telemetry::start_log();
+    let run = || -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async { controller::run(setup, Signals::listen()?).await })
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_cleanup(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> ExitCode {
+    match clean(dry_run, bpf_pins, states) {
         Ok(found) => {
-            let verb = if *dry_run { "would remove" } else { "removed" };
+            let verb = if dry_run { "would remove" } else { "removed" };
             for what in &found {
                 println!("{verb} {}", escape::line(what));
             }

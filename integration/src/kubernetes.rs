@@ -151,6 +151,27 @@ impl Kubernetes {
         self.restart(world)
     }
 
+    /// A controller with an administrator's rights, which answers on this port.
+    pub fn controller(&self, admin: u16) -> DaemonSpec {
+        let mut spec = DaemonSpec::enforcer(admin);
+        spec.arguments.insert(0, "controller".to_owned());
+        spec.name = "controller".to_owned();
+        spec.with(["--kubeconfig".to_owned(), self.kubeconfig().display().to_string()])
+    }
+
+    /// What `kubectl get` says.
+    ///
+    /// # Errors
+    /// With what it says where it fails.
+    pub fn get(&self, world: &World, arguments: &[&str]) -> Result<String, Failure> {
+        let output = self.run(world, &[&["get"], arguments].concat())?;
+        if output.success() {
+            Ok(output.stdout)
+        } else {
+            Err(output.stderr.into())
+        }
+    }
+
     /// An administrator's.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")

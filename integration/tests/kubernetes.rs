@@ -492,6 +492,7 @@ fn the_definitions_of_the_kustomization_are_those_of_deploy_crds() -> TestResult
         "apiserveraddresses",
         "clusteregressfirewalls",
         "nodeaddressreports",
+        "nodepolicyreports",
     ];
     let files = kinds
         .map(|kind| fs::read_to_string(deploy.join(format!("crds/{kind}.policy.egret.dev.yaml"))).unwrap());

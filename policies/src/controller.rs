@@ -1,5 +1,5 @@
-//! The controller's half of ClusterEgressFirewall: what an object comes to in a cluster, as its status shows it.
-//! A pure function: nodes compile the objects themselves and depend on no status, which is for people.
+//! The status of policies: whether an object is accepted, resolved and programmed, and what a ClusterEgressFirewall
+//! resolves to. Pure functions: nodes compile the objects themselves and depend on no status, which is for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -154,17 +154,30 @@ pub fn resolve(
     Status {
         observed_generation,
         rules: rules.len(),
-        conditions: vec![
-            accepted(diagnostics),
-            is_resolved(rules, cluster),
-            match policy.enforcement {
-                Enforcement::Enforced => is_programmed(programmed),
-                Enforcement::Audited => in_audit(),
-            },
-        ],
+        conditions: conditions(policy, diagnostics, cluster, programmed),
         resolved_rules: resolved,
         rejected_services,
     }
+}
+
+/// Accepted, Resolved and Programmed of a policy of any kind. The diagnostics are those of its lowering, and those of
+/// it beside other policies.
+#[must_use]
+pub fn conditions(
+    policy: &Policy,
+    diagnostics: &[Diagnostic],
+    cluster: &Cluster<'_>,
+    programmed: ProgrammedNodes,
+) -> Vec<Condition> {
+    let rules: Vec<&Rule> = policy.rules().collect();
+    vec![
+        accepted(diagnostics),
+        is_resolved(&rules, cluster),
+        match policy.enforcement {
+            Enforcement::Enforced => is_programmed(programmed),
+            Enforcement::Audited => in_audit(),
+        },
+    ]
 }
 
 /// Warns of policies that name nodes or an API server of which not all is known.
@@ -175,13 +188,14 @@ pub fn unknown_addresses<'a>(
 ) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
     for policy in policies {
-        let unreported = unreported_nodes(policy.egress.rules(), cluster);
+        let rules: Vec<&Rule> = policy.egress.rules().iter().collect();
+        let unreported = unreported_nodes(&rules, cluster);
         if !unreported.is_empty() {
             let found = format!("no NodeAddressReport of {}", few(&unreported));
             let enforced = "the addresses in their status, and on a node itself what is local to it";
             diagnostics.push(warning(policy, Code::NodeAddressesUnknown, found, enforced));
         }
-        if is_api_server_unknown(policy.egress.rules(), cluster) {
+        if is_api_server_unknown(&rules, cluster) {
             let found = "no Service default/kubernetes with ready endpoints".to_owned();
             let enforced = "the addresses that are declared";
             diagnostics.push(warning(policy, Code::ApiServerUnknown, found, enforced));
@@ -203,28 +217,37 @@ fn warning(policy: &Policy, code: Code, found: String, enforced: &str) -> Diagno
     }
 }
 
+/// A warning leaves an object accepted.
 fn accepted(diagnostics: &[Diagnostic]) -> Condition {
-    let errors: Vec<String> = diagnostics
-        .iter()
-        .filter(|diagnostic| diagnostic.severity == Severity::Error)
-        .map(ToString::to_string)
-        .collect();
-    match errors.first() {
-        None => condition(
+    let of = |severity: Severity| -> Vec<&Diagnostic> {
+        diagnostics
+            .iter()
+            .filter(|found| found.severity == severity)
+            .collect()
+    };
+    let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
+    match (&errors[..], &warnings[..]) {
+        ([], []) => condition(
             "Accepted",
             true,
             "Accepted",
             "everything is understood".to_owned(),
         ),
-        Some(first) if errors.len() == 1 => condition("Accepted", false, "Invalid", first.clone()),
-        Some(first) => {
-            let message = format!("{first} (and {} more)", errors.len() - 1);
-            condition("Accepted", false, "Invalid", message)
-        }
+        ([], _) => condition("Accepted", true, "Warning", first_of(&warnings)),
+        (_, _) => condition("Accepted", false, "Invalid", first_of(&errors)),
     }
 }
 
-fn is_resolved(rules: &[Rule], cluster: &Cluster<'_>) -> Condition {
+/// The first one, and how many more there are.
+fn first_of(diagnostics: &[&Diagnostic]) -> String {
+    let first = diagnostics.first().map(ToString::to_string).unwrap_or_default();
+    match diagnostics.len() {
+        0 | 1 => first,
+        number => format!("{first} (and {} more)", number - 1),
+    }
+}
+
+fn is_resolved(rules: &[&Rule], cluster: &Cluster<'_>) -> Condition {
     let unreported = unreported_nodes(rules, cluster);
     if !unreported.is_empty() {
         let message = format!("no NodeAddressReport of {}", few(&unreported));
@@ -264,7 +287,7 @@ const fn condition(r#type: &'static str, holds: bool, reason: &'static str, mess
 }
 
 /// Nodes that are named by their selector and have no report. Whatever is external is so without one.
-fn unreported_nodes(rules: &[Rule], cluster: &Cluster<'_>) -> BTreeSet<String> {
+fn unreported_nodes(rules: &[&Rule], cluster: &Cluster<'_>) -> BTreeSet<String> {
     let mut unreported = BTreeSet::new();
     for rule in rules {
         let peers = rule.peers.listed();
@@ -283,7 +306,7 @@ fn unreported_nodes(rules: &[Rule], cluster: &Cluster<'_>) -> BTreeSet<String> {
     unreported
 }
 
-fn is_api_server_unknown(rules: &[Rule], cluster: &Cluster<'_>) -> bool {
+fn is_api_server_unknown(rules: &[&Rule], cluster: &Cluster<'_>) -> bool {
     let is_named = rules
         .iter()
         .any(|rule| rule.peers.listed().contains(&Peer::ApiServer));

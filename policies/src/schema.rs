@@ -11,6 +11,7 @@ mod shape;
 mod firewall;
 mod status;
 mod addresses;
+mod policy_report;
 
 const GROUP: &str = "policy.egret.dev";
 const VERSION: &str = "v1alpha1";
@@ -34,6 +35,7 @@ pub fn definitions() -> Vec<Definition> {
         firewall::definition(),
         addresses::api_server(),
         addresses::report(),
+        policy_report::definition(),
     ]
 }
 

@@ -67,6 +67,16 @@ pub enum Command {
         #[arg(long, value_name = "PATH", default_value = DEFAULT_OBJECTS, value_parser = path_or_empty())]
         state_objects: PathBuf,
     },
+    /// Writes the status of policies and Events of what is wrong with them. Run it as a Deployment: of several replicas one
+    /// is the leader, by the Lease egret-controller in its namespace. SIGTERM releases it.
+    Controller {
+        /// Where and how the API server is reached [default: $KUBECONFIG, else the service account of the pod].
+        #[arg(long, value_name = "PATH")]
+        kubeconfig: Option<PathBuf>,
+        /// Where /healthz, /readyz and /metrics are answered.
+        #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9255")]
+        admin: SocketAddr,
+    },
 }
 
 /// The fields, all optional.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use egret_policies::diagnostic::Severity;
+use egret_policies::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use egret_policies::records::RecordStats;
 use egret_shared::pod::PodKey;
 use egret_shared::rt::clock;
@@ -47,6 +47,8 @@ pub struct Report {
     pub revision: u64,
     /// The state of the source.
     pub source: SourceState,
+    /// Why not all that was read is in the kernel; none if it is.
+    pub behind: Option<String>,
     /// Ways past the rules.
     pub bypass_report: BypassReport,
 }
@@ -71,6 +73,33 @@ pub struct SourceState {
     pub bad: Vec<String>,
     /// Diagnostics by severity.
     pub diagnostics: BTreeMap<Severity, usize>,
+    /// The highest `metadata.resourceVersion` of each kind of policy that was read; empty where the source has none.
+    pub versions: BTreeMap<&'static str, u64>,
+    /// Policies that are enforced closed, in part or as a whole; the first hundred.
+    pub rejected: Vec<RejectedObject>,
+    /// How many there are.
+    pub rejected_number: usize,
+}
+
+/// A policy that is enforced closed, in part or as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejectedObject {
+    /// Which one.
+    pub object: ObjectRef,
+    /// The first thing that is wrong with it.
+    pub code: Code,
+    /// The same, for people.
+    pub message: String,
+}
+
+impl From<&Diagnostic> for RejectedObject {
+    fn from(diagnostic: &Diagnostic) -> Self {
+        Self {
+            object: diagnostic.object.clone(),
+            code: diagnostic.code,
+            message: diagnostic.to_string(),
+        }
+    }
 }
 
 impl SourceState {
@@ -113,8 +142,30 @@ impl Engine {
                 Phase::Starting { .. } | Phase::Transition => 0,
             },
             source: self.source.clone(),
+            behind: self.behind(backend),
             bypass_report,
         }
+    }
+
+    /// A pod without an interface is not behind: what it will be held to is known when it has one.
+    fn behind(&self, backend: &dyn Backend) -> Option<String> {
+        if !matches!(self.compiler, Phase::Running(_)) {
+            return Some("the source or the kernel was not read yet".to_owned());
+        }
+        let broken = self.status.broken.as_ref();
+        let broken = broken.map(|why| format!("the backend {} fails: {why}", backend.name()));
+        let refused_pod = || {
+            self.status
+                .pending
+                .iter()
+                .find_map(|(pod, pending)| match pending {
+                    Pending::Refused(why) => Some(format!("pod {pod} is pending: {why}")),
+                    Pending::Unattached(_) => None,
+                })
+        };
+        broken
+            .or_else(|| self.status.refused.clone())
+            .or_else(refused_pod)
     }
 
     fn reasons(&self, backend: &dyn Backend) -> Vec<String> {

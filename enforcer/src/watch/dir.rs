@@ -250,6 +250,7 @@ impl Directory {
             files: self.files.len(),
             bad: merged.bad,
             diagnostics: merged.severities,
+            ..SourceState::default()
         };
         self.log(&merged.lines);
         self.store_texts();

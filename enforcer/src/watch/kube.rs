@@ -31,13 +31,15 @@ mod contact;
 mod resources;
 mod discovery;
 mod object;
+mod changes;
 mod reflector;
 mod store;
 mod counts;
 #[cfg(test)]
 mod agreement;
 
-pub use client::ConfigError;
+pub use changes::{ObjectChange, ObjectId, ObjectState};
+pub use client::{ConfigError, reason};
 
 use address_report::{Addresses, Reporter};
 use contact::Contact;
@@ -79,6 +81,10 @@ pub struct Cluster {
     keep_at: Option<Timestamp>,
     silent_since: Option<Timestamp>,
     report: Option<Report>,
+    /// Who is told of each object that changes.
+    observer: Option<mpsc::Sender<Vec<ObjectChange>>>,
+    /// Notified when the engine was told of a change.
+    told: Arc<Notify>,
 }
 
 /// The report of this node's addresses, and what its writer learns of the watches.
@@ -160,6 +166,8 @@ impl Cluster {
             keep_at: None,
             silent_since: None,
             report: None,
+            observer: None,
+            told: Arc::default(),
         }
     }
 
@@ -197,6 +205,26 @@ impl Cluster {
             writer,
             ..self
         }
+    }
+
+    /// Tells `observer` of each object that changes, before the engine.
+    #[must_use]
+    pub fn observed_by(mut self, observer: mpsc::Sender<Vec<ObjectChange>>) -> Self {
+        self.store.changes = Some(Vec::new());
+        self.observer = Some(observer);
+        self
+    }
+
+    /// The client of the API server.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.0.clone()
+    }
+
+    /// Notified when the engine was told of a change.
+    #[must_use]
+    pub fn told(&self) -> Arc<Notify> {
+        Arc::clone(&self.told)
     }
 
     /// Tells the engine what is there and what changes, until the engine ends.
@@ -366,6 +394,12 @@ impl Cluster {
     ) -> Result<(), mpsc::error::SendError<Input>> {
         self.fall_back(now);
         let state = self.stand();
+        if let (Some(observer), Some(changes)) = (&self.observer, &mut self.store.changes)
+            && !changes.is_empty()
+        {
+            // It ends with the engine.
+            drop(observer.send(std::mem::take(changes)).await);
+        }
         let mut events = std::mem::take(&mut self.store.events);
         if state.is_complete && self.state.is_closed {
             events.extend(deny_all::deny_all_policy().map(|(key, _)| Event::Delete(key)));
@@ -382,6 +416,7 @@ impl Cluster {
             self.log(&state);
             self.state = state.clone();
             engine.send(Input::Source(state)).await?;
+            self.told.notify_one();
         }
         self.keep(now);
         Ok(())
@@ -409,6 +444,7 @@ impl Cluster {
             (None, failure)
         };
         let recalled = self.recalled.as_ref().filter(|_| !is_complete);
+        let (rejected, rejected_number) = self.store.rejected();
         SourceState {
             is_complete,
             unreadable,
@@ -418,6 +454,9 @@ impl Cluster {
             files: 0,
             bad: Vec::new(),
             diagnostics: self.store.diagnostics.clone(),
+            versions: self.store.versions(),
+            rejected,
+            rejected_number,
         }
     }
 

@@ -18,6 +18,7 @@ pub(super) fn definition() -> Definition {
         columns: vec![
             column("Priority", "integer", ".spec.priority", "Lower is asked first"),
             column("Rules", "integer", ".status.rules", "How many rules it has"),
+            holds("Accepted", "status", "Whether everything in it is understood"),
             holds("Resolved", "status", "Whether every destination is known"),
             holds("Programmed", "message", "On how many nodes it is in force"),
             age(),

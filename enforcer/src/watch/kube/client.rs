@@ -62,7 +62,8 @@ pub(super) fn client(config: Config, contact: &Arc<Contact>) -> Result<Client, C
 }
 
 /// What happened: what the API server says, else the innermost cause. What is around that only says that a request failed.
-pub(super) fn reason(error: &kube::Error) -> String {
+#[must_use]
+pub fn reason(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return status.message.clone();
     }

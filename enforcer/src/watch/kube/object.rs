@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use egret_policies::api::{Entry, Mapping, Node, Scalar, Value};
-use egret_policies::diagnostic::Position;
+use egret_policies::diagnostic::{ObjectRef, Position};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::api::ApiResource;
@@ -31,6 +31,17 @@ impl ObjectName {
             namespace: text("namespace"),
             name: text("name")?,
         })
+    }
+}
+
+impl ObjectName {
+    /// The object of this name and kind, as diagnostics name it.
+    pub(super) fn reference(&self, kind: &'static str) -> ObjectRef {
+        ObjectRef {
+            kind: kind.into(),
+            namespace: self.namespace.as_deref().map(Into::into),
+            name: self.name.as_str().into(),
+        }
     }
 }
 

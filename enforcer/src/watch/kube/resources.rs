@@ -128,7 +128,21 @@ pub(super) const NODE_ADDRESS_REPORTS: usize = 10;
 /// Groups that are there only when somebody installs them.
 const CUSTOM_GROUPS: [&str; 2] = ["policy.networking.k8s.io", "policy.egret.dev"];
 
+/// The kinds that are policies.
+const POLICIES: [&str; 5] = [
+    "NetworkPolicy",
+    "AdminNetworkPolicy",
+    "BaselineAdminNetworkPolicy",
+    "ClusterNetworkPolicy",
+    "ClusterEgressFirewall",
+];
+
 impl ResourceType {
+    /// Whether its objects are policies.
+    pub(super) fn is_policy(&self) -> bool {
+        POLICIES.contains(&self.kind)
+    }
+
     /// Whether a CustomResourceDefinition declares it.
     pub(super) fn is_custom(&self) -> bool {
         CUSTOM_GROUPS.contains(&self.group)
@@ -139,7 +153,7 @@ impl ResourceType {
         format!("{}.{}", self.plural, self.group)
     }
 
-    fn at(&self, version: &str) -> ApiResource {
+    pub(super) fn at(&self, version: &str) -> ApiResource {
         let kind = GroupVersionKind::gvk(self.group, version, self.kind);
         ApiResource::from_gvk_with_plural(&kind, self.plural)
     }

@@ -13,8 +13,10 @@ use egret_policies::model::cluster::Entity;
 use kube::api::ApiResource;
 use serde_json::{Map, Value as Json};
 
+use super::changes::{Header, ObjectChange, ObjectId};
 use super::object::{ObjectName, tree};
 use super::resources::{KINDS, RESOURCE_TYPES};
+use crate::engine::RejectedObject;
 use crate::state::ManifestTexts;
 
 /// The objects of all kinds, as they are in force.
@@ -26,6 +28,12 @@ pub(super) struct Store {
     pub(super) diagnostics: BTreeMap<Severity, usize>,
     /// Events that follow from what was taken in, in its order.
     pub(super) events: Vec<Event>,
+    /// What was taken in, for those who write about objects; none where nobody does.
+    pub(super) changes: Option<Vec<ObjectChange>>,
+    /// The highest `metadata.resourceVersion` of each kind.
+    versions: [u64; KINDS],
+    /// Policies that are enforced closed, in part or as a whole.
+    rejected: BTreeMap<(usize, ObjectName), RejectedObject>,
 }
 
 #[derive(Debug, Default)]
@@ -34,7 +42,12 @@ struct Object {
     problems: Vec<(Severity, String)>,
     /// What it is read from in a later life; none where nothing is kept.
     text: Option<Arc<[u8]>>,
+    /// `metadata.resourceVersion`.
+    version: u64,
 }
+
+/// Objects that are told as rejected; a cluster with more has another problem.
+const MOST_REJECTED: usize = 100;
 
 impl Store {
     pub(super) fn new(keeps_texts: bool) -> Self {
@@ -44,7 +57,25 @@ impl Store {
             keeps_texts,
             diagnostics: BTreeMap::new(),
             events: Vec::new(),
+            changes: None,
+            versions: [0; KINDS],
+            rejected: BTreeMap::new(),
         }
+    }
+
+    /// The highest `metadata.resourceVersion` of each kind of policy. They are numbers that grow within a kind (KEP-5504).
+    pub(super) fn versions(&self) -> BTreeMap<&'static str, u64> {
+        let kinds = RESOURCE_TYPES.iter().zip(self.versions);
+        let policies = kinds.filter(|(resource, version)| resource.is_policy() && *version > 0);
+        policies
+            .map(|(resource, version)| (resource.kind, version))
+            .collect()
+    }
+
+    /// Policies that are enforced closed, in part or as a whole; the first hundred, and how many there are.
+    pub(super) fn rejected(&self) -> (Vec<RejectedObject>, usize) {
+        let first = self.rejected.values().take(MOST_REJECTED).cloned();
+        (first.collect(), self.rejected.len())
     }
 
     /// How many objects of a kind there are.
@@ -80,20 +111,43 @@ impl Store {
         let text = self
             .keeps_texts
             .then(|| Arc::from(Json::Object(json.clone()).to_string().into_bytes()));
-        let (entities, problems) = understand(json, &name, RESOURCE_TYPES[kind].kind);
-        let entities = entities
+        let header = Header::of(kind, &name, &json);
+        let Understood {
+            entities,
+            problems,
+            diagnostics,
+        } = understand(json, &name, RESOURCE_TYPES[kind].kind);
+        let entities: Box<[Arc<Entity>]> = entities
             .into_iter()
-            .map(|entity| Arc::new(self.shared.entity(entity)));
+            .map(|entity| Arc::new(self.shared.entity(entity)))
+            .collect();
+        let version = header.resource_version;
+        self.versions[kind] = self.versions[kind].max(version);
+        self.rejected.remove(&(kind, name.clone()));
+        if RESOURCE_TYPES[kind].is_policy()
+            && let Some(found) = diagnostics.iter().find(|found| found.severity == Severity::Error)
+        {
+            let rejected = RejectedObject::from(found);
+            self.rejected.insert((kind, name.clone()), rejected);
+        }
+        if let Some(changes) = &mut self.changes {
+            changes.push(header.applied(entities.clone(), diagnostics));
+        }
         let object = Object {
-            entities: entities.collect(),
+            entities,
             problems,
             text,
+            version,
         };
         self.replace(kind, name, Some(object));
     }
 
     /// An object that is there no more.
     pub(super) fn delete(&mut self, kind: usize, name: ObjectName) {
+        self.rejected.remove(&(kind, name.clone()));
+        if let Some(changes) = &mut self.changes {
+            changes.push(ObjectChange::Deleted(ObjectId::of(kind, &name)));
+        }
         self.replace(kind, name, None);
     }
 
@@ -103,6 +157,9 @@ impl Store {
         for name in gone.cloned().collect::<Vec<_>>() {
             self.delete(kind, name);
         }
+        // It was listed: an API server that was restored from a backup begins with lower numbers.
+        let listed = self.kinds[kind].values().map(|object| object.version);
+        self.versions[kind] = listed.max().unwrap_or(0);
     }
 
     fn replace(&mut self, kind: usize, name: ObjectName, object: Option<Object>) {
@@ -167,11 +224,14 @@ fn kind_of(json: &Map<String, Json>) -> Option<usize> {
 }
 
 /// What an object means, and what is wrong with it.
-fn understand(
-    json: Map<String, Json>,
-    name: &ObjectName,
-    kind: &str,
-) -> (Vec<Entity>, Vec<(Severity, String)>) {
+struct Understood {
+    entities: Vec<Entity>,
+    /// As they are logged.
+    problems: Vec<(Severity, String)>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+fn understand(json: Map<String, Json>, name: &ObjectName, kind: &'static str) -> Understood {
     let label = format!("{kind}/{name}");
     let stand_in = stand_in(&json, name);
     let mut read = manifest::read_tree(tree(json), &label);
@@ -179,6 +239,20 @@ fn understand(
         .problems
         .iter()
         .map(|problem| (problem.severity, problem.to_string()))
+        .collect();
+    let mut diagnostics: Vec<Diagnostic> = read
+        .problems
+        .iter()
+        .map(|problem| Diagnostic {
+            code: problem.code,
+            severity: problem.severity,
+            object: name.reference(kind),
+            position: None,
+            field: problem.field.clone(),
+            found: problem.found.clone(),
+            accepted: problem.accepted.clone(),
+            enforced: "what is not understood is closed".to_owned(),
+        })
         .collect();
     if read.documents.is_empty() {
         read = manifest::read_tree(tree(stand_in), &label);
@@ -194,9 +268,14 @@ fn understand(
                 ..found
             };
             problems.push((found.severity, found.to_string()));
+            diagnostics.push(found);
         }
     }
-    (entities, problems)
+    Understood {
+        entities,
+        problems,
+        diagnostics,
+    }
 }
 
 /// An object of this name of which nothing can be read, as `spec` says: a policy is enforced closed.

@@ -1,0 +1,193 @@
+//! What is known of the cluster, and what follows from it for each policy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use egret_policies::controller::{self, ProgrammedNodes};
+use egret_policies::diagnostic::{Diagnostic, ObjectRef};
+use egret_policies::lower::equal_priorities;
+use egret_policies::model::cluster::{
+    ApiServerAddresses, EndpointSlice, Entity, Node, NodeAddressReport, Pod, Service,
+};
+use egret_policies::model::{Kind, Policy};
+use egret_shared::time::Timestamp;
+
+use super::reports::Reports;
+use super::status::DesiredStatus;
+use crate::watch::kube::{ObjectChange, ObjectId, ObjectState};
+
+/// Objects, by what they are.
+#[derive(Default)]
+pub(super) struct Known {
+    policies: BTreeMap<ObjectId, PolicyObject>,
+    others: BTreeMap<ObjectId, Box<[Arc<Entity>]>>,
+}
+
+/// A policy.
+pub(super) struct PolicyObject {
+    pub(super) state: ObjectState,
+    /// `metadata.resourceVersion` when it came to say what it says: a node that has this one has programmed it. A status
+    /// that is written gives it a new version and changes nothing.
+    version: u64,
+    /// Its status is not written before.
+    pub(super) not_before: Timestamp,
+}
+
+/// What should be said of a policy.
+pub(super) struct Desired {
+    pub(super) id: ObjectId,
+    /// All that its author should know.
+    pub(super) diagnostics: Vec<Diagnostic>,
+    /// None where the kind has no status.
+    pub(super) status: Option<DesiredStatus>,
+}
+
+impl Known {
+    /// Takes a change in. Whether it is of a policy.
+    pub(super) fn take(&mut self, change: ObjectChange) -> bool {
+        match change {
+            ObjectChange::Applied(state) if policy_of(&state.entities).is_some() => {
+                self.take_policy(*state);
+                true
+            }
+            ObjectChange::Applied(state) => {
+                self.others.insert(state.id, state.entities);
+                false
+            }
+            ObjectChange::Deleted(id) => {
+                self.others.remove(&id);
+                self.policies.remove(&id).is_some()
+            }
+        }
+    }
+
+    fn take_policy(&mut self, state: ObjectState) {
+        let before = self.policies.remove(&state.id);
+        let is_same = |before: &PolicyObject| {
+            before.state.uid == state.uid
+                && before.state.generation == state.generation
+                && before.state.entities == state.entities
+        };
+        let version = match &before {
+            Some(before) if is_same(before) => before.version,
+            Some(_) | None => state.resource_version,
+        };
+        let object = PolicyObject {
+            version,
+            not_before: before.map_or(Timestamp::from_millis(0), |before| before.not_before),
+            state,
+        };
+        self.policies.insert(object.state.id.clone(), object);
+    }
+
+    pub(super) fn policy(&self, id: &ObjectId) -> Option<&PolicyObject> {
+        self.policies.get(id)
+    }
+
+    pub(super) fn policy_mut(&mut self, id: &ObjectId) -> Option<&mut PolicyObject> {
+        self.policies.get_mut(id)
+    }
+
+    /// What should be said of each policy.
+    pub(super) fn desired(&self, reports: &Reports) -> Vec<Desired> {
+        let has_firewalls = self.policies.keys().any(|id| id.kind == "ClusterEgressFirewall");
+        let lists = Lists::of(self.others.values().flatten(), has_firewalls);
+        let cluster = lists.cluster();
+        let policies = || {
+            self.policies
+                .values()
+                .filter_map(|object| policy_of(&object.state.entities))
+        };
+        let mut beside: BTreeMap<ObjectRef, Vec<Diagnostic>> = BTreeMap::new();
+        for found in equal_priorities(policies()) {
+            beside.entry(found.object.clone()).or_default().push(found);
+        }
+        let unresolved = controller::unknown_addresses(policies(), &cluster);
+        let nodes: BTreeSet<&str> = lists.nodes.iter().map(|node| &*node.name).collect();
+        let mut desired = Vec::with_capacity(self.policies.len());
+        for (id, object) in &self.policies {
+            let Some(policy) = policy_of(&object.state.entities) else {
+                continue;
+            };
+            let reference = ObjectRef::from(&policy.id);
+            let mut diagnostics = object.state.diagnostics.clone();
+            diagnostics.extend(beside.remove(&reference).into_iter().flatten());
+            let programmed = ProgrammedNodes {
+                nodes: reports.programmed(id, object.version, &nodes),
+                of: nodes.len(),
+            };
+            let status = DesiredStatus::of(
+                policy,
+                &diagnostics,
+                &cluster,
+                object.state.generation,
+                programmed,
+            );
+            diagnostics.extend(
+                unresolved
+                    .iter()
+                    .filter(|found| found.object == reference)
+                    .cloned(),
+            );
+            desired.push(Desired {
+                id: id.clone(),
+                diagnostics,
+                status,
+            });
+        }
+        desired
+    }
+}
+
+/// The policy that an object is. A namespace with the annotation of 2016 is one, too, and has no status for it.
+fn policy_of(entities: &[Arc<Entity>]) -> Option<&Policy> {
+    entities.iter().find_map(|entity| match &**entity {
+        Entity::Policy(policy) if policy.id.kind != Kind::LegacyNetworkPolicy => Some(policy),
+        _ => None,
+    })
+}
+
+/// Everything but policies, by kind.
+#[derive(Default)]
+struct Lists {
+    nodes: Vec<Node>,
+    reports: Vec<NodeAddressReport>,
+    pods: Vec<Pod>,
+    services: Vec<Service>,
+    slices: Vec<EndpointSlice>,
+    declared: Vec<ApiServerAddresses>,
+}
+
+impl Lists {
+    /// Only a ClusterEgressFirewall depends on more than nodes.
+    fn of<'a>(entities: impl Iterator<Item = &'a Arc<Entity>>, has_firewalls: bool) -> Self {
+        let mut lists = Self::default();
+        for entity in entities {
+            match &**entity {
+                Entity::Node(node) => lists.nodes.push(node.clone()),
+                Entity::NodeAddressReport(report) => lists.reports.push(report.clone()),
+                Entity::Pod(pod) if has_firewalls => lists.pods.push(pod.clone()),
+                Entity::Service(service) if has_firewalls => lists.services.push(service.clone()),
+                Entity::EndpointSlice(slice) if has_firewalls => lists.slices.push(slice.clone()),
+                Entity::ApiServerAddresses(declared) => lists.declared.push(declared.clone()),
+                Entity::Pod(_)
+                | Entity::Service(_)
+                | Entity::EndpointSlice(_)
+                | Entity::Namespace(_)
+                | Entity::Policy(_) => {}
+            }
+        }
+        lists
+    }
+
+    fn cluster(&self) -> controller::Cluster<'_> {
+        controller::Cluster {
+            nodes: &self.nodes,
+            reports: &self.reports,
+            pods: &self.pods,
+            services: &self.services,
+            slices: &self.slices,
+            declared: &self.declared,
+        }
+    }
+}

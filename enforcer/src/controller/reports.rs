@@ -1,0 +1,95 @@
+//! The NodePolicyReports, watched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use egret_shared::rt::clock;
+use egret_shared::time::Timestamp;
+use futures::StreamExt;
+use kube::Client;
+use kube::api::{Api, DynamicObject};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
+use tokio::sync::watch;
+
+use crate::policy_report::{NodeReport, resource};
+use crate::watch::kube::ObjectId;
+
+/// How often at most, where the kind is not served.
+const SELDOM: Duration = Duration::from_secs(30);
+
+/// What nodes have programmed, by the node's name.
+#[derive(Debug, Default)]
+pub(super) struct Reports(BTreeMap<String, NodeReport>);
+
+impl Reports {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// On how many of these nodes this version of an object is in the kernel.
+    pub(super) fn programmed(&self, id: &ObjectId, version: u64, nodes: &BTreeSet<&str>) -> usize {
+        let has = |report: &&NodeReport| report.has(id.kind, id.namespace.as_deref(), &id.name, version);
+        nodes
+            .iter()
+            .filter_map(|node| self.0.get(*node))
+            .filter(has)
+            .count()
+    }
+}
+
+/// Runs until nobody listens.
+pub(super) async fn watch(client: Client, reports: watch::Sender<Reports>) {
+    let api = Api::<DynamicObject>::all_with(client, &resource());
+    let mut events = watcher(api, watcher::Config::default()).boxed();
+    let mut backoff = DefaultBackoff::default();
+    let mut listing = BTreeSet::new();
+    let mut said_at: Option<Timestamp> = None;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = reports.closed() => return,
+        };
+        match event {
+            Some(Ok(event)) => {
+                backoff.reset();
+                said_at = None;
+                reports.send_modify(|reports| note(&mut reports.0, &mut listing, event));
+            }
+            Some(Err(error)) => {
+                let now = clock::now();
+                if said_at.is_none() {
+                    tracing::warn!(%error, "the NodePolicyReports cannot be watched; it is tried again");
+                    said_at = Some(now);
+                }
+                tokio::time::sleep(backoff.next().unwrap_or(SELDOM).min(SELDOM)).await;
+            }
+            None => return,
+        }
+    }
+}
+
+fn note(
+    reports: &mut BTreeMap<String, NodeReport>,
+    listing: &mut BTreeSet<String>,
+    event: Event<DynamicObject>,
+) {
+    match event {
+        Event::Init => listing.clear(),
+        Event::InitApply(object) => {
+            listing.extend(object.metadata.name.clone());
+            apply(reports, object);
+        }
+        Event::InitDone => reports.retain(|node, _| listing.contains(node)),
+        Event::Apply(object) => apply(reports, object),
+        Event::Delete(object) => {
+            object.metadata.name.map(|node| reports.remove(&node));
+        }
+    }
+}
+
+fn apply(reports: &mut BTreeMap<String, NodeReport>, object: DynamicObject) {
+    if let Some(node) = object.metadata.name {
+        reports.insert(node, NodeReport::read(&object.data));
+    }
+}
