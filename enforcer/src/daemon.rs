@@ -16,12 +16,12 @@ use egret_enforcer::admin::EngineAdmin;
 use egret_enforcer::backend::netfilter::denials::DenialRegistry;
 use egret_enforcer::backend::{self as backends, Backend};
 use egret_enforcer::config::{Args, BackendKind, Config, Source, StartupConfig};
-use egret_enforcer::engine::{Input, PROGRAMMING_BUCKETS, Setup};
+use egret_enforcer::engine::{Input, NetworkRequest, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events::sink::{ReopenRequest, Sink};
 use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State, StoredManifests};
 use egret_enforcer::watch::dir::Directory;
 use egret_enforcer::watch::kube::Cluster;
-use egret_enforcer::{events, link};
+use egret_enforcer::{cni, events, link};
 
 mod backend;
 mod engine;
@@ -84,6 +84,7 @@ impl Daemon {
         };
         // The node's addresses are the first input, before any object.
         monitors::watch_links(inputs.clone())?;
+        serve_cni(startup, &inputs)?;
         let engine = engine::start(setup, received, link)?;
         watch_source(startup, objects.stored, objects.writer.clone(), inputs.clone()).await?;
         if startup.backend == BackendKind::Netfilter {
@@ -186,6 +187,19 @@ fn open_objects(startup: &StartupConfig) -> anyhow::Result<ObjectStore> {
         }
         None => Ok(ObjectStore::default()),
     }
+}
+
+/// Listens for the CNI plugin. What it reported to earlier enforcers comes before any object.
+fn serve_cni(startup: &StartupConfig, engine: &mpsc::Sender<Input>) -> anyhow::Result<()> {
+    let Some(path) = &startup.cni else {
+        return Ok(());
+    };
+    let known = NetworkRequest::Known(cni::read_networks(path));
+    engine
+        .try_send(Input::Network(known))
+        .map_err(|_full| anyhow::anyhow!("the engine takes nothing in"))?;
+    drop(task::spawn("cni", cni::serve(path.clone(), engine.clone())));
+    Ok(())
 }
 
 /// Starts to watch where objects come from.

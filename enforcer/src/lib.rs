@@ -13,6 +13,7 @@
 //! | module | what it knows | uses |
 //! |---|---|---|
 //! | `metrics` | how a metric is described | |
+//! | `unix_socket` | sockets that an earlier process left | |
 //! | [`apply`] | desired and programmed state, backoff | |
 //! | [`state`] | files for the next start | `metrics` |
 //! | [`node`] | links, routes and veths of the node | |
@@ -20,7 +21,8 @@
 //! | [`backend`] | one kernel each: `netfilter`, `ebpf`, `memory`, `none` | `metrics`, `apply`, `node` |
 //! | [`engine`] | the one thread that owns compiler and backend | `metrics`, `apply`, `state`, `backend` |
 //! | [`watch`] | the source of objects | `state`, `engine` |
-//! | [`link`] | the connections of dnsds | `metrics`, `engine` |
+//! | [`link`] | the connections of dnsds | `metrics`, `unix_socket`, `engine` |
+//! | [`cni`] | the requests of the CNI plugin | `unix_socket`, `engine` |
 //! | [`events`] | the log of denied packets | `metrics`, `backend`, `engine` |
 //! | [`admin`] | the endpoints for operators | `backend`, `engine` |
 //! | [`config`] | options, and their validation | `backend`, `events` |
@@ -30,6 +32,7 @@
 #![warn(missing_docs)]
 
 mod metrics;
+mod unix_socket;
 pub mod apply;
 pub mod state;
 pub mod node;
@@ -38,6 +41,7 @@ pub mod backend;
 pub mod engine;
 pub mod watch;
 pub mod link;
+pub mod cni;
 pub mod events;
 pub mod admin;
 pub mod config;
