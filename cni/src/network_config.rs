@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::error::{CniError, Code};
 
 /// The versions of the specification whose configurations and results are understood.
-pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
+pub(crate) const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 /// How long the enforcer is waited for by default, in seconds: longer than a restart of the enforcer takes, far below the
 /// kubelet's limit of two minutes (`runtimeRequestTimeout`).
@@ -71,7 +71,7 @@ const fn default_wait() -> u64 {
 pub(crate) fn version_of(config: &[u8]) -> String {
     let value: Value = serde_json::from_slice(config).unwrap_or_default();
     let version = value.get("cniVersion").and_then(Value::as_str);
-    version.unwrap_or(VERSIONS[1]).to_owned()
+    version.unwrap_or("1.0.0").to_owned()
 }
 
 impl NetworkConfig {
@@ -154,4 +154,83 @@ struct Address {
     address: IpNet,
     #[serde(default)]
     interface: Option<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
+
+    use super::*;
+
+    fn config(more: &str) -> Result<NetworkConfig, CniError> {
+        let text = format!(r#"{{"cniVersion": "1.0.0", "name": "pods", "type": "egret-cni"{more}}}"#);
+        NetworkConfig::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn a_pod_that_is_not_ready_does_not_start_by_default() {
+        let default = config("").unwrap();
+        assert_eq!(default.on_unknown_pod, OnUnknownPod::Fail);
+        assert_eq!(
+            (default.wait(), default.socket.as_path()),
+            (Duration::from_secs(5), DEFAULT_SOCKET.as_ref())
+        );
+        for (wrong, code) in [
+            (r#", "waitSeconds": 0"#, Code::InvalidConfig),
+            (r#", "waitSeconds": 101"#, Code::InvalidConfig),
+            (r#", "waitSeconds": "5""#, Code::Undecodable),
+            (r#", "onUnknownPod": "allow""#, Code::Undecodable),
+        ] {
+            assert_eq!(config(wrong).unwrap_err().code, code, "{wrong}");
+        }
+        let old = br#"{"cniVersion": "0.2.0", "name": "pods"}"#;
+        assert_eq!(
+            NetworkConfig::parse(old).unwrap_err().code,
+            Code::IncompatibleVersion
+        );
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_interface_inside() {
+        let bridge = r#"{"interfaces": [{"name": "cni0"}, {"name": "veth1"}, {"name": "eth0", "sandbox": "/run/netns/a"}],
+            "ips": [{"version": "4", "address": "10.1.0.2/24", "interface": 2}, {"address": "fd00::2/64", "interface": 2},
+                    {"address": "10.1.0.1/24", "interface": 0}]}"#;
+        let of_no_interface = r#"{"ips": [{"address": "10.1.0.3/32"}]}"#;
+        for (result, expected) in [
+            (bridge, &["10.1.0.2", "fd00::2"][..]),
+            (of_no_interface, &["10.1.0.3"]),
+        ] {
+            let found = config(&format!(r#", "prevResult": {result}"#))
+                .unwrap()
+                .addresses("eth0")
+                .unwrap();
+            assert_eq!(
+                found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn a_result_without_an_address_of_the_pod_is_refused() {
+        for (more, code) in [
+            ("", Code::InvalidConfig),
+            (r#", "prevResult": {}"#, Code::InvalidConfig),
+            (
+                r#", "prevResult": {"interfaces": [{"name": "eth0"}], "ips": [{"address": "10.1.0.2/24", "interface": 0}]}"#,
+                Code::InvalidConfig,
+            ),
+            (
+                r#", "prevResult": {"interfaces": [], "ips": [{"address": "10.1.0.2/24", "interface": 0}]}"#,
+                Code::InvalidConfig,
+            ),
+            (
+                r#", "prevResult": {"ips": [{"address": "10.1.0.2"}]}"#,
+                Code::Undecodable,
+            ),
+        ] {
+            let error = config(more).unwrap().addresses("eth0").unwrap_err();
+            assert_eq!(error.code, code, "{more}");
+        }
+    }
 }

@@ -276,6 +276,7 @@ fn only_root_may_report_pods() -> Told {
     let mode = |path: &Path| std::fs::metadata(path).map(|found| found.permissions().mode() & 0o777);
     assert_eq!(mode(&world.cni())?, 0o600);
     // Whatever somebody made of the mode.
+    std::fs::set_permissions(world.files(), std::fs::Permissions::from_mode(0o755))?;
     std::fs::set_permissions(world.cni(), std::fs::Permissions::from_mode(0o666))?;
     let path = world.cni().display().to_string();
     let ask = [
