@@ -18,6 +18,7 @@ use egret_enforcer::backend::{self as backends, Backend};
 use egret_enforcer::config::{Args, BackendKind, Config, Source, StartupConfig};
 use egret_enforcer::engine::{Input, NetworkRequest, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events::sink::{ReopenRequest, Sink};
+use egret_enforcer::node::ReportedInterfaces;
 use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State, StoredManifests};
 use egret_enforcer::watch::dir::Directory;
 use egret_enforcer::watch::kube::Cluster;
@@ -54,7 +55,8 @@ impl Daemon {
         let startup = &config.startup;
         let listener = link::bind(&startup.link)?;
         let denials = DenialRegistry::default();
-        let backend = backend::open(&config, &denials)?;
+        let interfaces = ReportedInterfaces::default();
+        let backend = backend::open(&config, &denials, &interfaces)?;
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
         let admin = Arc::new(EngineAdmin {
             engine: inputs.clone(),
@@ -74,6 +76,7 @@ impl Daemon {
             remembered: state.remembered,
             state_writer: state.writer,
             excluded_namespaces: startup.not_intercepted.clone(),
+            interfaces,
         };
         let instance = DnsdInstance::from_random(RandomState::new().build_hasher().finish());
         let link = engine::Link {

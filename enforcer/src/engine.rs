@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::apply::retry::Retry;
 use crate::backend::{Backend, Pending, SyncStatus};
+use crate::node::ReportedInterfaces;
 use crate::state::StateWriter;
 
 mod input;
@@ -83,6 +84,8 @@ pub struct Setup {
     pub state_writer: Option<StateWriter>,
     /// Namespaces whose pods dnsd does not intercept.
     pub excluded_namespaces: BTreeSet<Arc<str>>,
+    /// Where the backend looks up the interfaces that the CNI plugin reports.
+    pub interfaces: ReportedInterfaces,
 }
 
 /// The engine.
@@ -183,7 +186,7 @@ impl Engine {
             excluded_namespaces: setup.excluded_namespaces,
             admin_requests: Vec::new(),
             lookups: Vec::new(),
-            networks: Networks::default(),
+            networks: Networks::new(setup.interfaces),
         }
     }
 

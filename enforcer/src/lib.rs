@@ -19,7 +19,7 @@
 //! | [`node`] | links, routes and veths of the node | |
 //! | [`address_report`] | the NodeAddressReport of the node | `node` |
 //! | [`backend`] | one kernel each: `netfilter`, `ebpf`, `memory`, `none` | `metrics`, `apply`, `node` |
-//! | [`engine`] | the one thread that owns compiler and backend | `metrics`, `apply`, `state`, `backend` |
+//! | [`engine`] | the one thread that owns compiler and backend | `metrics`, `apply`, `state`, `node`, `backend` |
 //! | [`watch`] | the source of objects | `state`, `engine` |
 //! | [`link`] | the connections of dnsds | `metrics`, `unix_socket`, `engine` |
 //! | [`cni`] | the requests of the CNI plugin | `unix_socket`, `engine` |

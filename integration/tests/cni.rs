@@ -194,6 +194,29 @@ fn a_pods_first_packet_after_add_is_judged_by_its_policies() -> Told {
     Ok(())
 }
 
+/// As with plugins whose agent writes the routes: what the plugin returns says where the pod is.
+#[test]
+fn a_pod_is_behind_the_interface_of_its_link_whatever_the_routes_say() -> Told {
+    let Some(world) = world() else { return Ok(()) };
+    let world = world.with(PodSpec::new("late").without_status())?;
+    let _enforcer = enforcer(&world)?;
+    let route = |verb: &str| -> Told {
+        for address in world.pod("late").addresses() {
+            let (family, to) = (if address.is_ipv4() { "-4" } else { "-6" }, address.to_string());
+            let link = world.pod("late").interface();
+            world
+                .node()
+                .run_well(&["ip", family, "route", verb, &to, "dev", link])?;
+        }
+        Ok(())
+    };
+    route("del")?;
+    add_well(&world, "late")?;
+    route("add")?;
+    assert_judged(&world);
+    Ok(())
+}
+
 #[test]
 fn add_waits_for_the_pod_object() -> Told {
     let Some(world) = world() else { return Ok(()) };

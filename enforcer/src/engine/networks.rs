@@ -13,6 +13,7 @@ use egret_shared::time::Timestamp;
 use tokio::sync::oneshot;
 
 use super::{Engine, Phase};
+use crate::node::ReportedInterfaces;
 
 /// A request of the CNI plugin.
 #[derive(Debug)]
@@ -55,10 +56,11 @@ pub enum NetworkRequest {
 pub type NetworkReply = oneshot::Sender<Result<(), String>>;
 
 /// The networks that exist, and the requests that wait for the kernel.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Networks {
     /// By pod: of a sandbox that is made anew, the network may come before the earlier one is removed.
     networks: BTreeMap<PodKey, Network>,
+    interfaces: ReportedInterfaces,
     waiting: Vec<Waiting>,
 }
 
@@ -99,8 +101,31 @@ impl AppliedPod {
 }
 
 impl Networks {
+    pub(super) const fn new(interfaces: ReportedInterfaces) -> Self {
+        Self {
+            networks: BTreeMap::new(),
+            interfaces,
+            waiting: Vec::new(),
+        }
+    }
+
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.waiting.iter().map(|waiting| waiting.deadline).min()
+    }
+
+    fn put(&mut self, network: Network) {
+        if let Some(before) = self.networks.insert(network.pod.clone(), network.clone()) {
+            self.forget_interface(&before);
+        }
+        if let Some(interface) = &network.host_interface {
+            self.interfaces.add(&network.addresses, interface);
+        }
+    }
+
+    fn forget_interface(&self, network: &Network) {
+        if let Some(interface) = &network.host_interface {
+            self.interfaces.remove(&network.addresses, interface);
+        }
     }
 
     /// All that was reported is in the batches and the work that the backend gets now.
@@ -178,7 +203,7 @@ impl Engine {
     fn add_network(&mut self, network: Network, now: Timestamp) {
         tracing::debug!(pod = %network.pod, addresses = ?network.addresses, "a pod has its network");
         let event = Event::NetworkAdded(pod_network(&network));
-        self.networks.networks.insert(network.pod.clone(), network);
+        self.networks.put(network);
         // The link may be older than the last look at the node's links.
         self.links_changed = true;
         self.compiler.handle(event, now);
@@ -189,7 +214,9 @@ impl Engine {
             .networks
             .networks
             .extract_if(.., |_, network| is_gone(network));
-        for (pod, _) in gone.collect::<Vec<_>>() {
+        for (pod, network) in gone.collect::<Vec<_>>() {
+            self.networks.forget_interface(&network);
+            self.links_changed = true;
             self.compiler.handle(Event::NetworkRemoved(pod), now);
         }
     }
