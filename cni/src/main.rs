@@ -120,7 +120,7 @@ fn run(command: Command) -> Result<(), InstallError> {
         }
         Command::Uninstall { folders } => {
             for path in install::uninstall(&folders.conf_dir, &folders.bin_dir)? {
-                println!("{} is without egret-cni", path.display());
+                println!("{}: removed or as it was before", path.display());
             }
         }
     }
