@@ -10,7 +10,7 @@ SHELL := /bin/bash
 DEMO_PACKAGES := iptables:iptables ipset:ipset conntrack:conntrack iproute2:ip curl:curl procps:ps
 # Go is not among them: Debian's is too old for what dnsd is compared with, and for kube-apiserver (integration/peers).
 TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h nftables:nft prometheus:promtool dnsutils:dig \
-  knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h etcd-server:etcd patch:patch
+  knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h etcd-server:etcd patch:patch containernetworking-plugins:/usr/lib/cni/bridge
 
 # Namespaces, rules and eBPF programs need root.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
@@ -35,7 +35,7 @@ test: packages-test build ## Every test, on real packets and real DNS.
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) $(CARGO) test --workspace --no-fail-fast
 
 # `make check` tries a property on a quarter of the usual cases, and leaves out these: tests in namespaces, as root, beside CoreDNS (Go), or of more than some seconds (random clusters).
-NOT_CHECKED := admin adversary agreement audit beside_node_cache compared conntrack convert_agreement denials ebpf ebpf_object encrypted fast_paths faults \
+NOT_CHECKED := admin adversary agreement audit beside_node_cache cni compared conntrack convert_agreement denials ebpf ebpf_object encrypted fast_paths faults \
   forwarding incremental ipset iptables ipvs kubernetes links lists neighbours netfilter network nflog out_of_sockets permutation policy_status prometheus properties \
   restarts revocation routing scenarios sharing sockets startup_signals switches takeover_failures takeover_sockets threads unknown upstreams wire world
 CHECKED = $(filter-out $(NOT_CHECKED),$(sort $(basename $(notdir $(wildcard */tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs)))))

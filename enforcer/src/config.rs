@@ -10,6 +10,7 @@ use egret_kernel::iptables::Flavour;
 use egret_policies::compiler::{DnsStandIn, NodeScope, PodToOwnNode, Settings};
 use egret_policies::model::Enforcement;
 use egret_policies::records::{NamesMayOpen, RecordLimits, RecordSettings, usually_protected};
+use egret_shared::cni::DEFAULT_SOCKET;
 use egret_shared::rt::config::{ConfigError, load};
 
 use crate::backend::netfilter::bridges::BridgeNetfilter;
@@ -56,6 +57,8 @@ pub struct StartupConfig {
     pub backend: BackendKind,
     /// The socket for dnsd.
     pub link: PathBuf,
+    /// The socket for the CNI plugin; none for no plugin.
+    pub cni: Option<PathBuf>,
     /// The address of the admin endpoints.
     pub admin: SocketAddr,
     /// The file of records; none to store nothing.
@@ -162,6 +165,7 @@ impl Config {
             ("kubeconfig", mine.kubeconfig != theirs.kubeconfig),
             ("backend", mine.backend != theirs.backend),
             ("link", mine.link != theirs.link),
+            ("cni", mine.cni != theirs.cni),
             ("admin", mine.admin != theirs.admin),
             ("state", mine.state != theirs.state),
             ("stateObjects", mine.state_objects != theirs.state_objects),
@@ -239,6 +243,8 @@ impl Options {
                 admin: self
                     .admin
                     .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9254))),
+                cni: Some(self.cni.unwrap_or_else(|| DEFAULT_SOCKET.into()))
+                    .filter(|path| !path.as_os_str().is_empty()),
                 state: Some(self.state.unwrap_or_else(|| DEFAULT_STATE.into()))
                     .filter(|path| !path.as_os_str().is_empty()),
                 state_objects: Some(self.state_objects.unwrap_or_else(|| DEFAULT_OBJECTS.into()))

@@ -18,13 +18,14 @@ use egret_enforcer::admin::EngineAdmin;
 use egret_enforcer::backend::netfilter::denials::DenialRegistry;
 use egret_enforcer::backend::{self as backends, Backend};
 use egret_enforcer::config::{Args, BackendKind, Config, Source, StartupConfig};
-use egret_enforcer::engine::{Input, PROGRAMMING_BUCKETS, Setup};
+use egret_enforcer::engine::{Input, NetworkRequest, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events::sink::{ReopenRequest, Sink};
 use egret_enforcer::policy_report::PolicyReporter;
+use egret_enforcer::node::ReportedInterfaces;
 use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State, StoredManifests};
 use egret_enforcer::watch::dir::Directory;
 use egret_enforcer::watch::kube::Cluster;
-use egret_enforcer::{events, link};
+use egret_enforcer::{cni, events, link};
 
 mod backend;
 mod engine;
@@ -57,7 +58,8 @@ impl Daemon {
         let startup = &config.startup;
         let listener = link::bind(&startup.link)?;
         let denials = DenialRegistry::default();
-        let backend = backend::open(&config, &denials)?;
+        let interfaces = ReportedInterfaces::default();
+        let backend = backend::open(&config, &denials, &interfaces)?;
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
         let admin = Arc::new(EngineAdmin {
             engine: inputs.clone(),
@@ -77,6 +79,7 @@ impl Daemon {
             remembered: state.remembered,
             state_writer: state.writer,
             excluded_namespaces: startup.not_intercepted.clone(),
+            interfaces,
         };
         let instance = DnsdInstance::from_random(RandomState::new().build_hasher().finish());
         let link = engine::Link {
@@ -87,6 +90,7 @@ impl Daemon {
         };
         // The node's addresses are the first input, before any object.
         monitors::watch_links(inputs.clone())?;
+        serve_cni(startup, &inputs)?;
         let engine = engine::start(setup, received, link)?;
         watch_source(startup, objects.stored, objects.writer.clone(), inputs.clone()).await?;
         if startup.backend == BackendKind::Netfilter {
@@ -189,6 +193,19 @@ fn open_objects(startup: &StartupConfig) -> anyhow::Result<ObjectStore> {
         }
         None => Ok(ObjectStore::default()),
     }
+}
+
+/// Listens for the CNI plugin. What it reported to earlier enforcers comes before any object.
+fn serve_cni(startup: &StartupConfig, engine: &mpsc::Sender<Input>) -> anyhow::Result<()> {
+    let Some(path) = &startup.cni else {
+        return Ok(());
+    };
+    let known = NetworkRequest::Known(cni::read_networks(path));
+    engine
+        .try_send(Input::Network(known))
+        .map_err(|_full| anyhow::anyhow!("the engine takes nothing in"))?;
+    drop(task::spawn("cni", cni::serve(path.clone(), engine.clone())));
+    Ok(())
 }
 
 /// Starts to watch where objects come from.

@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::apply::retry::Retry;
 use crate::backend::{Backend, Pending, SyncStatus};
+use crate::node::ReportedInterfaces;
 use crate::state::StateWriter;
 
 mod input;
@@ -39,15 +40,18 @@ mod pass;
 mod records;
 mod report;
 mod endpoints;
+mod networks;
 
 pub use endpoints::{EndpointLookup, Endpoints, JudgedBy, PacketEnd, PacketEnds};
 pub use input::{AdminRequest, Input, PeerId, PeerSender, SendQueueFull};
 pub use metrics::PROGRAMMING_BUCKETS;
+pub use networks::{NetworkReply, NetworkRequest};
 pub use report::{AdminQuery, AdminReply, RejectedObject, Report, SourceState};
 
 use connection_search::SearchTask;
 use drift::DriftDetector;
 use metrics::Metrics;
+use networks::{AppliedPod, Networks};
 use peers::Peers;
 use timer::Timer;
 use worker::BackendWorker;
@@ -80,6 +84,8 @@ pub struct Setup {
     pub state_writer: Option<StateWriter>,
     /// Namespaces whose pods dnsd does not intercept.
     pub excluded_namespaces: BTreeSet<Arc<str>>,
+    /// Where the backend looks up the interfaces that the CNI plugin reports.
+    pub interfaces: ReportedInterfaces,
 }
 
 /// The engine.
@@ -93,7 +99,7 @@ pub struct Engine {
     status: SyncStatus,
     /// Pods of this node by address.
     owners: BTreeMap<IpAddr, PodKey>,
-    local: BTreeMap<PodKey, Vec<IpAddr>>,
+    local: BTreeMap<PodKey, AppliedPod>,
     /// Pods whose DNS to other resolvers dnsd intercepts, and those excluded. None as long as they are unknown, which
     /// differs from no pods.
     pods: Option<Arc<NodePods>>,
@@ -114,6 +120,8 @@ pub struct Engine {
     admin_requests: Vec<AdminRequest>,
     /// Endpoint lookups that arrived while the backend works.
     lookups: Vec<EndpointLookup>,
+    /// Networks of pods that the CNI plugin reported.
+    networks: Networks,
 }
 
 /// Inputs since the last pass.
@@ -178,6 +186,7 @@ impl Engine {
             excluded_namespaces: setup.excluded_namespaces,
             admin_requests: Vec::new(),
             lookups: Vec::new(),
+            networks: Networks::new(setup.interfaces),
         }
     }
 
@@ -260,6 +269,7 @@ impl Engine {
                 });
             }
             Input::PeerLeft(peer) => self.peers.leave(peer),
+            Input::Network(request) => self.handle_network(request, now),
             Input::LinksChanged => self.links_changed = true,
             Input::ChangedByOthers(by) => self.drift.suspect(by, now),
             Input::SetResync(every) => self.set_resync(every, now),
@@ -308,6 +318,7 @@ impl Engine {
         self.peers.send_realized(revision, is_failed);
         self.metrics
             .peers(self.peers.count(), self.peers.dropped(), self.peers.held());
+        self.release_networks();
     }
 
     fn start_when_ready(&mut self, now: Timestamp) {
@@ -416,7 +427,8 @@ impl Engine {
         let records = self.state_writer.as_ref().and_then(StateWriter::deadline);
         let of_backend = [self.retry.deadline(), self.next_resync, drift];
         let of_backend = of_backend.into_iter().filter(|_| self.worker.backend().is_some());
-        of_backend.chain([compiler, records]).flatten().min()
+        let networks = self.networks.deadline();
+        of_backend.chain([compiler, records, networks]).flatten().min()
     }
 }
 
@@ -454,7 +466,7 @@ fn interception_of(owners: &BTreeMap<IpAddr, PodKey>, excluded_namespaces: &BTre
 /// Updates the local pods. Returns whether an address was added, removed, or moved to another pod.
 fn update_owners(
     owners: &mut BTreeMap<IpAddr, PodKey>,
-    local: &mut BTreeMap<PodKey, Vec<IpAddr>>,
+    local: &mut BTreeMap<PodKey, AppliedPod>,
     batch: &Batch,
 ) -> bool {
     let gone = batch
@@ -462,14 +474,18 @@ fn update_owners(
         .iter()
         .chain(batch.rules_replaced.iter().map(|rules| &rules.pod));
     for pod in gone {
-        for address in local.remove(pod).unwrap_or_default() {
+        for address in local.remove(pod).map(|pod| pod.addresses).unwrap_or_default() {
             if owners.get(&address) == Some(pod) {
                 owners.remove(&address);
             }
         }
     }
     for rules in &batch.rules_replaced {
-        local.insert(rules.pod.clone(), rules.addresses.clone());
+        let applied = AppliedPod {
+            uid: rules.uid.clone(),
+            addresses: rules.addresses.clone(),
+        };
+        local.insert(rules.pod.clone(), applied);
         owners.extend(
             rules
                 .addresses

@@ -13,16 +13,18 @@
 //! | module | what it knows | uses |
 //! |---|---|---|
 //! | `metrics` | how a metric is described | |
+//! | `unix_socket` | sockets that an earlier process left | |
 //! | [`apply`] | desired and programmed state, backoff | |
 //! | [`state`] | files for the next start | `metrics` |
 //! | [`node`] | links, routes and veths of the node | |
 //! | [`address_report`] | the NodeAddressReport of the node | `node` |
 //! | [`backend`] | one kernel each: `netfilter`, `ebpf`, `memory`, `none` | `metrics`, `apply`, `node` |
-//! | [`engine`] | the one thread that owns compiler and backend | `metrics`, `apply`, `state`, `backend` |
+//! | [`engine`] | the one thread that owns compiler and backend | `metrics`, `apply`, `state`, `node`, `backend` |
 //! | [`watch`] | the source of objects | `state`, `engine` |
 //! | [`policy_report`] | the NodePolicyReport of the node | `engine`, `watch` |
 //! | [`controller`] | the status of policies, written by one of several replicas | `watch`, `engine`, `policy_report` |
-//! | [`link`] | the connections of dnsds | `metrics`, `engine` |
+//! | [`link`] | the connections of dnsds | `metrics`, `unix_socket`, `engine` |
+//! | [`cni`] | the requests of the CNI plugin | `unix_socket`, `engine` |
 //! | [`events`] | the log of denied packets | `metrics`, `backend`, `engine` |
 //! | [`admin`] | the endpoints for operators | `backend`, `engine` |
 //! | [`config`] | options, and their validation | `backend`, `events` |
@@ -32,6 +34,7 @@
 #![warn(missing_docs)]
 
 mod metrics;
+mod unix_socket;
 pub mod apply;
 pub mod state;
 pub mod node;
@@ -42,6 +45,7 @@ pub mod watch;
 pub mod policy_report;
 pub mod controller;
 pub mod link;
+pub mod cni;
 pub mod events;
 pub mod admin;
 pub mod config;

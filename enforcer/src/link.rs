@@ -4,7 +4,7 @@
 //! Messages are written by the engine's thread as long as the socket takes them, because an answer waits for them.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,6 +21,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::engine::{Input, PeerId, PeerSender, SendQueueFull};
 use crate::metrics::{as_gauge, describe_counters, describe_gauges};
+use crate::unix_socket;
 
 /// The most connected dnsds: two during a rolling update, and some dead connections.
 const MAX_PEERS: usize = 16;
@@ -37,7 +38,7 @@ const PEERS_LIMIT: &str = "egret_enforcer_link_peers_limit";
 ///
 /// The path, if another process listens there or another file is there.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    remove_stale_socket(path)
+    unix_socket::remove_stale(path)
         .and_then(|()| {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
             socket.bind(&SockAddr::unix(path)?)?;
@@ -52,30 +53,6 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
                 format!("cannot listen on {}: {error}", path.display()),
             )
         })
-}
-
-fn remove_stale_socket(path: &Path) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-        Ok(there) if !there.file_type().is_socket() => {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "something that is no socket is there",
-            ));
-        }
-        Ok(_) => {}
-    }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => Err(io::Error::new(
-            io::ErrorKind::AddrInUse,
-            "another enforcer listens there",
-        )),
-        Err(_nobody) => std::fs::remove_file(path),
-    }
 }
 
 /// Describes the metrics of the link and sets them to 0.

@@ -12,6 +12,9 @@ use veth::VethTopology;
 pub mod link_monitor;
 pub mod veth;
 mod pod_links;
+mod reported_interfaces;
+
+pub use reported_interfaces::ReportedInterfaces;
 
 /// Finds the interfaces of pods.
 pub trait Locate: Send + std::fmt::Debug {
@@ -82,6 +85,7 @@ impl Location {
 #[derive(Debug)]
 pub struct Node {
     links: Links,
+    reported: ReportedInterfaces,
     /// The veths since the last `forget_links`.
     veths: Option<VethTopology>,
 }
@@ -95,11 +99,51 @@ impl Node {
     pub fn open() -> Result<Self, netlink::Error> {
         Ok(Self {
             links: Links::open()?,
+            reported: ReportedInterfaces::default(),
             veths: None,
         })
     }
 
+    /// Interfaces that the CNI plugin reports are not looked for.
+    #[must_use]
+    pub fn with_reported(self, reported: ReportedInterfaces) -> Self {
+        Self { reported, ..self }
+    }
+
     fn find(&mut self, address: IpAddr) -> Result<Location, String> {
+        let interface = match self.reported_interface(address)? {
+            Some(reported) => reported,
+            None => self.routed_interface(address)?,
+        };
+        let is_bridge = is_bridge(&interface);
+        let cable = Attachment::to_cable(&interface);
+        let interface = InterfaceName::new(interface.name).map_err(|error| error.to_string())?;
+        Ok(Location {
+            interface,
+            is_bridge,
+            port: None,
+            cable,
+        })
+    }
+
+    /// The interface by which packets of the pod come that was reported with this address: the node's end of its link, or the
+    /// bridge of which that is a port. None if there is no report, or the link is gone.
+    fn reported_interface(&mut self, address: IpAddr) -> Result<Option<Interface>, String> {
+        let Some(reported) = self.reported.get(address) else {
+            return Ok(None);
+        };
+        let end = self.interface_by_index(reported.index)?;
+        let Some(end) = end.filter(|end| end.name == reported.name) else {
+            return Ok(None);
+        };
+        match end.master {
+            None => Ok(Some(end)),
+            // Behind another master than a bridge (a VRF), the route says what packets show.
+            Some(master) => Ok(self.interface_by_index(master)?.filter(is_bridge)),
+        }
+    }
+
+    fn routed_interface(&mut self, address: IpAddr) -> Result<Interface, String> {
         let route = self
             .route(address)?
             .ok_or_else(|| format!("there is no route to {address}"))?;
@@ -115,20 +159,13 @@ impl Node {
                 route.name
             ));
         }
-        let named = self
-            .links
-            .interface_by_index(route.interface)
-            .map_err(|error| error.to_string())?;
-        let interface = named.ok_or_else(|| format!("the interface of {address} has gone"))?;
-        let is_bridge = interface.kind.as_deref() == Some("bridge");
-        let cable = Attachment::to_cable(&interface);
-        let interface = InterfaceName::new(interface.name).map_err(|error| error.to_string())?;
-        Ok(Location {
-            interface,
-            is_bridge,
-            port: None,
-            cable,
-        })
+        let named = self.interface_by_index(route.interface)?;
+        named.ok_or_else(|| format!("the interface of {address} has gone"))
+    }
+
+    fn interface_by_index(&mut self, index: u32) -> Result<Option<Interface>, String> {
+        let found = self.links.interface_by_index(index);
+        found.map_err(|error| error.to_string())
     }
 
     /// Whether the address takes the default route, which the route of an unrouted address shows.
@@ -149,6 +186,10 @@ const UNROUTED: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 255)),
     IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0xffff, 0, 0, 0, 1)),
 ];
+
+fn is_bridge(interface: &Interface) -> bool {
+    interface.kind.as_deref() == Some("bridge")
+}
 
 /// None for a name that cannot stand in a rule: no rule could name the interface.
 fn interface_name(interface: &Interface) -> Option<InterfaceName> {

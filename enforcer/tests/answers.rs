@@ -116,6 +116,7 @@ impl Life {
             remembered: Vec::new(),
             state_writer: None,
             excluded_namespaces: BTreeSet::new(),
+            interfaces: Default::default(),
         });
         engine.pass(NOW);
         let told = join(&mut engine, 1);

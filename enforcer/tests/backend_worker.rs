@@ -203,6 +203,7 @@ impl Life {
             remembered: Vec::new(),
             state_writer: None,
             excluded_namespaces: BTreeSet::new(),
+            interfaces: Default::default(),
         });
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()

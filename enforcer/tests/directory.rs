@@ -81,6 +81,7 @@ fn words(event: &Event) -> String {
         Event::Observed(_) => "observed".to_owned(),
         Event::Restored(_) => "restored".to_owned(),
         Event::NodeHolds(_) => "node holds".to_owned(),
+        Event::NetworkAdded(_) | Event::NetworkRemoved(_) => "network".to_owned(),
     }
 }
 

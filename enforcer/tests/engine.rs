@@ -67,6 +67,7 @@ fn engine_of(backend: impl Backend + 'static, state: State) -> Engine {
         remembered: state.remembered,
         state_writer: state.writer,
         excluded_namespaces: BTreeSet::from(["kube-system".into()]),
+        interfaces: Default::default(),
     });
     engine.pass(NOW);
     engine

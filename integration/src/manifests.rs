@@ -84,15 +84,18 @@ fn pod_document(pod: &Pod) -> String {
         text
     });
     let [v4, v6] = pod.addresses();
+    let status = format!(
+        "status:\n  phase: Running\n  hostIP: {host}\n  podIP: {v4}\n  podIPs:\n  - ip: {v4}\n  - ip: \"{v6}\"\n",
+        host = node::ADDRESS,
+    );
+    let status = if spec.in_status { status.as_str() } else { "" };
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  uid: {uid}\n\
          \x20 labels:\n{labels}\
-         spec:\n  nodeName: {node}\n  containers:\n  - name: main\n    image: none.example/none\n\
-         status:\n  phase: Running\n  hostIP: {host}\n  podIP: {v4}\n  podIPs:\n  - ip: {v4}\n  - ip: \"{v6}\"\n",
+         spec:\n  nodeName: {node}\n  containers:\n  - name: main\n    image: none.example/none\n{status}",
         name = spec.name,
         namespace = spec.namespace,
         uid = pod.uid(),
         node = node::NAME,
-        host = node::ADDRESS,
     )
 }

@@ -51,6 +51,7 @@ pub struct PodSpec {
     pub(crate) attachment: Attachment,
     pub(crate) second: Option<SecondInterface>,
     pub(crate) announced: bool,
+    pub(crate) in_status: bool,
 }
 
 impl PodSpec {
@@ -65,6 +66,7 @@ impl PodSpec {
             attachment: Attachment::Routed,
             second: None,
             announced: true,
+            in_status: true,
         }
     }
 
@@ -73,6 +75,15 @@ impl PodSpec {
     pub fn unannounced(self) -> Self {
         Self {
             announced: false,
+            ..self
+        }
+    }
+
+    /// Its manifest has no status, as the kubelet writes none before all of the pod's network is made.
+    #[must_use]
+    pub fn without_status(self) -> Self {
+        Self {
+            in_status: false,
             ..self
         }
     }

@@ -294,6 +294,7 @@ impl World {
             ])
             .with(["--node", node::NAME, "--backend", backend])
             .with(["--link".into(), self.link().display().to_string()])
+            .with(["--cni".into(), self.cni().display().to_string()])
             .with(["--state".into(), self.state().display().to_string()])
             .with([
                 "--state-objects".into(),
@@ -304,6 +305,11 @@ impl World {
     /// The socket that joins the two daemons.
     pub fn link(&self) -> PathBuf {
         self.files.0.join("link.sock")
+    }
+
+    /// The socket for the CNI plugin.
+    pub fn cni(&self) -> PathBuf {
+        self.files.0.join("cni.sock")
     }
 
     /// Where the enforcer keeps what pods were told.

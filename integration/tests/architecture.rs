@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["egret-shared", "egret-policies", "egret-kernel"],
     ),
     ("egret-dnsd", &["egret-shared", "egret-kernel"]),
+    ("egret-cni", &["egret-shared", "egret-kernel"]),
     ("egret-cli", &["egret-shared", "egret-policies"]),
 ];
 
@@ -43,6 +44,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
         &["tokio", "kube", "aya", "serde", "hickory-proto"],
     ),
     ("egret-dnsd", &["kube", "aya", "hickory-server"]),
+    ("egret-cni", &["kube", "aya", "tokio"]),
     ("egret-cli", &["kube", "aya", "nix", "tokio"]),
 ];
 

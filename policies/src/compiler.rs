@@ -27,6 +27,7 @@ mod policies;
 mod pod_rules;
 mod node_rules;
 mod local_pods;
+mod pod_networks;
 mod protected;
 mod interests;
 mod cluster_events;
@@ -34,6 +35,7 @@ mod recompile;
 mod sequence;
 
 pub use index::Owner;
+pub use pod_networks::{NetworkNotCovered, PodNetwork};
 pub use settings::{DnsStandIn, NodeScope, PodToOwnNode, Settings};
 pub use work::Work;
 
@@ -41,6 +43,7 @@ use index::{Index, LivePod};
 use interests::Interests;
 use local_pods::LocalPods;
 use node_rules::CompiledNode;
+use pod_networks::PodNetworks;
 use pod_rules::{CompiledPod, DnsRules};
 use policies::{Policies, PolicyOrder};
 use sequence::{Batches, Sets, TemporarySet};
@@ -59,6 +62,10 @@ pub enum Event {
     /// The node on which the compiler runs holds these addresses now, and no others. No name opens them, as those in the
     /// report of a node.
     NodeHolds(Vec<IpAddr>),
+    /// A pod of this node has its network, as the CNI plugin reports it.
+    NetworkAdded(PodNetwork),
+    /// The CNI plugin has removed a pod's network.
+    NetworkRemoved(PodKey),
 }
 
 /// Not all objects are known: rules compiled now could be weaker than the policies.
@@ -77,6 +84,7 @@ pub struct Compiler<State> {
     policies: Policies,
     records: Records,
     local_pods: LocalPods,
+    pod_networks: PodNetworks,
     sets: Sets,
     compiled: BTreeMap<PodKey, CompiledPod>,
     compiled_node: Option<CompiledNode>,
@@ -122,6 +130,7 @@ impl Compiler<Syncing> {
             policies: Policies::new(dns_rules(&settings)),
             records: Records::new(settings.records.clone()),
             local_pods: LocalPods::default(),
+            pod_networks: PodNetworks::default(),
             sets: Sets::default(),
             compiled: BTreeMap::new(),
             compiled_node: None,
@@ -147,6 +156,7 @@ impl Compiler<Syncing> {
             policies: self.policies,
             records: self.records,
             local_pods: self.local_pods,
+            pod_networks: self.pod_networks,
             sets: self.sets,
             compiled: self.compiled,
             compiled_node: self.compiled_node,
@@ -172,6 +182,8 @@ impl<State> Compiler<State> {
             Event::Observed(observation) => self.observe(observation, now),
             Event::Restored(remembered) => self.restore(&remembered, now),
             Event::NodeHolds(addresses) => self.set_node_addresses(addresses),
+            Event::NetworkAdded(network) => self.add_network(network, now),
+            Event::NetworkRemoved(pod) => self.remove_network(&pod, now),
         }
         self.pending_revision()
     }

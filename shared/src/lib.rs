@@ -11,6 +11,7 @@ pub mod pod;
 pub mod revision;
 pub mod observation;
 pub mod link;
+pub mod cni;
 pub mod escape;
 #[cfg(feature = "rt")]
 pub mod rt;

@@ -99,6 +99,10 @@ pub struct Options {
     /// The Unix socket for dnsd [default: /run/egret/link.sock]
     #[arg(long, value_name = "PATH")]
     pub link: Option<PathBuf>,
+    /// The socket on which the CNI plugin egret-cni reports pods and waits for their rules; empty for none [default:
+    /// /run/egret/cni.sock]
+    #[arg(long, value_name = "PATH", value_parser = path_or_empty())]
+    pub cni: Option<PathBuf>,
     /// Where /healthz, /readyz, /metrics, /records and /rules are answered [default: 127.0.0.1:9254]
     #[arg(long, value_name = "ADDR:PORT")]
     pub admin: Option<SocketAddr>,
@@ -243,7 +247,7 @@ impl Options {
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         first_set!(self, below:
-            source kubeconfig node backend link admin state state_objects report_dir iptables deny_action events
+            source kubeconfig node backend link cni admin state state_objects report_dir iptables deny_action events
             events_per_second events_group on_unknown_pod pod_interfaces egress_mark_mask ingress_mark_mask
             allow_foreign_marks jump resync rule_metrics enforcement pod_to_own_node dns_address dns_service
             record_grace min_ttl max_ttl protected names_may_open names_per_pod addresses_per_name records_total

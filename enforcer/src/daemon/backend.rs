@@ -11,14 +11,18 @@ use egret_enforcer::backend::netfilter::{Coexistence, Netfilter, Settings};
 use egret_enforcer::backend::none::Unenforced;
 use egret_enforcer::config::{BackendKind, Config, StartupConfig};
 use egret_enforcer::events::sink::Destination;
-use egret_enforcer::node::Node;
+use egret_enforcer::node::{Node, ReportedInterfaces};
 use egret_kernel::iptables::Flavour;
 
-pub(super) fn open(config: &Config, denials: &DenialRegistry) -> anyhow::Result<Box<dyn Backend>> {
+pub(super) fn open(
+    config: &Config,
+    denials: &DenialRegistry,
+    interfaces: &ReportedInterfaces,
+) -> anyhow::Result<Box<dyn Backend>> {
     let startup = &config.startup;
     Ok(match startup.backend {
         BackendKind::Netfilter => {
-            let netfilter = open_netfilter(startup, denials)?;
+            let netfilter = open_netfilter(startup, denials, interfaces)?;
             Box::new(match config.rule_metrics > 0 {
                 true => netfilter.without_merged_sets(),
                 false => netfilter,
@@ -38,9 +42,14 @@ pub(super) fn open(config: &Config, denials: &DenialRegistry) -> anyhow::Result<
     })
 }
 
-fn open_netfilter(startup: &StartupConfig, denials: &DenialRegistry) -> anyhow::Result<Netfilter> {
+fn open_netfilter(
+    startup: &StartupConfig,
+    denials: &DenialRegistry,
+    interfaces: &ReportedInterfaces,
+) -> anyhow::Result<Netfilter> {
     let flavour = choose_flavour(startup.flavour)?;
     let node = Node::open().context("the routing table cannot be asked")?;
+    let node = node.with_reported(interfaces.clone());
     let logs_denied = startup.events.to != Destination::Off;
     let settings = Settings {
         flavour,

@@ -9,6 +9,7 @@ use egret_shared::link::{ToDnsd, ToEnforcer};
 use tokio::sync::mpsc;
 
 use super::endpoints::EndpointLookup;
+use super::networks::NetworkRequest;
 use super::report::{AdminQuery, AdminReply, SourceState};
 
 /// An event that the engine handles.
@@ -31,6 +32,8 @@ pub enum Input {
     PeerMessage(PeerId, ToEnforcer),
     /// A connection ended.
     PeerLeft(PeerId),
+    /// A request of the CNI plugin.
+    Network(NetworkRequest),
     /// Links, addresses or routes changed.
     LinksChanged,
     /// Another program changed our rules.

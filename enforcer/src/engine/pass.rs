@@ -17,6 +17,7 @@ impl Engine {
     /// claims that all is well before earlier inputs are in the kernel.
     pub fn pass(&mut self, now: Timestamp) {
         self.apply_inputs(now);
+        self.expire_networks(now);
         self.received = Received::Nothing;
         if let Some(backend) = self.worker.backend_mut() {
             self.search.start(&mut **backend);
@@ -125,6 +126,7 @@ impl Engine {
             if owners_changed {
                 self.update_pods();
             }
+            self.networks.set_collected();
         }
         let is_due = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
         work.compare = is_due(self.retry.deadline()) || is_due(self.next_resync) || self.drift.is_due(now);

@@ -16,7 +16,10 @@ use super::policies::{PolicyOrder, order_of};
 use super::settings::NodeScope;
 
 impl<State> Compiler<State> {
-    pub(super) fn apply(&mut self, entity: Entity, now: Timestamp) {
+    pub(super) fn apply(&mut self, mut entity: Entity, now: Timestamp) {
+        if let Entity::Pod(pod) = &mut entity {
+            self.pod_networks.complete(pod);
+        }
         match entity {
             Entity::Pod(pod) if self.index.pod(&pod.key) == Some(&pod) => {}
             Entity::Pod(pod) => {
@@ -64,6 +67,9 @@ impl<State> Compiler<State> {
         match key {
             EntityKey::Pod(key) if self.index.pod(key).is_none() => {}
             EntityKey::Pod(key) => {
+                if let Some(pod) = self.index.pod(key) {
+                    self.pod_networks.forget_run(pod);
+                }
                 self.track_owners(key, &[]);
                 let touched = self.index.set_pod(key, None);
                 self.touch_pods(touched, now);

@@ -479,7 +479,11 @@ fn tell_world(world: &mut World, event: &Event) {
     match event {
         Event::Apply(entity) => world.apply(entity.clone()),
         Event::Delete(key) => world.delete(key),
-        Event::Observed(_) | Event::Restored(_) | Event::NodeHolds(_) => unreachable!("objects only"),
+        Event::Observed(_)
+        | Event::Restored(_)
+        | Event::NodeHolds(_)
+        | Event::NetworkAdded(_)
+        | Event::NetworkRemoved(_) => unreachable!("objects only"),
     }
 }
 
