@@ -11,6 +11,7 @@ DEMO_PACKAGES := iptables:iptables ipset:ipset conntrack:conntrack iproute2:ip c
 # Go is not among them: Debian's is too old for what dnsd is compared with, and for kube-apiserver (integration/peers).
 TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h nftables:nft prometheus:promtool dnsutils:dig \
   knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h etcd-server:etcd patch:patch
+IMAGE_PACKAGES := jq:jq binutils:readelf debian-archive-keyring:/usr/share/keyrings/debian-archive-keyring.gpg containerd:containerd runc:runc
 
 # Namespaces, rules and eBPF programs need root.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
@@ -94,8 +95,9 @@ fuzz: ## Every reader with octets that nobody thought of, FUZZ_SECONDS each (300
 	done; [ -z "$$found" ] || { echo "found, in fuzz/found:$$found" >&2; exit 1; }
 
 .PHONY: image
-image: build ## Images of dnsd and the enforcer (IMAGE=name); without a builder, a root with the same packages, tried.
-	@deploy/image/build "$${IMAGE:-egret}"
+image: packages-image ## One image with all programs (target/image, IMAGE=name), built from Debian's packages without a container runtime, and tried.
+	@deploy/image/build
+	@$(AS_ROOT) deploy/image/check
 
 .PHONY: lint
 lint: ## Format, clippy and docs, warnings denied.
@@ -108,11 +110,13 @@ ci: lint test switches ## What .ci/run runs.
 
 # === Packages ===
 
-.PHONY: packages-demo packages-test
+.PHONY: packages-demo packages-test packages-image
 packages-demo:
 	@$(call install_missing,$(DEMO_PACKAGES))
 packages-test:
 	@$(call install_missing,$(TEST_PACKAGES))
+packages-image:
+	@$(call install_missing,$(IMAGE_PACKAGES))
 
 define install_missing
 missing=(); \
