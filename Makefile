@@ -36,7 +36,7 @@ test: packages-test build ## Every test, on real packets and real DNS.
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) $(CARGO) test --workspace --no-fail-fast
 
 # `make check` tries a property on a quarter of the usual cases, and leaves out these: tests in namespaces, as root, beside CoreDNS (Go), or of more than some seconds (random clusters).
-NOT_CHECKED := admin adversary agreement audit beside_node_cache compared conntrack convert_agreement denials ebpf ebpf_object encrypted fast_paths faults \
+NOT_CHECKED := admin adversary agreement audit beside_node_cache compared conntrack convert_agreement denials deploy ebpf ebpf_object encrypted fast_paths faults \
   forwarding handover incremental ipset iptables ipvs links kubernetes lists neighbours netfilter network nflog out_of_sockets permutation prometheus properties \
   restarts revocation routing scenarios sharing sockets starting succession switches threads unknown upstreams wire world
 CHECKED = $(filter-out $(NOT_CHECKED),$(sort $(basename $(notdir $(wildcard */tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs)))))
@@ -98,6 +98,13 @@ fuzz: ## Every reader with octets that nobody thought of, FUZZ_SECONDS each (300
 image: packages-image ## One image with all programs (target/image, IMAGE=name), built from Debian's packages without a container runtime, and tried.
 	@deploy/image/build
 	@$(AS_ROOT) deploy/image/check
+
+# node-local-dns' manifest with the places filled in as the overlays need them; a test compares.
+FILLED = sed -e 1,9d -e 's/__PILLAR__LOCAL__DNS__/169.254.20.10/g; s/__PILLAR__DNS__DOMAIN__/cluster.local/g'
+.PHONY: manifests
+manifests: ## What of deploy/kustomize is written from other files of deploy.
+	@$(FILLED) -e 's/__PILLAR__DNS__SERVER__/10.96.0.10/g' deploy/node-local-dns/node-local-dns.yaml >deploy/kustomize/overlays/node-local-dns/node-local-dns.yaml
+	@$(FILLED) -e 's/[ ,]__PILLAR__DNS__SERVER__//g' deploy/node-local-dns/node-local-dns.yaml >deploy/kustomize/overlays/node-local-dns-ipvs/node-local-dns.yaml
 
 .PHONY: lint
 lint: ## Format, clippy and docs, warnings denied.
