@@ -494,14 +494,17 @@ fn the_overlay_takes_the_place_of_an_add_on_that_was_applied_before() -> Told {
         return Ok(());
     };
     let add_on = fs::read_to_string(deploy().join("kustomize/overlays/node-local-dns/node-local-dns.yaml"))?
-        .replace("ghcr.io/egret-project/egret:0.1.0", "registry.k8s.io/dns/k8s-dns-node-cache:1.26.4")
+        .replace(
+            "ghcr.io/egret-project/egret:0.1.0",
+            "registry.k8s.io/dns/k8s-dns-node-cache:1.26.4",
+        )
         .replace("        command: [/usr/bin/dnsd]\n", "")
         .replace("\"node-cache\", ", "")
         .replace("maxSurge: 1", "maxSurge: 0")
         .replace("maxUnavailable: 0", "maxUnavailable: 10%")
         .replace(
-            "        resources: {requests: {cpu: 25m, memory: 5Mi}}\n",
-            "        resources: {requests: {cpu: 25m, memory: 5Mi}}\n        ports: [{containerPort: 53, name: dns, protocol: UDP}]\n",
+            "        resources:\n",
+            "        ports: [{containerPort: 53, name: dns, protocol: UDP}]\n        resources:\n",
         );
     cluster.kubernetes.apply_text(&cluster.world, &add_on)?;
     let ask = |path: &str| {
