@@ -11,6 +11,7 @@ DEMO_PACKAGES := iptables:iptables ipset:ipset conntrack:conntrack iproute2:ip c
 # Go is not among them: Debian's is too old for what dnsd is compared with, and for kube-apiserver (integration/peers).
 TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h nftables:nft prometheus:promtool dnsutils:dig \
   knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h etcd-server:etcd patch:patch containernetworking-plugins:/usr/lib/cni/bridge
+IMAGE_PACKAGES := jq:jq binutils:readelf debian-archive-keyring:/usr/share/keyrings/debian-archive-keyring.gpg containerd:containerd runc:runc
 
 # Namespaces, rules and eBPF programs need root.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
@@ -35,7 +36,7 @@ test: packages-test build ## Every test, on real packets and real DNS.
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) $(CARGO) test --workspace --no-fail-fast
 
 # `make check` tries a property on a quarter of the usual cases, and leaves out these: tests in namespaces, as root, beside CoreDNS (Go), or of more than some seconds (random clusters).
-NOT_CHECKED := admin adversary agreement audit beside_node_cache cni compared conntrack convert_agreement denials ebpf ebpf_object encrypted fast_paths faults \
+NOT_CHECKED := admin adversary agreement audit beside_node_cache cni compared conntrack convert_agreement denials deploy ebpf ebpf_object encrypted fast_paths faults \
   forwarding incremental ipset iptables ipvs kubernetes links lists neighbours netfilter network nflog out_of_sockets permutation policy_status prometheus properties \
   restarts revocation routing scenarios sharing sockets startup_signals switches takeover_failures takeover_sockets threads unknown upstreams wire world
 CHECKED = $(filter-out $(NOT_CHECKED),$(sort $(basename $(notdir $(wildcard */tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs)))))
@@ -94,8 +95,16 @@ fuzz: ## Every reader with octets that nobody thought of, FUZZ_SECONDS each (300
 	done; [ -z "$$found" ] || { echo "found, in fuzz/found:$$found" >&2; exit 1; }
 
 .PHONY: image
-image: build ## Images of dnsd and the enforcer (IMAGE=name); without a builder, a root with the same packages, tried.
-	@deploy/image/build "$${IMAGE:-egret}"
+image: packages-image ## One image with all programs (target/image, IMAGE=name), built from Debian's packages without a container runtime, and tried.
+	@deploy/image/build
+	@$(AS_ROOT) deploy/image/check
+
+# node-local-dns' manifest with the places filled in as the overlays need them; a test compares.
+FILLED = sed -e 1,9d -e 's/__PILLAR__LOCAL__DNS__/169.254.20.10/g; s/__PILLAR__DNS__DOMAIN__/cluster.local/g'
+.PHONY: manifests
+manifests: ## What of deploy/kustomize is written from other files of deploy.
+	@$(FILLED) -e 's/__PILLAR__DNS__SERVER__/10.96.0.10/g' deploy/node-local-dns/node-local-dns.yaml >deploy/kustomize/overlays/node-local-dns/node-local-dns.yaml
+	@$(FILLED) -e 's/[ ,]__PILLAR__DNS__SERVER__//g' deploy/node-local-dns/node-local-dns.yaml >deploy/kustomize/overlays/node-local-dns-ipvs/node-local-dns.yaml
 
 .PHONY: lint
 lint: ## Format, clippy and docs, warnings denied.
@@ -108,11 +117,13 @@ ci: lint test switches ## What .ci/run runs.
 
 # === Packages ===
 
-.PHONY: packages-demo packages-test
+.PHONY: packages-demo packages-test packages-image
 packages-demo:
 	@$(call install_missing,$(DEMO_PACKAGES))
 packages-test:
 	@$(call install_missing,$(TEST_PACKAGES))
+packages-image:
+	@$(call install_missing,$(IMAGE_PACKAGES))
 
 define install_missing
 missing=(); \

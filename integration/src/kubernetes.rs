@@ -10,6 +10,13 @@ use std::{
 
 use crate::{Daemon, DaemonSpec, Output, Peer, World, WorldError, manifests::Manifests, node, peers};
 
+/// Each request with who made it, on what and with which outcome, once it is answered or its watch has begun.
+const AUDIT: &str = "apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata}]
+";
+
 const ETCD: u16 = 2379;
 const API: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 6443);
 /// On a machine that is busy with other tests.
@@ -33,6 +40,29 @@ impl Kubernetes {
     /// # Errors
     /// When one of them cannot be started, or does not become ready.
     pub fn start(world: &World) -> Result<Option<Self>, Failure> {
+        Self::start_with(world, |_| Vec::new())
+    }
+
+    /// The same with an audit log of all requests ([`Self::audit_log`]).
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn start_audited(world: &World) -> Result<Option<Self>, Failure> {
+        Self::start_with(world, |folder| {
+            let file = |name: &str| folder.join(name).display().to_string();
+            vec![
+                "--audit-policy-file".into(),
+                file("audit.yaml"),
+                "--audit-log-path".into(),
+                file("audit.log"),
+            ]
+        })
+    }
+
+    fn start_with(
+        world: &World,
+        arguments: impl FnOnce(&Path) -> Vec<String>,
+    ) -> Result<Option<Self>, Failure> {
         let (Some(binary), Some(kubectl)) = (Peer::KUBE_APISERVER.build()?, Peer::KUBECTL.build()?) else {
             return Ok(None);
         };
@@ -40,7 +70,7 @@ impl Kubernetes {
         fs::create_dir_all(&folder)?;
         write_keys(&folder)?;
         let etcd = world.start(etcd(&folder))?;
-        let server = world.launch(api_server(&folder, binary))?;
+        let server = world.launch(api_server(&folder, binary).with(arguments(&folder)))?;
         let kubernetes = Self {
             server,
             etcd,
@@ -177,6 +207,14 @@ impl Kubernetes {
         self.folder.join("kubeconfig")
     }
 
+    /// The requests so far, of a server that was started for it: a line of JSON for each stage of each (`audit.k8s.io/v1` Event).
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn audit_log(&self) -> Result<String, Failure> {
+        Ok(fs::read_to_string(self.folder.join("audit.log"))?)
+    }
+
     /// Has the API server store what a file says, status included.
     ///
     /// # Errors
@@ -218,12 +256,7 @@ impl Kubernetes {
         let kinds = "namespaces,pods,nodes,services,endpointslices,networkpolicies,adminnetworkpolicies,\
                      baselineadminnetworkpolicies,clusternetworkpolicies,clusteregressfirewalls,nodeaddressreports,\
                      apiserveraddresses";
-        let output = self.run(world, &["get", kinds, "-A", "-o", "json"])?;
-        if output.success() {
-            Ok(output.stdout)
-        } else {
-            Err(output.stderr.into())
-        }
+        self.asked(world, &["get", kinds, "-A", "-o", "json"])
     }
 
     /// A kubeconfig with the rights of a service account.
@@ -265,6 +298,19 @@ impl Kubernetes {
     /// When it cannot be run.
     pub fn ask(&self, world: &World, arguments: &[&str]) -> Result<Output, WorldError> {
         self.run(world, arguments)
+    }
+
+    /// What kubectl prints.
+    ///
+    /// # Errors
+    /// With what it says, unless it succeeds.
+    pub fn asked(&self, world: &World, arguments: &[&str]) -> Result<String, Failure> {
+        let output = self.run(world, arguments)?;
+        if output.success() {
+            Ok(output.stdout)
+        } else {
+            Err(format!("kubectl {}: {}", arguments.join(" "), output.stderr).into())
+        }
     }
 
     fn run(&self, world: &World, arguments: &[&str]) -> Result<Output, WorldError> {
@@ -328,6 +374,15 @@ fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The definition of ServiceMonitor, as the Prometheus operator publishes it.
+///
+/// # Errors
+/// When it cannot be fetched.
+pub fn service_monitor() -> Result<PathBuf, Failure> {
+    let module = peers::go_module("github.com/prometheus-operator/prometheus-operator@v0.83.0")?;
+    Ok(module.join("example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"))
+}
+
 fn etcd(folder: &Path) -> DaemonSpec {
     let client = format!("http://127.0.0.1:{ETCD}");
     let peer = "http://127.0.0.1:2380";
@@ -377,6 +432,7 @@ fn write_keys(folder: &Path) -> Result<(), Failure> {
         folder.join("tokens.csv"),
         format!("{TOKEN},admin,1,system:masters\n"),
     )?;
+    fs::write(folder.join("audit.yaml"), AUDIT)?;
     let authority = folder.join("certificates/apiserver.crt");
     let kubeconfig = format!(
         "apiVersion: v1

@@ -63,6 +63,15 @@ impl Peer {
         stamp: KUBERNETES,
     };
 
+    /// Lints and renders deploy/helm/egret.
+    pub const HELM: Self = Self {
+        name: "helm",
+        module: "helm",
+        package: "helm.sh/helm/v3/cmd/helm",
+        // The version of Kubernetes for which it renders without a cluster.
+        stamp: " -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
+    };
+
     /// Its binary, built unless it has been already; `None` where there is no Go for it.
     ///
     /// # Errors

@@ -1,0 +1,716 @@
+//! What of `deploy` an operator applies: rendered by the real Helm and kubectl, admitted by a real API server, its arguments read by the real
+//! programs, and its roles compared with what the programs ask.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests measure how long real packets and processes take"
+)]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use egret_integration::{
+    Daemon, DaemonSpec, Kubernetes, Peer, World, kubernetes, node, world::ENFORCER_ADMIN,
+};
+use serde_json::Value;
+
+type Told = Result<(), Box<dyn std::error::Error>>;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The release is beside the namespace that the chart makes.
+const RELEASE: [&str; 4] = ["egret", "CHART", "--namespace", "kube-system"];
+const OVERLAYS: [&str; 6] = [
+    "audit",
+    "cleanup",
+    "ebpf",
+    "intercept",
+    "node-local-dns",
+    "node-local-dns-ipvs",
+];
+/// Each value of values.yaml at least once other than its default, with what the objects then say.
+const VALUES: [(&str, &[&str]); 14] = [
+    (
+        "",
+        &["ghcr.io/egret-project/egret:0.1.0", "--dns-address=10.96.0.10"],
+    ),
+    (
+        "image.repository=registry.example:5000/egret,image.tag=1.2.3,image.pullPolicy=Always,image.pullSecrets={pull}",
+        &[
+            "registry.example:5000/egret:1.2.3",
+            "imagePullPolicy: Always",
+            "name: pull",
+        ],
+    ),
+    (
+        "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000000",
+        &["egret@sha256:0000000000000000000000000000000000000000000000000000000000000000"],
+    ),
+    (
+        "nodeSelector.kubernetes\\.io/os=linux",
+        &["kubernetes.io/os: linux"],
+    ),
+    ("tolerations=null", &["kind: DaemonSet"]),
+    (
+        "dns.address=169.254.25.10,dns.clusterIP=10.96.0.53,dns.domain=corp.example",
+        &[
+            "bind 169.254.25.10 10.96.0.53",
+            "corp.example:53",
+            "--dns-address=169.254.25.10",
+            "--dns-address=10.96.0.53",
+        ],
+    ),
+    ("dns.kubeProxy=nftables", &["bind 169.254.20.10 10.96.0.10"]),
+    (
+        "dns.kubeProxy=ipvs",
+        &["bind 169.254.20.10\n", "- 169.254.20.10\n"],
+    ),
+    ("enforcer.backend=ebpf", &["--backend=ebpf", "path: /sys/fs/bpf"]),
+    (
+        "enforcer.enforcement=audit,enforcer.onUnknownPod=allow,enforcer.maxUnavailable=1",
+        &[
+            "--enforcement=audit",
+            "--on-unknown-pod=allow",
+            "maxUnavailable: 1",
+        ],
+    ),
+    (
+        "enforcer.extraArgs={--deny-action=reject},enforcer.resources.limits.memory=500Mi,dnsd.resources.limits.memory=200Mi",
+        &["--deny-action=reject", "memory: 500Mi", "memory: 200Mi"],
+    ),
+    (
+        "dnsd.intercept=true,dnsd.config.stallDeadline=500ms",
+        &["enabled: true", "stallDeadline: 500ms", "checksum/config"],
+    ),
+    (
+        "metrics.enabled=true,metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus",
+        &[
+            "--admin=$(HOST_IP):9254",
+            "kind: ServiceMonitor",
+            "release: prometheus",
+        ],
+    ),
+    (
+        "dnsd.enabled=false,crds.keep=false,metrics.enabled=true,metrics.ipv6=true",
+        &["--admin=[$(HOST_IP)]:9254"],
+    ),
+];
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
+}
+
+/// Runs helm; none where it cannot be built, which is said.
+fn helm(verb: &str, arguments: &[&str]) -> Result<Option<Output>, Box<dyn std::error::Error>> {
+    let Some(helm) = Peer::HELM.build()? else {
+        return Ok(None);
+    };
+    let chart = deploy().join("helm/egret").display().to_string();
+    let arguments = arguments
+        .iter()
+        .map(|argument| if *argument == "CHART" { &chart } else { *argument });
+    Ok(Some(Command::new(helm).arg(verb).args(arguments).output()?))
+}
+
+fn template(values: &str) -> Result<Option<String>, Box<dyn std::error::Error>> {
+    let Some(output) = helm("template", &[&RELEASE[..], &["--set", values]].concat())? else {
+        return Ok(None);
+    };
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{values}: {stderr}");
+    Ok(Some(String::from_utf8(output.stdout)?))
+}
+
+/// As `kubectl kustomize`, which `kubectl apply -k` runs.
+fn kustomize(folder: &str) -> Result<Option<String>, Box<dyn std::error::Error>> {
+    let Some(kubectl) = Peer::KUBECTL.build()? else {
+        return Ok(None);
+    };
+    let folder = deploy().join("kustomize").join(folder);
+    let output = Command::new(kubectl).arg("kustomize").arg(folder).output()?;
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(Some(String::from_utf8(output.stdout)?))
+}
+
+/// Everything that is rendered, with what it was rendered of; none where a tool cannot be built.
+fn renderings() -> Result<Option<Vec<(String, String)>>, Box<dyn std::error::Error>> {
+    let mut all = Vec::new();
+    for values in VALUES
+        .map(|(values, _)| values)
+        .into_iter()
+        .chain(["cleanup=true"])
+    {
+        let Some(text) = template(values)? else {
+            return Ok(None);
+        };
+        all.push((format!("chart {values}"), text));
+    }
+    for folder in OVERLAYS
+        .map(|overlay| format!("overlays/{overlay}"))
+        .into_iter()
+        .chain(["base".to_owned()])
+    {
+        let Some(text) = kustomize(&folder)? else {
+            return Ok(None);
+        };
+        all.push((folder, text));
+    }
+    Ok(Some(all))
+}
+
+fn objects(text: &str) -> Vec<Value> {
+    let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+    all.into_iter().filter(|object| !object.is_null()).collect()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn strings(value: &Value) -> Vec<&str> {
+    items(value).iter().map(text).collect()
+}
+
+/// Init containers first.
+fn containers(objects: &[Value]) -> Vec<&Value> {
+    let pods = objects.iter().map(|object| &object["spec"]["template"]["spec"]);
+    pods.flat_map(|pod| {
+        items(&pod["initContainers"])
+            .iter()
+            .chain(items(&pod["containers"]))
+    })
+    .collect()
+}
+
+#[test]
+fn every_value_changes_what_it_says() -> Told {
+    for (values, expected) in VALUES {
+        let Some(rendered) = template(values)? else {
+            return Ok(());
+        };
+        for part in expected {
+            assert!(rendered.contains(part), "{values}: {part} is not in\n{rendered}");
+        }
+    }
+    let ipvs = template("dns.kubeProxy=ipvs")?.unwrap();
+    assert!(
+        !ipvs.contains("10.96.0.10"),
+        "dnsd does not take kube-proxy's address:\n{ipvs}"
+    );
+    let without = template("dnsd.enabled=false,crds.install=false")?.unwrap();
+    assert!(!without.contains("egret-dnsd") && !without.contains("CustomResourceDefinition"));
+    Ok(())
+}
+
+#[test]
+fn helm_finds_nothing_wrong_with_the_chart() -> Told {
+    if let Some(output) = helm("lint", &["CHART", "--strict"])? {
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wrong_value_is_refused_by_its_name() -> Told {
+    for (values, named) in [
+        ("dns.kubeProxy=userspace", "iptables"),
+        ("dns.address=nowhere", "/dns/address"),
+        ("enforcer.backend=memory", "/enforcer/backend"),
+        ("enforcer.enforcment=audit", "enforcment"),
+        ("enforcer.extraArgs={deny-action}", "/enforcer/extraArgs/0"),
+        ("enforcer.maxUnavailable=0", "/enforcer/maxUnavailable"),
+        ("image.digest=latest", "/image/digest"),
+        ("metrics.serviceMonitor.enabled=true", "/metrics/enabled"),
+        ("dnsd=true", "/dnsd"),
+    ] {
+        let Some(output) = helm("template", &[&RELEASE[..], &["--set", values]].concat())? else {
+            return Ok(());
+        };
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{values} is accepted");
+        assert!(
+            stderr.contains("schema") && stderr.contains(named),
+            "{values}: {stderr}"
+        );
+    }
+    Ok(())
+}
+
+/// The chart has no second copy of the base, and adds what Helm asks for.
+#[test]
+fn the_chart_with_its_defaults_is_the_base() -> Told {
+    let (Some(chart), Some(base)) = (template("")?, kustomize("base")?) else {
+        return Ok(());
+    };
+    let [chart, base] = [chart, base].map(|text| {
+        let mut objects = objects(&text);
+        for object in &mut objects {
+            let metadata = object["metadata"].as_object_mut().unwrap();
+            metadata.remove("annotations");
+            if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+                labels.retain(|name, _| {
+                    !name.starts_with("helm.sh/")
+                        && name != "app.kubernetes.io/managed-by"
+                        && name != "app.kubernetes.io/instance"
+                });
+                if labels.is_empty() {
+                    metadata.remove("labels");
+                }
+            }
+            for group in ["initContainers", "containers"] {
+                for container in object["spec"]["template"]["spec"][group]
+                    .as_array_mut()
+                    .into_iter()
+                    .flatten()
+                {
+                    container.as_object_mut().unwrap().remove("imagePullPolicy");
+                }
+            }
+        }
+        let mut lines: Vec<String> = objects.iter().map(ToString::to_string).collect();
+        lines.sort();
+        lines
+    });
+    assert_eq!(chart, base);
+    Ok(())
+}
+
+#[test]
+fn the_overlays_of_node_local_dns_are_its_manifest_filled_in() -> Told {
+    let read = |path: &str| fs::read_to_string(deploy().join(path));
+    let manifest = read("node-local-dns/node-local-dns.yaml")?;
+    let objects = manifest.split_once("apiVersion").unwrap().1;
+    let filled = format!("apiVersion{objects}")
+        .replace("__PILLAR__LOCAL__DNS__", "169.254.20.10")
+        .replace("__PILLAR__DNS__DOMAIN__", "cluster.local");
+    assert_eq!(
+        read("kustomize/overlays/node-local-dns/node-local-dns.yaml")?,
+        filled.replace("__PILLAR__DNS__SERVER__", "10.96.0.10"),
+        "make manifests"
+    );
+    assert_eq!(
+        read("kustomize/overlays/node-local-dns-ipvs/node-local-dns.yaml")?,
+        filled
+            .replace(" __PILLAR__DNS__SERVER__", "")
+            .replace(",__PILLAR__DNS__SERVER__", ""),
+        "make manifests"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_image_of_all_manifests_is_that_of_this_version() -> Told {
+    let Some(all) = renderings()? else {
+        return Ok(());
+    };
+    let image = format!("ghcr.io/egret-project/egret:{}", env!("CARGO_PKG_VERSION"));
+    for (of, rendered) in all.iter().filter(|(of, _)| !of.contains("image.")) {
+        let objects = objects(rendered);
+        assert!(
+            containers(&objects)
+                .iter()
+                .all(|container| container["image"] == image.as_str()),
+            "{of}"
+        );
+    }
+    let chart = fs::read_to_string(deploy().join("helm/egret/Chart.yaml"))?;
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(chart.contains(&format!("\nversion: {version}\nappVersion: {version}\n")));
+    Ok(())
+}
+
+/// Behind their arguments is one that is wrong: a program that complains of no other has understood them.
+#[test]
+fn the_programs_understand_their_arguments() -> Told {
+    let Some(all) = renderings()? else {
+        return Ok(());
+    };
+    let mut asked = 0;
+    for (of, rendered) in &all {
+        for container in containers(&objects(rendered)) {
+            let program = DaemonSpec::enforcer(0).binary.with_file_name(
+                text(&container["command"][0])
+                    .strip_prefix("/usr/bin/")
+                    .unwrap_or_else(|| panic!("{of}: {container} names no program of the image")),
+            );
+            let name = program.file_name().unwrap().display().to_string();
+            let mut arguments = strings(&container["args"]);
+            let (wrong, complaint) = match (name.as_str(), arguments[0]) {
+                ("enforcer", "cleanup") => ("--nothing-of-this-name", "--nothing-of-this-name"),
+                ("enforcer", _) => ("--config=/nothing/here.yaml", "/nothing/here.yaml"),
+                ("dnsd", "node-cache") => ("-nothing-of-this-name", "nothing-of-this-name"),
+                _ => continue,
+            };
+            arguments.push(wrong);
+            let output = Command::new(&program)
+                .args(
+                    arguments
+                        .iter()
+                        .map(|argument| argument.replace("$(HOST_IP)", "192.0.2.1"))
+                        .map(|argument| argument.replace("[192.0.2.1]", "[2001:db8::1]")),
+                )
+                .output()?;
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(
+                output.status.code(),
+                Some(64),
+                "{of}: {name} {arguments:?}: {stderr}"
+            );
+            assert!(stderr.contains(complaint), "{of}: {name} {arguments:?}: {stderr}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 30, "{asked}");
+    Ok(())
+}
+
+#[test]
+fn dnsd_reads_the_corefiles() -> Told {
+    let Some(all) = renderings()? else {
+        return Ok(());
+    };
+    let folder = tempfile::tempdir()?;
+    let corefile = folder.path().join("Corefile");
+    for (of, rendered) in &all {
+        for map in objects(rendered)
+            .iter()
+            .filter(|object| object["kind"] == "ConfigMap")
+        {
+            let filled = text(&map["data"]["Corefile"])
+                .replace("__PILLAR__CLUSTER__DNS__", "10.96.104.4")
+                .replace("__PILLAR__UPSTREAM__SERVERS__", "/etc/resolv.conf");
+            fs::write(&corefile, filled)?;
+            let output = Command::new(DaemonSpec::dnsd(0).binary)
+                .arg("check")
+                .arg(&corefile)
+                .output()?;
+            assert!(
+                output.status.success(),
+                "{of}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+    }
+    Ok(())
+}
+
+struct Cluster {
+    kubernetes: Kubernetes,
+    world: World,
+}
+
+impl Cluster {
+    /// With the kinds that Egret watches and the namespace; none where something cannot be had, which is said.
+    fn start() -> Option<Self> {
+        let world = World::or_skip()?;
+        let kubernetes = Kubernetes::start_audited(&world).unwrap()?;
+        for definition in kubernetes::network_policy_api()
+            .unwrap()
+            .into_iter()
+            .chain([kubernetes::service_monitor().unwrap()])
+        {
+            let path = definition.display().to_string();
+            // Too large for the annotation that `kubectl apply` would leave.
+            kubernetes.kubectl(&world, &["create", "-f", &path]).unwrap();
+        }
+        kubernetes
+            .kubectl(
+                &world,
+                &[
+                    "create",
+                    "-f",
+                    &deploy()
+                        .join("kustomize/base/namespace.yaml")
+                        .display()
+                        .to_string(),
+                ],
+            )
+            .unwrap();
+        Some(Self { kubernetes, world })
+    }
+
+    /// What nobody knows is refused, not dropped.
+    fn apply(&self, rendered: &str, more: &[&str]) -> Told {
+        let path = self.world.files().join("rendered.yaml");
+        fs::write(&path, rendered)?;
+        let path = path.display().to_string();
+        let apply = [
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--validate=strict",
+            "-f",
+            &path,
+        ];
+        self.kubernetes.kubectl(&self.world, &[&apply[..], more].concat())
+    }
+}
+
+#[test]
+fn everything_rendered_is_admitted() -> Told {
+    let Some(all) = renderings()? else {
+        return Ok(());
+    };
+    let Some(cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    for (of, rendered) in &all {
+        cluster
+            .apply(rendered, &["--dry-run=server"])
+            .map_err(|refused| format!("{of}: {refused}"))?;
+    }
+    let wrong = kustomize("base")?
+        .unwrap()
+        .replace("hostNetwork: true", "hostNetwrk: true");
+    let refused = cluster
+        .apply(&wrong, &["--dry-run=server"])
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("hostNetwrk"), "{refused}");
+    Ok(())
+}
+
+/// The public manifest declares ports, which two instances on a node could not both have.
+#[test]
+fn the_overlay_takes_the_place_of_an_add_on_that_was_applied_before() -> Told {
+    let (Some(overlay), Some(cluster)) = (kustomize("overlays/node-local-dns")?, Cluster::start()) else {
+        return Ok(());
+    };
+    let add_on = fs::read_to_string(deploy().join("kustomize/overlays/node-local-dns/node-local-dns.yaml"))?
+        .replace(
+            "ghcr.io/egret-project/egret:0.1.0",
+            "registry.k8s.io/dns/k8s-dns-node-cache:1.26.4",
+        )
+        .replace("        command: [/usr/bin/dnsd]\n", "")
+        .replace("\"node-cache\", ", "")
+        .replace("maxSurge: 1", "maxSurge: 0")
+        .replace("maxUnavailable: 0", "maxUnavailable: 10%")
+        .replace(
+            "        resources:\n",
+            "        ports: [{containerPort: 53, name: dns, protocol: UDP}]\n        resources:\n",
+        );
+    cluster.kubernetes.apply_text(&cluster.world, &add_on)?;
+    let ask = |path: &str| {
+        let output = format!("jsonpath={{.spec.template.spec.containers[0].{path}}}");
+        let daemon_set = [
+            "get",
+            "daemonset",
+            "node-local-dns",
+            "-n",
+            "kube-system",
+            "-o",
+            &output,
+        ];
+        cluster.kubernetes.asked(&cluster.world, &daemon_set)
+    };
+    assert!(ask("ports")?.contains("53"));
+    cluster.apply(&overlay, &[])?;
+    assert_eq!(ask("ports")?, "");
+    assert_eq!(ask("image")?, "ghcr.io/egret-project/egret:0.1.0");
+    let daemon_sets = ["get", "daemonset", "-A", "-o", "name"];
+    let names = cluster.kubernetes.asked(&cluster.world, &daemon_sets)?;
+    assert_eq!(
+        names,
+        "daemonset.apps/egret-enforcer\ndaemonset.apps/node-local-dns\n"
+    );
+    Ok(())
+}
+
+/// Group, resource and verb.
+type Requests = BTreeSet<(String, String, String)>;
+
+/// A service account with a role, and the program that asks with it.
+const ACCOUNTS: [(&str, &str, Start); 1] = [("egret-system", "egret-enforcer", start_enforcer)];
+type Start = fn(&Cluster, &[Value], &Path) -> Daemon;
+
+#[test]
+fn roles_grant_what_is_asked_and_nothing_else() -> Told {
+    let Some(base) = kustomize("base")? else {
+        return Ok(());
+    };
+    let Some(cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    cluster.apply(&base, &[])?;
+    let objects = objects(&base);
+    let bound: BTreeSet<(&str, &str)> = objects
+        .iter()
+        .flat_map(|object| items(&object["subjects"]))
+        .map(|subject| (text(&subject["namespace"]), text(&subject["name"])))
+        .collect();
+    let tested = ACCOUNTS.map(|(namespace, name, _)| (namespace, name));
+    assert_eq!(
+        bound,
+        BTreeSet::from(tested),
+        "each account with a role has a line in ACCOUNTS"
+    );
+    for (namespace, name, start) in ACCOUNTS {
+        let granted = granted(&objects, namespace, name);
+        assert!(!granted.is_empty());
+        let kubeconfig = cluster
+            .kubernetes
+            .kubeconfig_of(&cluster.world, namespace, name)?;
+        let daemon = start(&cluster, &objects, &kubeconfig);
+        let begun = Instant::now();
+        loop {
+            let (used, refused) = asked(&cluster.kubernetes.audit_log()?, namespace, name);
+            assert!(
+                refused.is_empty(),
+                "{name}: asked and not granted: {refused:?}\n{}",
+                daemon.log()
+            );
+            if used == granted {
+                break;
+            }
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{name}: granted and not asked: {:?}\n{}",
+                granted.difference(&used),
+                daemon.log()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    Ok(())
+}
+
+/// As its container does, with the files of this world and no rules.
+fn start_enforcer(cluster: &Cluster, objects: &[Value], kubeconfig: &Path) -> Daemon {
+    let all = containers(objects);
+    let container = all
+        .iter()
+        .find(|container| container["name"] == "enforcer")
+        .unwrap();
+    let link = cluster.world.link().display().to_string();
+    let arguments = strings(&container["args"])
+        .into_iter()
+        .map(|argument| {
+            argument
+                .replace("$(NODE_NAME)", node::NAME)
+                .replace("/run/egret/link.sock", &link)
+        })
+        .filter(|argument| !argument.starts_with("--admin="));
+    let spec = DaemonSpec::enforcer(ENFORCER_ADMIN)
+        .with(arguments)
+        .with(["--backend=memory", "--state=", "--state-objects="])
+        .with([format!("--kubeconfig={}", kubeconfig.display())]);
+    cluster.world.start(spec).unwrap()
+}
+
+/// By all roles that are bound to the account.
+fn granted(objects: &[Value], namespace: &str, name: &str) -> Requests {
+    let is_account = |subject: &Value| subject["namespace"] == namespace && subject["name"] == name;
+    let roles: Vec<(&str, &str)> = objects
+        .iter()
+        .filter(|object| items(&object["subjects"]).iter().any(is_account))
+        .map(|binding| {
+            (
+                text(&binding["roleRef"]["kind"]),
+                text(&binding["roleRef"]["name"]),
+            )
+        })
+        .collect();
+    let rules = objects
+        .iter()
+        .filter(|object| roles.contains(&(text(&object["kind"]), text(&object["metadata"]["name"]))))
+        .flat_map(|role| items(&role["rules"]));
+    let mut granted = Requests::new();
+    for rule in rules {
+        for group in strings(&rule["apiGroups"]) {
+            for resource in strings(&rule["resources"]) {
+                for verb in strings(&rule["verbs"]) {
+                    assert!(![group, resource, verb].contains(&"*"), "{rule}");
+                    granted.insert((group.to_owned(), resource.to_owned(), verb.to_owned()));
+                }
+            }
+        }
+    }
+    granted
+}
+
+/// What the account was allowed, and what not. Paths that everybody may read who is authenticated are not among them.
+fn asked(audit_log: &str, namespace: &str, name: &str) -> (Requests, Requests) {
+    let user = format!("system:serviceaccount:{namespace}:{name}");
+    let (mut used, mut refused) = (Requests::new(), Requests::new());
+    // The last line may not be complete yet.
+    for event in audit_log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+    {
+        let object = &event["objectRef"];
+        if event["user"]["username"] != user.as_str() || object.is_null() {
+            continue;
+        }
+        let resource = match text(&object["subresource"]) {
+            "" => text(&object["resource"]).to_owned(),
+            subresource => format!("{}/{subresource}", text(&object["resource"])),
+        };
+        let request = (
+            text(&object["apiGroup"]).to_owned(),
+            resource,
+            text(&event["verb"]).to_owned(),
+        );
+        if event["responseStatus"]["code"] == 403 {
+            refused.insert(request);
+        } else {
+            used.insert(request);
+        }
+    }
+    (used, refused)
+}
+
+/// With its default, where that is a word; `none` and the like are for what is empty.
+#[test]
+fn the_page_has_a_line_for_each_value() -> Told {
+    let values: Value =
+        serde_saphyr::from_str(&fs::read_to_string(deploy().join("helm/egret/values.yaml"))?)?;
+    let page = fs::read_to_string(deploy().join("../docs/install.md"))?;
+    let mut named = BTreeSet::new();
+    for line in page.lines().filter_map(|line| line.strip_prefix("| `")) {
+        if let Some((name, rest)) = line.split_once("` | ") {
+            named.insert((name.to_owned(), rest.to_owned()));
+        }
+    }
+    let mut count = 0;
+    let mut open = vec![(String::new(), &values)];
+    while let Some((path, value)) = open.pop() {
+        let fields = value
+            .as_object()
+            .filter(|fields| !fields.is_empty() && !path.ends_with("resources"));
+        if let Some(fields) = fields {
+            for (name, value) in fields {
+                open.push((format!("{path}.{name}").trim_start_matches('.').to_owned(), value));
+            }
+            continue;
+        }
+        let default = match value {
+            Value::String(word) if !word.is_empty() => format!("`{word}` |"),
+            Value::Bool(word) => format!("`{word}` |"),
+            _ => String::new(),
+        };
+        let has_line = named
+            .iter()
+            .any(|(name, rest)| *name == path && rest.starts_with(&default));
+        assert!(has_line, "{path} with {default} is not in docs/install.md");
+        count += 1;
+    }
+    assert!(count > 20, "{count}");
+    Ok(())
+}
