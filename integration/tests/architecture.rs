@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["egret-shared", "egret-policies", "egret-kernel"],
     ),
     ("egret-dnsd", &["egret-shared", "egret-kernel"]),
+    ("egret-konnectivity", &["egret-shared", "egret-policies"]),
     ("egret-cli", &["egret-shared", "egret-policies"]),
 ];
 
@@ -43,6 +44,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
         &["tokio", "kube", "aya", "serde", "hickory-proto"],
     ),
     ("egret-dnsd", &["kube", "aya", "hickory-server"]),
+    ("egret-konnectivity", &["kube", "aya"]),
     ("egret-cli", &["kube", "aya", "nix", "tokio"]),
 ];
 
