@@ -7,3 +7,4 @@
 //! `proto` is the wire protocol, `core` the state of both programs without IO, `grpc` and `tls` the transport, `server` and `agent` the edges.
 
 pub mod proto;
+pub mod core;
