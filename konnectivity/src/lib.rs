@@ -8,3 +8,11 @@
 
 pub mod proto;
 pub mod core;
+pub mod server;
+pub mod agent;
+pub mod tls;
+pub mod options;
+
+mod grpc;
+mod relay;
+mod socket;

@@ -270,11 +270,24 @@ impl Server {
     /// Agents by which connections can be made, those that drain included.
     #[must_use]
     pub fn agents(&self) -> usize {
-        let usable = self.streams.values().filter(|stream| stream.is_usable(true));
-        usable
-            .map(|stream| stream.agent.id.as_str())
+        self.agents_for(Strategy::Default)
+    }
+
+    /// Those that a strategy can find for some destination.
+    #[must_use]
+    pub fn agents_for(&self, strategy: Strategy) -> usize {
+        let usable = self.streams.values().filter(|it| it.is_usable(true));
+        let found = usable.filter(|it| strategy.may_take(&it.agent.identifiers));
+        found
+            .map(|it| it.agent.id.as_str())
             .collect::<BTreeSet<_>>()
             .len()
+    }
+
+    /// Streams of agents that are open.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.streams.values().filter(|it| it.is_usable(true)).count()
     }
 
     // === Tunnels ===
@@ -373,6 +386,11 @@ impl Server {
             }
             _ => false,
         }
+    }
+
+    /// Closes a connection whose client reads nothing; the client has the end.
+    pub fn evict(&mut self, tunnel: TunnelId) {
+        self.on_tunnel(tunnel, Multiplexer::evict);
     }
 
     /// The client is gone: a dial is given up, a connection is closed at once.

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::StreamId;
 use super::server::AgentStream;
+use crate::proto::Identifiers;
 
 /// How an agent is chosen; those of a list are tried in turn until one finds an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,25 @@ pub(super) fn choose(
 }
 
 impl Strategy {
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::DestHost => "destHost",
+            Self::DefaultRoute => "defaultRoute",
+        }
+    }
+
+    /// Whether it finds such an agent for some destination.
+    pub(super) fn may_take(self, identifiers: &Identifiers) -> bool {
+        match self {
+            Self::Default => true,
+            Self::DestHost => identifiers.has_hosts(),
+            Self::DefaultRoute => identifiers.is_default_route(),
+        }
+    }
+
     fn takes(self, stream: &AgentStream, host: &str) -> bool {
         match self {
             Self::Default => true,

@@ -85,6 +85,12 @@ impl Identifiers {
         }
     }
 
+    /// Whether it stands for any host.
+    #[must_use]
+    pub fn has_hosts(&self) -> bool {
+        !self.addresses.is_empty() || !self.hosts.is_empty()
+    }
+
     #[must_use]
     pub fn is_default_route(&self) -> bool {
         self.default_route
