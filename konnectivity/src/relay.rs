@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
@@ -12,6 +14,9 @@ use tokio::sync::Notify;
 
 use crate::core::{Read, Room};
 use crate::proto::MAX_DATA;
+
+/// A socket that takes nothing for so long is cut, where the other end has closed already.
+const STUCK_AFTER: Duration = Duration::from_secs(30);
 
 /// A connection of a stream, at the end that this program holds.
 pub(crate) trait Channel: Sync {
@@ -49,7 +54,7 @@ pub(crate) async fn next(channel: &impl Channel) -> Result<Bytes, String> {
 }
 
 /// Waits until there is room; none where it is closed.
-pub(crate) async fn room(channel: &impl Channel) -> Option<usize> {
+async fn room(channel: &impl Channel) -> Option<usize> {
     loop {
         match channel.room() {
             Room::Octets(0) => channel.signals().writer.notified().await,
@@ -59,19 +64,27 @@ pub(crate) async fn room(channel: &impl Channel) -> Option<usize> {
     }
 }
 
+/// Writes when there is room. What comes for a connection that is closed is dropped.
+pub(crate) async fn write(channel: &impl Channel, data: Bytes) {
+    if room(channel).await.is_some() {
+        channel.write(data);
+    }
+}
+
 /// Relays until one end closes: then what it sent is written to the other. There is no half-close in the protocol.
 pub(crate) async fn relay<R, W>(channel: &impl Channel, reader: R, writer: W)
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
+    let written = AtomicU64::new(0);
     tokio::select! {
-        () = from_socket(channel, reader) => channel.finish(),
-        () = to_socket(channel, writer) => {}
+        () = from_socket(channel, reader, &written) => channel.finish(),
+        () = to_socket(channel, writer, &written) => {}
     }
 }
 
-async fn from_socket<R: AsyncRead + Unpin>(channel: &impl Channel, mut reader: R) {
+async fn from_socket<R: AsyncRead + Unpin>(channel: &impl Channel, mut reader: R, written: &AtomicU64) {
     while let Some(room) = room(channel).await {
         match read_some(&mut reader, room.min(MAX_DATA)).await {
             Ok(data) if !data.is_empty() => channel.write(data),
@@ -82,17 +95,23 @@ async fn from_socket<R: AsyncRead + Unpin>(channel: &impl Channel, mut reader: R
             }
         }
     }
-    // Closed by the other end: what it sent is still written.
-    std::future::pending().await
+    // Closed by the other end: what it sent is still written, as long as some of it is taken.
+    let mut before = None;
+    while before != Some(written.load(Ordering::Relaxed)) {
+        before = Some(written.load(Ordering::Relaxed));
+        tokio::time::sleep(STUCK_AFTER).await;
+    }
+    tracing::debug!("a connection is cut: it takes nothing");
 }
 
-async fn to_socket<W: AsyncWrite + Unpin>(channel: &impl Channel, mut writer: W) {
+async fn to_socket<W: AsyncWrite + Unpin>(channel: &impl Channel, mut writer: W, written: &AtomicU64) {
     while let Ok(data) = next(channel).await {
         if let Err(error) = writer.write_all(&data).await {
             tracing::debug!(%error, "a connection ended early");
             channel.finish();
             return;
         }
+        written.fetch_add(1, Ordering::Relaxed);
     }
     if let Err(error) = writer.shutdown().await {
         tracing::debug!(%error, "a connection ended early");

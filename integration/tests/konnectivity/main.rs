@@ -165,7 +165,7 @@ fn where_upstreams_agent_counts_no_credits_the_stuck_connection_alone_is_closed(
 fn a_dial_of_an_agent_that_dies_goes_to_another_one_or_fails_at_once() {
     let mut pair = Pair::start(Program::Ours, Program::Ours, Front::HttpConnectUds).unwrap();
     let target = Target::echo();
-    pair.agent().signal("STOP");
+    pair.agent().stop();
     let waiting = pair.start_connect(&target.address());
     within("the dial waits", || {
         pair.server_metric("konnectivity_network_proxy_server_pending_backend_dials") == Some(1.0)
@@ -180,13 +180,54 @@ fn a_dial_of_an_agent_that_dies_goes_to_another_one_or_fails_at_once() {
     let first = pair.agents() - 1;
     pair.start_agent(Program::Ours, "").unwrap();
     pair.wait_for_agents(2);
-    pair.agent_at(first).signal("STOP");
+    pair.agent_at(first).stop();
     let waiting = pair.start_connect(&target.address());
     within("the dial waits", || {
         pair.server_metric("konnectivity_network_proxy_server_pending_backend_dials") == Some(1.0)
     });
     pair.agent_at(first).kill();
     assert_eq!(waiting.join().unwrap(), "HTTP/1.1 200 Connection Established");
+}
+
+/// It is stopped, not ended: no packet tells of it.
+#[test]
+fn an_agent_that_does_not_answer_is_noticed() {
+    let further = ["--keepalive-time=1s", "--backend-dial-timeout=0"];
+    let port = process::free_port();
+    let front = Front::HttpConnectUds;
+    let mut pair = Pair::server_at(Program::Ours, front, "127.0.0.1", port, &further).unwrap();
+    pair.start_agent(Program::Ours, "").unwrap();
+    pair.wait_for_agents(1);
+    pair.agent().stop();
+    let (head, _) = pair.connect(&Target::echo().address());
+    assert_eq!(head, "HTTP/1.1 502 agent connection closed while dialing");
+    assert_eq!(pair.readiness(), 503);
+    pair.agent().signal("CONT");
+    pair.wait_for_agents(1);
+}
+
+#[test]
+fn an_agent_connects_to_as_many_servers_as_there_are() {
+    let front = Front::HttpConnectUds;
+    for program in [Program::Ours, Program::Upstream] {
+        let port = process::free_port();
+        let further = ["--server-count=2"];
+        let start = |host| Pair::server_at(program, front, host, port, &further);
+        let (Some(mut first), Some(second)) = (start("127.0.0.1"), start("127.0.0.2")) else {
+            return;
+        };
+        let hosts = "--proxy-server-host=127.0.0.1,127.0.0.2";
+        first
+            .start_agent_with(Program::Ours, &[hosts, "--allow-destinations=127.0.0.0/8"])
+            .unwrap();
+        first.wait_for_agents(1);
+        second.wait_for_agents(1);
+        let target = Target::echo();
+        for server in [&first, &second] {
+            let (head, _) = server.connect(&target.address());
+            assert_eq!(head, "HTTP/1.1 200 Connection Established", "{program:?}");
+        }
+    }
 }
 
 #[test]

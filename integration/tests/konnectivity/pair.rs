@@ -48,12 +48,22 @@ impl Pair {
 
     /// A server without agents.
     pub(crate) fn server(program: Program, front: Front) -> Option<Self> {
+        Self::server_at(program, front, "127.0.0.1", free_port(), &[])
+    }
+
+    /// The same with another address for agents, and further arguments.
+    pub(crate) fn server_at(
+        program: Program,
+        front: Front,
+        agent_host: &str,
+        agent_port: u16,
+        further: &[&str],
+    ) -> Option<Self> {
         let binary = binary(program, "proxy-server", Peer::KONNECTIVITY_SERVER)?;
         let folder = tempfile::tempdir().unwrap();
         keys::write(folder.path());
-        let (agent_port, health_port, front_port) = (free_port(), free_port(), free_port());
+        let (health_port, front_port) = (free_port(), free_port());
         let mut arguments: Vec<String> = [
-            "--agent-bind-address=127.0.0.1",
             "--health-bind-address=127.0.0.1",
             "--cluster-cert=server.crt",
             "--cluster-key=server.key",
@@ -66,6 +76,8 @@ impl Pair {
         ]
         .map(str::to_owned)
         .to_vec();
+        arguments.extend(further.iter().map(|it| (*it).to_owned()));
+        arguments.push(format!("--agent-bind-address={agent_host}"));
         arguments.push(format!("--agent-port={agent_port}"));
         arguments.push(format!("--health-port={health_port}"));
         arguments.push(format!("--admin-port={}", free_port()));
@@ -135,13 +147,21 @@ impl Pair {
             format!("--admin-server-port={}", free_port()),
         ];
         let common = [
-            "--proxy-server-host=127.0.0.1",
             "--ca-cert=ca.crt",
             "--sync-interval=100ms",
             "--sync-interval-cap=1s",
             "--logtostderr=true",
         ];
-        let arguments = arguments.iter().chain(&common).map(|it| (*it).to_owned());
+        let host = if arguments.iter().any(|it| it.starts_with("--proxy-server-host")) {
+            &[][..]
+        } else {
+            &["--proxy-server-host=127.0.0.1"]
+        };
+        let arguments = arguments
+            .iter()
+            .chain(&common)
+            .chain(host)
+            .map(|it| (*it).to_owned());
         let arguments: Vec<_> = arguments.chain(own).collect();
         let name = format!("agent-{}", self.agents.len());
         let agent = Process::start(&name, self.folder.path(), &binary, &arguments);

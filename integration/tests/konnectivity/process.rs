@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::{self, File};
+use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -67,6 +68,17 @@ impl Process {
         let pid = self.child.borrow().id().to_string();
         let sent = Command::new("kill").args(["-s", signal, &pid]).status();
         assert!(sent.unwrap().success());
+    }
+
+    /// Stops it as SIGSTOP does, and waits until each of its threads has stopped (proc(5), `stat`).
+    pub(crate) fn stop(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.child.borrow().id());
+        let has_stopped = |task: io::Result<fs::DirEntry>| {
+            let stat = fs::read_to_string(task.unwrap().path().join("stat"));
+            stat.is_ok_and(|stat| stat.contains(") T "))
+        };
+        within("it stops", || fs::read_dir(&tasks).unwrap().all(has_stopped));
     }
 
     pub(crate) fn kill(&self) {

@@ -198,12 +198,12 @@ impl Agent {
 
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.multiplexer.len()
+        self.multiplexer.connections()
     }
 
     /// No connection, no dial, nothing to send.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.dials.is_empty() && self.multiplexer.is_empty()
+        self.dials.is_empty() && self.multiplexer.is_idle()
     }
 }

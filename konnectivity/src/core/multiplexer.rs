@@ -414,12 +414,12 @@ impl Multiplexer {
         self.flows.contains_key(&connection)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn connections(&self) -> usize {
         self.flows.len()
     }
 
     /// Nothing is kept: no connection, no close that waits to be confirmed.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.flows.is_empty() && self.closing.is_empty() && self.control.is_empty()
     }
 

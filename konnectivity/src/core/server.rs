@@ -256,7 +256,7 @@ impl Server {
 
     fn forget_stream(&mut self, id: StreamId) {
         let is_done =
-            |stream: &AgentStream| stream.state == StreamState::Gone && stream.multiplexer.len() == 0;
+            |stream: &AgentStream| stream.state == StreamState::Gone && stream.multiplexer.connections() == 0;
         if self.streams.get(&id).is_some_and(is_done) {
             self.streams.remove(&id);
         }
@@ -471,7 +471,7 @@ impl Server {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let keeps_nothing =
-            |stream: &AgentStream| stream.state != StreamState::Gone && stream.multiplexer.is_empty();
+            |stream: &AgentStream| stream.state != StreamState::Gone && stream.multiplexer.is_idle();
         self.tunnels.is_empty()
             && self.dials.is_empty()
             && self.connections.is_empty()

@@ -15,7 +15,7 @@ use egret_shared::rt::task;
 
 use super::hub::Hub;
 use crate::core::{AgentInfo, Limits, StreamEvent, StreamId};
-use crate::grpc::{self, CONNECTION_WINDOW, PacketReader, PacketWriter, STREAM_WINDOW, StreamError};
+use crate::grpc::{self, CONNECTION_WINDOW, PacketReader, PacketWriter, STREAM_WINDOW};
 use crate::proto::{Identifiers, metadata};
 use crate::socket;
 
@@ -182,7 +182,7 @@ async fn send(
 ) -> Result<(), anyhow::Error> {
     loop {
         while let Some(packet) = hub.with(|server| server.next_packet(id)) {
-            writer.send(&packet).await.map_err(StreamError::from)?;
+            writer.send(&packet).await?;
         }
         notify.notified().await;
     }

@@ -16,7 +16,7 @@ use super::hub::{Hub, Tunnel};
 use super::proxy::{dial, linger};
 use crate::core::Refusal;
 use crate::proto::MAX_DATA;
-use crate::relay::{Channel as _, relay, room};
+use crate::relay::{relay, write};
 use crate::socket;
 
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
@@ -136,9 +136,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    if !first.is_empty() && room(&tunnel).await.is_some() {
-        tunnel.write(Bytes::from(first));
-    }
+    write(&tunnel, Bytes::from(first)).await;
     relay(&tunnel, reader, writer).await;
     linger(tunnel).await;
 }

@@ -71,8 +71,8 @@ pub struct Options {
     /// How many servers there are.
     #[arg(long, default_value_t = 1)]
     server_count: u32,
-    /// How often agents are asked whether they are there.
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    /// How often agents are asked whether they are there; they have 20 s to answer.
+    #[arg(long, default_value = "10s", value_parser = duration)]
     keepalive_time: Duration,
     /// How long an agent may take to answer a dial; 0 is without limit.
     #[arg(long, default_value = "20s", value_parser = duration)]

@@ -18,7 +18,7 @@ use super::hub::{Hub, Tunnel};
 use crate::core::Refusal;
 use crate::grpc::{self, PacketReader, PacketWriter, StreamError};
 use crate::proto::{Packet, metadata};
-use crate::relay::{Channel as _, next, room};
+use crate::relay::{Channel as _, next, write};
 
 /// Octets of a client's stream that are on their way at most: a client that is not read sends no more.
 const WINDOW: u32 = 256 << 10;
@@ -208,11 +208,7 @@ async fn from_client(
                     "mismatched connection IDs: {connection} and {other}"
                 )));
             }
-            Packet::Data { data, .. } => {
-                if room(tunnel).await.is_some() {
-                    tunnel.write(data);
-                }
-            }
+            Packet::Data { data, .. } => write(tunnel, data).await,
             Packet::CloseRequest { .. } => return Ok(Some(String::new())),
             _ignored => {}
         }
