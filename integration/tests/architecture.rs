@@ -92,6 +92,21 @@ const WORDS: &[(&str, &[&str], &str)] = &[
         "what answers writes no rules: node_cache does",
     ),
     (
+        "konnectivity/src/core",
+        &[
+            "tokio",
+            "std::fs",
+            "std::io",
+            "std::net::Tcp",
+            "std::sync",
+            "Instant::now",
+            "SystemTime",
+            "crate::server",
+            "crate::agent",
+        ],
+        "the state of server and agent has no IO, no clock, no lock",
+    ),
+    (
         "enforcer/src/node",
         &["crate::backend"],
         "what is read of the node's links knows no backend",

@@ -139,6 +139,47 @@ fn a_reader_that_stops_does_not_stop_its_neighbours_and_loses_nothing() {
     assert!(read == octets, "{} octets", read.len());
 }
 
+/// Some clients leave before they are answered, some with octets on the way, some after a failed dial.
+#[test]
+fn nothing_is_left_of_connections_however_they_ended() {
+    let pair = Pair::start(Program::Ours, Program::Ours, Front::HttpConnectUds).unwrap();
+    let (echoes, closed) = (Target::echo(), Target::closed());
+    let source = Target::answer_and_close(pattern(1 << 20));
+    let leave = |address: &str| {
+        let mut stream = UnixStream::connect(pair.socket()).unwrap();
+        stream
+            .write_all(format!("CONNECT {address} HTTP/1.1\r\n\r\n").as_bytes())
+            .unwrap();
+    };
+    let mut before = None;
+    for _ in 0..2 {
+        for _ in 0..100 {
+            leave(&echoes.address());
+            leave(&closed);
+            let (_, stream) = pair.connect(&source.address());
+            stream.unwrap().write_all(b"?").unwrap();
+            let (_, stream) = pair.connect(&echoes.address());
+            assert_eq!(echo(&mut stream.unwrap(), b"all of it"), b"all of it");
+        }
+        within("no connection is left", || {
+            let server = |name| pair.server_metric(&format!("konnectivity_network_proxy_server_{name}"));
+            let agent = "konnectivity_network_proxy_agent_open_endpoint_connections";
+            server("established_connections") == Some(0.0)
+                && server("pending_backend_dials") == Some(0.0)
+                && server("http_connections") == Some(0.0)
+                && pair.agent_metric(agent) == Some(0.0)
+        });
+        // Connections of the admin listeners end a moment after they are answered.
+        let before = *before.get_or_insert_with(|| pair.open_files());
+        within("no file is left", || {
+            pair.open_files()
+                .iter()
+                .zip(before)
+                .all(|(now, before)| *now <= before)
+        });
+    }
+}
+
 #[test]
 fn where_upstreams_agent_counts_no_credits_the_stuck_connection_alone_is_closed() {
     let Some(pair) = Pair::start(Program::Ours, Program::Upstream, Front::HttpConnectUds) else {

@@ -30,7 +30,7 @@ pub(crate) enum Front {
 pub(crate) struct Pair {
     // In this order: the agents end before their server, which says so of each otherwise.
     agents: Vec<(Process, u16)>,
-    _server: Process,
+    server: Process,
     folder: TempDir,
     agent_port: u16,
     health_port: u16,
@@ -108,7 +108,7 @@ impl Pair {
         let server = Process::start("server", folder.path(), &binary, &arguments);
         let pair = Self {
             agents: Vec::new(),
-            _server: server,
+            server,
             folder,
             agent_port,
             health_port,
@@ -174,6 +174,11 @@ impl Pair {
         within("the agents are connected", || {
             self.server_metric(name) == Some(f64::from(count))
         });
+    }
+
+    /// Open files of the server and of the agent that was started last.
+    pub(crate) fn open_files(&self) -> [usize; 2] {
+        [self.server.open_files(), self.agent().open_files()]
     }
 
     pub(crate) fn agents(&self) -> usize {

@@ -70,6 +70,12 @@ impl Process {
         assert!(sent.unwrap().success());
     }
 
+    /// Its open files (proc(5), `fd`).
+    pub(crate) fn open_files(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.child.borrow().id());
+        fs::read_dir(folder).unwrap().count()
+    }
+
     /// Stops it as SIGSTOP does, and waits until each of its threads has stopped (proc(5), `stat`).
     pub(crate) fn stop(&self) {
         self.signal("STOP");
