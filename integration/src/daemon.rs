@@ -297,6 +297,19 @@ pub fn describe_end(status: ExitStatus) -> String {
     }
 }
 
+/// A program of this build, for who starts it without a world.
+///
+/// # Errors
+/// When it was not built.
+pub fn binary(name: &str) -> Result<PathBuf, WorldError> {
+    let path = binary_folder().join(name);
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(WorldError::NoBinary { path })
+    }
+}
+
 /// `EGRET_BIN_DIR`, or the folder of the profile that this program was built with: tests run in `<profile>/deps`.
 fn binary_folder() -> PathBuf {
     if let Some(folder) = env::var_os("EGRET_BIN_DIR") {

@@ -62,6 +62,19 @@ impl Peer {
         package: "k8s.io/kubernetes/cmd/kubectl",
         stamp: KUBERNETES,
     };
+    /// The API server's network proxy of SIG API Machinery.
+    pub const KONNECTIVITY_SERVER: Self = Self {
+        name: "konnectivity-server",
+        module: "konnectivity",
+        package: "sigs.k8s.io/apiserver-network-proxy/cmd/server",
+        stamp: "",
+    };
+    pub const KONNECTIVITY_AGENT: Self = Self {
+        name: "konnectivity-agent",
+        module: "konnectivity",
+        package: "sigs.k8s.io/apiserver-network-proxy/cmd/agent",
+        stamp: "",
+    };
 
     /// Lints and renders deploy/helm/egret.
     pub const HELM: Self = Self {

@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("egret-dnsd", &["egret-shared", "egret-kernel"]),
     ("egret-cni", &["egret-shared", "egret-kernel"]),
+    ("egret-konnectivity", &["egret-shared", "egret-policies"]),
     ("egret-cli", &["egret-shared", "egret-policies"]),
 ];
 
@@ -45,6 +46,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ),
     ("egret-dnsd", &["kube", "aya", "hickory-server"]),
     ("egret-cni", &["kube", "aya", "tokio"]),
+    ("egret-konnectivity", &["kube", "aya"]),
     ("egret-cli", &["kube", "aya", "nix", "tokio"]),
 ];
 
@@ -90,6 +92,21 @@ const WORDS: &[(&str, &[&str], &str)] = &[
         "dnsd/src/zones",
         &["egret_kernel::iptables", "egret_kernel::ipset"],
         "what answers writes no rules: node_cache does",
+    ),
+    (
+        "konnectivity/src/core",
+        &[
+            "tokio",
+            "std::fs",
+            "std::io",
+            "std::net::Tcp",
+            "std::sync",
+            "Instant::now",
+            "SystemTime",
+            "crate::server",
+            "crate::agent",
+        ],
+        "the state of server and agent has no IO, no clock, no lock",
     ),
     (
         "enforcer/src/node",

@@ -1,0 +1,63 @@
+//! The agent's edge: one stream to each server, connections to where the servers ask for.
+
+mod guard;
+mod health;
+mod options;
+mod servers;
+mod session;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use egret_shared::rt::{admin, task, telemetry};
+use tokio::net::TcpListener;
+
+pub use guard::{Guard, NotAllowed};
+pub use health::BUCKETS;
+pub use options::{InvalidOptions, Options};
+
+use crate::tls::TlsError;
+use health::Health;
+use servers::Servers;
+
+/// Why the agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Options(#[from] InvalidOptions),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("{address}: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
+}
+
+/// An agent that runs.
+#[derive(Debug)]
+pub struct Agent {
+    servers: Arc<Servers>,
+}
+
+impl Agent {
+    /// Listens for its operators, and connects to servers from now on.
+    ///
+    /// # Errors
+    /// When options, files or addresses cannot be used.
+    pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<Self, StartError> {
+        let (health, admin) = options.listeners()?;
+        let servers = Arc::new(Servers::new(options.settings()?));
+        let handler: Arc<dyn admin::AdminHandler> = Arc::new(Health::new(Arc::clone(&servers), metrics));
+        for address in [health, admin] {
+            let listener = admin::bind(address).and_then(TcpListener::from_std);
+            let listener = listener.map_err(|source| StartError::Listen { address, source })?;
+            task::spawn("admin", admin::serve(listener, Arc::clone(&handler)));
+        }
+        task::spawn("servers", Arc::clone(&servers).keep_connected());
+        Ok(Self { servers })
+    }
+
+    /// Asks the servers for no further dials, and returns when no connection is left.
+    pub async fn drain(&self) {
+        self.servers.drain().await;
+    }
+}

@@ -1,0 +1,142 @@
+//! The agent's flags, named as upstream's.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use http::HeaderValue;
+use ipnet::IpNet;
+
+use super::servers::Settings;
+use super::{Guard, StartError};
+use crate::options::{LogFlags, duration, listen_address, path};
+use crate::proto::{Identifiers, InvalidIdentifiers};
+use crate::tls::{self, Identity};
+
+/// The API server's network proxy: makes connections that proxy servers ask for.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "proxy-agent", version)]
+pub struct Options {
+    /// Host of the proxy server, or several with commas between, of which each is tried in turn.
+    #[arg(long, default_value = "127.0.0.1", value_delimiter = ',')]
+    proxy_server_host: Vec<String>,
+    #[arg(long, default_value_t = 8091)]
+    proxy_server_port: u16,
+    /// Authorities of proxy servers.
+    #[arg(long, default_value = "", value_parser = path)]
+    ca_cert: PathBuf,
+    /// Certificate that is shown to proxy servers.
+    #[arg(long, default_value = "", value_parser = path)]
+    agent_cert: PathBuf,
+    #[arg(long, default_value = "", value_parser = path)]
+    agent_key: PathBuf,
+    /// Further protocols that are offered beside h2.
+    #[arg(long, value_delimiter = ',')]
+    alpn_proto: Vec<String>,
+    /// File of a token that is shown to proxy servers; it is read at each connection.
+    #[arg(long, default_value = "", value_parser = path)]
+    service_account_token_path: PathBuf,
+    /// Random unless given.
+    #[arg(long, env = "PROXY_AGENT_ID", default_value = "")]
+    agent_id: String,
+    /// Destinations that the agent stands for, as a URL's query of host, ipv4, ipv6, cidr and default-route.
+    #[arg(long, default_value = "")]
+    agent_identifiers: String,
+    /// How long after an attempt that brought no new server the next one comes, at first.
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    sync_interval: Duration,
+    /// The same after many.
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    sync_interval_cap: Duration,
+    /// How often proxy servers are asked whether they are there; upstream's server takes 30 s or more.
+    #[arg(long, default_value = "30s", value_parser = duration)]
+    keepalive_time: Duration,
+    /// Networks of loopback, link-local and other addresses of the agent's own machine that it connects to all the same.
+    #[arg(long, value_delimiter = ',')]
+    allow_destinations: Vec<IpNet>,
+    #[arg(long, default_value = "")]
+    health_server_host: String,
+    /// Port of /healthz, /readyz and /metrics.
+    #[arg(long, default_value_t = 8093)]
+    health_server_port: u16,
+    #[arg(long, default_value = "127.0.0.1")]
+    admin_bind_address: String,
+    /// The same on the machine itself.
+    #[arg(long, default_value_t = 8094)]
+    admin_server_port: u16,
+    #[command(flatten)]
+    log: LogFlags,
+}
+
+/// Why flags are refused.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidOptions {
+    #[error("--agent-identifiers: {0}")]
+    Identifiers(#[from] InvalidIdentifiers),
+    #[error("{0}")]
+    Value(String),
+}
+
+impl Options {
+    pub(super) fn listeners(&self) -> Result<(SocketAddr, SocketAddr), InvalidOptions> {
+        let listen = |flag, host: &str, port| {
+            listen_address(host, port).map_err(|error| InvalidOptions::Value(format!("{flag}: {error}")))
+        };
+        let health = listen(
+            "--health-server-host",
+            &self.health_server_host,
+            self.health_server_port,
+        )?;
+        let admin = listen(
+            "--admin-bind-address",
+            &self.admin_bind_address,
+            self.admin_server_port,
+        )?;
+        Ok((health, admin))
+    }
+
+    pub(super) fn settings(self) -> Result<Settings, StartError> {
+        let value = |text: &str| InvalidOptions::Value(text.to_owned());
+        let is_set = |path: &PathBuf| !path.as_os_str().is_empty();
+        let identity = match (is_set(&self.agent_cert), is_set(&self.agent_key)) {
+            (true, true) => Some(Identity {
+                certificate: &self.agent_cert,
+                key: &self.agent_key,
+            }),
+            (false, false) => None,
+            _ => return Err(value("--agent-cert and --agent-key are given together").into()),
+        };
+        if !is_set(&self.ca_cert) {
+            return Err(value("--ca-cert is missing").into());
+        }
+        if self.proxy_server_host.iter().any(String::is_empty) {
+            return Err(value("--proxy-server-host: a host is empty").into());
+        }
+        if self.keepalive_time < Duration::from_secs(30) {
+            return Err(value("--keepalive-time: less than 30s, which proxy servers refuse").into());
+        }
+        let alpn = self.alpn_proto.iter().map(|name| name.as_bytes());
+        let alpn: Vec<_> = [&b"h2"[..]].into_iter().chain(alpn).collect();
+        let id = match self.agent_id.as_str() {
+            "" => format!("{:032x}", rand::random::<u128>()),
+            id => id.to_owned(),
+        };
+        let agent_id =
+            HeaderValue::from_str(&id).map_err(|_octets| value("--agent-id: it is of printable ASCII"))?;
+        let identifiers = Identifiers::parse(&self.agent_identifiers).map_err(InvalidOptions::Identifiers)?;
+        Ok(Settings {
+            tls: Arc::new(tls::client(&self.ca_cert, identity, &alpn)?),
+            agent_id,
+            identifiers,
+            token: Some(self.service_account_token_path).filter(is_set),
+            hosts: self.proxy_server_host,
+            port: self.proxy_server_port,
+            interval: self.sync_interval,
+            interval_cap: self.sync_interval_cap.max(self.sync_interval),
+            keep_alive: self.keepalive_time,
+            guard: Arc::new(Guard::new(self.allow_destinations)),
+        })
+    }
+}

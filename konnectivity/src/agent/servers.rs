@@ -1,0 +1,289 @@
+//! A stream to each server: as many as the servers say that there are, each to another one.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode};
+use rand::RngExt as _;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use egret_shared::rt::task;
+
+use super::Guard;
+use super::session::Session;
+use crate::core::Limits;
+use crate::grpc::{self, CONNECTION_WINDOW, PacketReader, PacketWriter, STREAM_WINDOW};
+use crate::proto::{Identifiers, metadata};
+use crate::socket;
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(20);
+const DRAIN_POLL: Duration = Duration::from_millis(50);
+
+/// What the flags mean.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    /// Hosts of servers: each is tried in turn.
+    pub(super) hosts: Vec<String>,
+    pub(super) port: u16,
+    pub(super) tls: Arc<ClientConfig>,
+    pub(super) agent_id: HeaderValue,
+    pub(super) identifiers: Identifiers,
+    pub(super) token: Option<PathBuf>,
+    pub(super) interval: Duration,
+    pub(super) interval_cap: Duration,
+    pub(super) keep_alive: Duration,
+    pub(super) guard: Arc<Guard>,
+}
+
+#[derive(Debug)]
+pub(super) struct Servers {
+    settings: Settings,
+    state: Mutex<State>,
+    /// Of the sessions something changed.
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the server's own name.
+    sessions: HashMap<String, Arc<Session>>,
+    /// As the last server said.
+    count: usize,
+    /// How many connections were tried; chooses the host.
+    tried: usize,
+    is_draining: bool,
+}
+
+impl Servers {
+    pub(super) fn new(settings: Settings) -> Self {
+        let state = State {
+            count: settings.hosts.len(),
+            ..State::default()
+        };
+        Self {
+            settings,
+            state: Mutex::new(state),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    fn with<T>(&self, call: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        call(&mut state)
+    }
+
+    pub(super) fn connected(&self) -> usize {
+        self.with(|state| state.sessions.len())
+    }
+
+    pub(super) fn known(&self) -> usize {
+        self.with(|state| state.count)
+    }
+
+    /// Connects where a server is missing. Each attempt that brings no new server makes the next one come later.
+    pub(super) async fn keep_connected(self: Arc<Self>) {
+        let mut interval = self.settings.interval;
+        let mut changed = self.changed.subscribe();
+        loop {
+            let (is_missing, is_draining) =
+                self.with(|state| (state.sessions.len() < state.count, state.is_draining));
+            if is_draining {
+                return;
+            }
+            if !is_missing {
+                interval = self.settings.interval;
+                // Also at the end of a session; the sender lives as long as this.
+                if changed.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            match Arc::clone(&self).connect().await {
+                Ok(()) => {
+                    interval = self.settings.interval;
+                    continue;
+                }
+                Err(error) => {
+                    tracing::warn!(error = %format!("{error:#}"), "no connection to a proxy server")
+                }
+            }
+            let jitter = rand::rng().random_range(1.0..1.1);
+            tokio::time::sleep(interval.mul_f64(jitter)).await;
+            interval = interval.mul_f64(1.5).min(self.settings.interval_cap);
+        }
+    }
+
+    /// Connects to the next host. The session goes on by itself.
+    async fn connect(self: Arc<Self>) -> anyhow::Result<()> {
+        let tried = self.with(|state| {
+            state.tried += 1;
+            state.tried - 1
+        });
+        let host = &self.settings.hosts[tried % self.settings.hosts.len()];
+        let connected = tokio::time::timeout(CONNECT_WITHIN, self.open(host));
+        let connected = connected.await.context("timed out").and_then(|it| it);
+        let Opened {
+            server,
+            session,
+            reader,
+            writer,
+            driver,
+        } = connected.with_context(|| format!("{host}:{}", self.settings.port))?;
+        tracing::info!(server, host, "connected to a proxy server");
+        let servers = Arc::clone(&self);
+        task::spawn("session", async move {
+            let ended = tokio::select! {
+                ended = Arc::clone(&session).serve(reader, writer) => ended,
+                ended = driver => ended,
+            };
+            session.close();
+            match ended {
+                Ok(()) => tracing::info!(server, "the connection to a proxy server ended"),
+                Err(error) => {
+                    tracing::warn!(server, error = %format!("{error:#}"), "the connection to a proxy server ended")
+                }
+            }
+            servers.with(|state| state.sessions.remove(&server));
+            servers.changed.send_replace(());
+        });
+        Ok(())
+    }
+
+    async fn open(
+        &self,
+        host: &str,
+    ) -> anyhow::Result<Opened<impl Future<Output = anyhow::Result<()>> + use<>>> {
+        let stream = TcpStream::connect((host, self.settings.port)).await?;
+        socket::prepare(&stream)?;
+        let name = ServerName::try_from(host.to_owned())?;
+        let tls = TlsConnector::from(Arc::clone(&self.settings.tls));
+        let stream = tls.connect(name, stream).await?;
+        let mut http = h2::client::Builder::new();
+        http.initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW);
+        let (client, mut connection) = http.handshake::<_, Bytes>(stream).await?;
+        let pings = connection.ping_pong().context("the connection has no pings")?;
+        let keep_alive = self.settings.keep_alive;
+        let driver = async move {
+            tokio::select! {
+                ended = connection => ended.map_err(anyhow::Error::from),
+                () = grpc::keep_alive(pings, keep_alive) => bail!("the server answers no ping"),
+            }
+        };
+        let mut driver = Box::pin(driver);
+        let opened = tokio::select! {
+            opened = self.call(client, host) => opened?,
+            ended = &mut driver => { ended?; bail!("the server closed the connection") }
+        };
+        let (server, session, reader, writer) = opened;
+        Ok(Opened {
+            server,
+            session,
+            reader,
+            writer,
+            driver,
+        })
+    }
+
+    async fn call(
+        &self,
+        client: h2::client::SendRequest<Bytes>,
+        host: &str,
+    ) -> anyhow::Result<(String, Arc<Session>, PacketReader, PacketWriter)> {
+        let mut client = client.ready().await?;
+        let (response, body) = client.send_request(self.request(host)?, false)?;
+        let response = response.await?;
+        let headers = response.headers();
+        if let Some(status) = headers.get("grpc-status") {
+            let text = headers
+                .get("grpc-message")
+                .map_or("", |it| it.to_str().unwrap_or(""));
+            bail!("the server refuses: status {status:?} {text}");
+        }
+        ensure!(
+            response.status() == StatusCode::OK,
+            "status {}",
+            response.status()
+        );
+        let single = |name| grpc::single(headers, name).map_err(anyhow::Error::msg);
+        let server = single(metadata::SERVER_ID)?.context("the server does not tell its serverid")?;
+        let count = single(metadata::SERVER_COUNT)?.context("the server does not tell its servercount")?;
+        let count: usize = count.parse().context("servercount")?;
+        let window = grpc::window(headers).map_err(anyhow::Error::msg)?;
+        let server = server.to_owned();
+        let session = Session::new(window, Arc::clone(&self.settings.guard));
+        let is_new = self.with(|state| {
+            state.count = count.max(1);
+            if state.is_draining || state.sessions.contains_key(&server) {
+                return false;
+            }
+            state.sessions.insert(server.clone(), Arc::clone(&session));
+            true
+        });
+        ensure!(is_new, "there is a connection to the server {server} already");
+        let reader = PacketReader::new(response.into_body());
+        Ok((server, session, reader, PacketWriter::new(body)))
+    }
+
+    fn request(&self, host: &str) -> anyhow::Result<Request<()>> {
+        let authority = if host.contains(':') {
+            format!("[{host}]:{}", self.settings.port)
+        } else {
+            format!("{host}:{}", self.settings.port)
+        };
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(format!("https://{authority}{}", metadata::CONNECT))
+            .header(http::header::CONTENT_TYPE, "application/grpc")
+            .header(http::header::TE, "trailers")
+            .header(
+                http::header::USER_AGENT,
+                concat!("egret/", env!("CARGO_PKG_VERSION")),
+            )
+            .header(metadata::AGENT_ID, self.settings.agent_id.clone())
+            .header(metadata::AGENT_IDENTIFIERS, self.settings.identifiers.to_string())
+            .header(metadata::WINDOW, Limits::default().window);
+        if let Some(path) = &self.settings.token {
+            // Read at each connection: it is renewed.
+            let token = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim()))?;
+            value.set_sensitive(true);
+            request = request.header(http::header::AUTHORIZATION, value);
+        }
+        Ok(request.body(())?)
+    }
+
+    /// Asks for no further dials and waits until no connection is left.
+    pub(super) async fn drain(&self) {
+        let sessions: Vec<_> = self.with(|state| {
+            state.is_draining = true;
+            state.sessions.values().cloned().collect()
+        });
+        for session in &sessions {
+            session.drain();
+        }
+        self.changed.send_replace(());
+        tracing::info!("draining: no further connections are made");
+        while sessions.iter().any(|session| session.is_busy()) {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+    }
+}
+
+/// A stream that a server accepted.
+struct Opened<D> {
+    server: String,
+    session: Arc<Session>,
+    reader: PacketReader,
+    writer: PacketWriter,
+    /// Runs the connection.
+    driver: std::pin::Pin<Box<D>>,
+}

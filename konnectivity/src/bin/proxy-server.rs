@@ -1,0 +1,28 @@
+//! The program: usage, start, serve until it is told to stop.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use egret_konnectivity::server::{self, BUCKETS, Options};
+use egret_shared::rt::shutdown::Signals;
+use egret_shared::rt::telemetry::{self, Metrics};
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    telemetry::start_log();
+    match run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[tokio::main]
+async fn run(options: Options) -> anyhow::Result<()> {
+    let mut signals = Signals::listen()?;
+    server::start(options, Metrics::install(BUCKETS, &[])?)?;
+    signals.stop().await;
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! The API server's network proxy (KEP-1281, konnectivity): `proxy-server` beside a kube-apiserver, `proxy-agent` beside the nodes, on the wire
+//! protocol of `sigs.k8s.io/apiserver-network-proxy`.
+//!
+//! The API server asks the server for a connection; the server asks an agent, which dials. Octets go both ways over the one stream that the
+//! agent opened.
+//!
+//! `proto` is the wire protocol, `core` the state of both programs without IO, `grpc` and `tls` the transport, `server` and `agent` the edges.
+
+pub mod proto;
+pub mod core;
+pub mod server;
+pub mod agent;
+pub mod tls;
+pub mod options;
+
+mod grpc;
+mod relay;
+mod socket;

@@ -1,0 +1,115 @@
+//! What an agent says of itself, as a URL's query: `host=node-1&ipv4=10.0.0.1&default-route=true`.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// Which destinations an agent stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identifiers {
+    addresses: Vec<IpAddr>,
+    hosts: Vec<String>,
+    cidrs: Vec<String>,
+    default_route: bool,
+}
+
+/// Why identifiers are refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidIdentifiers {
+    #[error("unknown identifier {0:?}; there are host, ipv4, ipv6, cidr and default-route")]
+    Key(String),
+    #[error("{key}={value:?} is no address")]
+    Address { key: String, value: String },
+    #[error("default-route={0:?} is neither true nor false")]
+    DefaultRoute(String),
+    #[error("cidr={0:?} is no network")]
+    Network(String),
+}
+
+impl Identifiers {
+    /// Reads what an operator writes.
+    ///
+    /// # Errors
+    /// At the first identifier that is unknown or has no meaning.
+    pub fn parse(query: &str) -> Result<Self, InvalidIdentifiers> {
+        let mut identifiers = Self::default();
+        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+            identifiers.add(&key, &value)?;
+        }
+        Ok(identifiers)
+    }
+
+    /// Reads what an agent sends. Unknown identifiers are passed over, as upstream's server does; those without a meaning match nothing.
+    #[must_use]
+    pub fn of_agent(query: &str) -> (Self, Vec<InvalidIdentifiers>) {
+        let mut identifiers = Self::default();
+        let pairs = form_urlencoded::parse(query.as_bytes());
+        let refused = pairs.filter_map(|(key, value)| identifiers.add(&key, &value).err());
+        let refused = refused.collect();
+        (identifiers, refused)
+    }
+
+    fn add(&mut self, key: &str, value: &str) -> Result<(), InvalidIdentifiers> {
+        match key {
+            "ipv4" | "ipv6" => {
+                let address = value.parse::<IpAddr>();
+                let is_of_family = address.as_ref().is_ok_and(|it| it.is_ipv4() == (key == "ipv4"));
+                match address {
+                    Ok(address) if is_of_family => self.addresses.push(address),
+                    _ => {
+                        return Err(InvalidIdentifiers::Address {
+                            key: key.to_owned(),
+                            value: value.to_owned(),
+                        });
+                    }
+                }
+            }
+            "host" => self.hosts.push(value.to_owned()),
+            "cidr" if value.parse::<ipnet::IpNet>().is_ok() => self.cidrs.push(value.to_owned()),
+            "cidr" => return Err(InvalidIdentifiers::Network(value.to_owned())),
+            "default-route" => match value {
+                "true" => self.default_route = true,
+                "false" => {}
+                _ => return Err(InvalidIdentifiers::DefaultRoute(value.to_owned())),
+            },
+            _ => return Err(InvalidIdentifiers::Key(key.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Whether the agent stands for this host: addresses compare as addresses, names as text.
+    #[must_use]
+    pub fn has_host(&self, host: &str) -> bool {
+        match host.parse::<IpAddr>() {
+            Ok(address) => self.addresses.contains(&address),
+            Err(_name) => self.hosts.iter().any(|it| it == host),
+        }
+    }
+
+    /// Whether it stands for any host.
+    #[must_use]
+    pub fn has_hosts(&self) -> bool {
+        !self.addresses.is_empty() || !self.hosts.is_empty()
+    }
+
+    #[must_use]
+    pub fn is_default_route(&self) -> bool {
+        self.default_route
+    }
+}
+
+/// As it is sent.
+impl fmt::Display for Identifiers {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        for address in &self.addresses {
+            let key = if address.is_ipv4() { "ipv4" } else { "ipv6" };
+            query.append_pair(key, &address.to_string());
+        }
+        query.extend_pairs(self.hosts.iter().map(|host| ("host", host)));
+        query.extend_pairs(self.cidrs.iter().map(|cidr| ("cidr", cidr)));
+        if self.default_route {
+            query.append_pair("default-route", "true");
+        }
+        formatter.write_str(&query.finish())
+    }
+}

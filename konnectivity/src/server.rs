@@ -1,0 +1,150 @@
+//! The server's edge: agents on one side, clients on the other.
+
+mod agents;
+mod authority;
+mod connect;
+mod health;
+mod hub;
+mod options;
+mod proxy;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_shared::rt::{admin, task, telemetry};
+use nix::sys::stat::{Mode, umask};
+use tokio::net::{TcpListener, UnixListener};
+use tokio_rustls::TlsAcceptor;
+
+pub use authority::{AuthorityError, AuthorityRewriter};
+pub use health::BUCKETS;
+pub use options::{InvalidOptions, Options};
+
+use crate::tls::{self, Identity, TlsError};
+use health::Health;
+use hub::Hub;
+use options::{Front, Mode as FrontMode, Settings};
+
+/// Why the server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Options(#[from] InvalidOptions),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("{what}: {source}")]
+    Listen { what: String, source: io::Error },
+}
+
+/// Listens; returns when everything is bound. It serves as long as the runtime runs.
+///
+/// # Errors
+/// When options, files or addresses cannot be used.
+pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<(), StartError> {
+    let settings = options.settings()?;
+    let hub = Arc::new(Hub::new(settings.strategies.clone()));
+    let agents = tls::server(
+        Identity {
+            certificate: &settings.cluster_cert,
+            key: &settings.cluster_key,
+        },
+        &settings.cluster_ca,
+        &[b"h2"],
+    )?;
+    let agents = TlsAcceptor::from(Arc::new(agents));
+    let health = Arc::new(Health::new(Arc::clone(&hub), &settings.strategies, metrics));
+    for address in [settings.health, settings.admin] {
+        let listener = admin::bind(address).and_then(TcpListener::from_std);
+        let listener = listener.map_err(failed(address))?;
+        let health: Arc<dyn admin::AdminHandler> = health.clone();
+        task::spawn("admin", admin::serve(listener, health));
+    }
+    start_front(&settings, &hub)?;
+    let listener = bind(settings.agents)?;
+    task::spawn("agents", agents::serve(listener, agents, hub, settings.shared()));
+    Ok(())
+}
+
+fn start_front(settings: &Settings, hub: &Arc<Hub>) -> Result<(), StartError> {
+    let (hub, dial_timeout) = (Arc::clone(hub), settings.dial_timeout);
+    match (&settings.front, settings.mode) {
+        (
+            Front::Uds {
+                path,
+                delete_existing,
+            },
+            mode,
+        ) => {
+            let listener = bind_uds(path, *delete_existing).map_err(failed(path.display()))?;
+            match mode {
+                FrontMode::HttpConnect => {
+                    task::spawn("front", connect::serve_uds(listener, hub, dial_timeout));
+                }
+                FrontMode::Grpc => {
+                    task::spawn("front", proxy::serve(listener, hub, dial_timeout));
+                }
+            }
+        }
+        (
+            Front::Tcp {
+                address,
+                cert,
+                key,
+                ca,
+            },
+            _,
+        ) => {
+            let identity = Identity {
+                certificate: cert,
+                key,
+            };
+            let tls = TlsAcceptor::from(Arc::new(tls::server(identity, ca, &[b"http/1.1"])?));
+            let listener = bind(*address)?;
+            task::spawn("front", connect::serve_tcp(listener, tls, hub, dial_timeout));
+        }
+    }
+    Ok(())
+}
+
+fn bind(address: std::net::SocketAddr) -> Result<TcpListener, StartError> {
+    let listener = std::net::TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    });
+    listener.map_err(failed(address))
+}
+
+/// For the owner and the group alone from its first moment, as upstream's.
+fn bind_uds(path: &Path, delete_existing: bool) -> io::Result<UnixListener> {
+    if delete_existing {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let before = umask(Mode::S_IRWXO);
+    let listener = UnixListener::bind(path);
+    umask(before);
+    listener
+}
+
+fn failed(what: impl ToString) -> impl FnOnce(io::Error) -> StartError {
+    move |source| StartError::Listen {
+        what: what.to_string(),
+        source,
+    }
+}
+
+/// After an error of `accept`, which is not of the listener but of a connection or of the process' limits.
+async fn pause_after(error: &io::Error) {
+    tracing::warn!(%error, "a connection cannot be accepted");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+/// What is said in both places.
+pub(crate) fn require(path: Option<PathBuf>, flag: &'static str) -> Result<PathBuf, InvalidOptions> {
+    path.filter(|path| !path.as_os_str().is_empty())
+        .ok_or(InvalidOptions::Missing(flag))
+}

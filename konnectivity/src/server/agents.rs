@@ -1,0 +1,189 @@
+//! The agents' side: gRPC over TLS, with a certificate of the cluster's authority.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{HeaderValue, Request};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio_rustls::TlsAcceptor;
+
+use egret_shared::rt::task;
+
+use super::hub::Hub;
+use crate::core::{AgentInfo, Limits, StreamEvent, StreamId};
+use crate::grpc::{self, CONNECTION_WINDOW, PacketReader, PacketWriter, STREAM_WINDOW};
+use crate::proto::{Identifiers, metadata};
+use crate::socket;
+
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// How long a stream waits for a client that reads nothing, where its agent counts no credits; then the client's connection is closed.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+const STUCK_POLL: Duration = Duration::from_millis(5);
+/// Of gRPC: Unknown is what upstream answers, Unimplemented what gRPC says of paths.
+const UNKNOWN: u16 = 2;
+pub(super) const UNIMPLEMENTED: u16 = 12;
+
+/// What every agent is told, and how it is watched.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) server_id: HeaderValue,
+    pub(super) server_count: u32,
+    pub(super) keep_alive: Duration,
+}
+
+pub(super) async fn serve(listener: TcpListener, tls: TlsAcceptor, hub: Arc<Hub>, shared: Arc<Shared>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let (tls, hub, shared) = (tls.clone(), Arc::clone(&hub), Arc::clone(&shared));
+                task::spawn("agent", async move {
+                    if let Err(error) = serve_connection(stream, tls, hub, shared).await {
+                        tracing::info!(%peer, error = %format!("{error:#}"), "an agent's connection ended");
+                    }
+                });
+            }
+            Err(error) => super::pause_after(&error).await,
+        }
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    tls: TlsAcceptor,
+    hub: Arc<Hub>,
+    shared: Arc<Shared>,
+) -> anyhow::Result<()> {
+    socket::prepare(&stream)?;
+    let handshake = async {
+        let stream = tls.accept(stream).await?;
+        let mut http = h2::server::Builder::new();
+        http.initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(16 << 10);
+        anyhow::Ok(http.handshake::<_, Bytes>(stream).await?)
+    };
+    let mut connection = tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await??;
+    let Some(pings) = connection.ping_pong() else {
+        anyhow::bail!("the connection has no pings");
+    };
+    let served = async {
+        while let Some(request) = connection.accept().await {
+            let (request, respond) = request?;
+            let (hub, shared) = (Arc::clone(&hub), Arc::clone(&shared));
+            task::spawn("agent stream", serve_stream(request, respond, hub, shared));
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        served = served => served,
+        () = grpc::keep_alive(pings, shared.keep_alive) => anyhow::bail!("the agent answers no ping"),
+    }
+}
+
+async fn serve_stream(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    hub: Arc<Hub>,
+    shared: Arc<Shared>,
+) {
+    let agent = match agent_of(&request) {
+        Ok(agent) => agent,
+        Err((code, text)) => {
+            tracing::warn!(error = text, "an agent is refused");
+            if let Err(error) = respond.send_response(grpc::refusal(code, &text), true) {
+                tracing::debug!(%error, "an agent does not wait for its refusal");
+            }
+            return;
+        }
+    };
+    let mut head = grpc::head();
+    let headers = head.headers_mut();
+    headers.insert(metadata::SERVER_ID, shared.server_id.clone());
+    headers.insert(metadata::SERVER_COUNT, HeaderValue::from(shared.server_count));
+    headers.insert(metadata::WINDOW, HeaderValue::from(Limits::default().window));
+    let writer = match respond.send_response(head, false) {
+        Ok(stream) => PacketWriter::new(stream),
+        Err(error) => {
+            tracing::debug!(%error, "an agent is gone before it was answered");
+            return;
+        }
+    };
+    let name = agent.id.clone();
+    tracing::info!(
+        agent = name,
+        counts_credits = agent.window.is_some(),
+        "an agent is connected"
+    );
+    let (id, notify) = hub.open_stream(agent);
+    let ended = tokio::select! {
+        ended = receive(PacketReader::new(request.into_body()), &hub, id) => ended,
+        ended = send(writer, &hub, id, &notify) => ended,
+    };
+    hub.close_stream(id);
+    match ended {
+        Ok(()) => tracing::info!(agent = name, "an agent is gone"),
+        Err(error) => tracing::warn!(agent = name, %error, "an agent is gone"),
+    }
+}
+
+fn agent_of(request: &Request<RecvStream>) -> Result<AgentInfo, (u16, String)> {
+    if request.uri().path() != metadata::CONNECT {
+        let text = format!("unknown method {}", request.uri().path());
+        return Err((UNIMPLEMENTED, text));
+    }
+    let headers = request.headers();
+    let unknown = |text| (UNKNOWN, text);
+    let id = grpc::single(headers, metadata::AGENT_ID).map_err(unknown)?;
+    let Some(id) = id.filter(|id| !id.is_empty()) else {
+        return Err((UNKNOWN, format!("{} is missing", metadata::AGENT_ID)));
+    };
+    let query = grpc::single(headers, metadata::AGENT_IDENTIFIERS).map_err(unknown)?;
+    let (identifiers, refused) = Identifiers::of_agent(query.unwrap_or_default());
+    for error in refused {
+        tracing::warn!(agent = id, %error, "an identifier of an agent is passed over");
+    }
+    Ok(AgentInfo {
+        id: id.to_owned(),
+        identifiers,
+        window: grpc::window(headers).map_err(unknown)?,
+    })
+}
+
+async fn receive(mut reader: PacketReader, hub: &Hub, id: StreamId) -> Result<(), anyhow::Error> {
+    while let Some(packet) = reader.next().await? {
+        let event = hub.with(|server| server.receive(id, packet))?;
+        let StreamEvent::Full(tunnel) = event else {
+            continue;
+        };
+        let reads = async {
+            while hub.with(|server| server.is_half_full(tunnel)) {
+                tokio::time::sleep(STUCK_POLL).await;
+            }
+        };
+        if tokio::time::timeout(STUCK_AFTER, reads).await.is_err() {
+            tracing::warn!(
+                "a connection is closed: its client reads nothing, and its agent counts no credits"
+            );
+            hub.with(|server| server.evict(tunnel));
+        }
+    }
+    Ok(())
+}
+
+async fn send(
+    mut writer: PacketWriter,
+    hub: &Hub,
+    id: StreamId,
+    notify: &Notify,
+) -> Result<(), anyhow::Error> {
+    loop {
+        while let Some(packet) = hub.with(|server| server.next_packet(id)) {
+            writer.send(&packet).await?;
+        }
+        notify.notified().await;
+    }
+}
