@@ -292,7 +292,7 @@ impl Folder {
             if live == *expected {
                 return live;
             }
-            match tokio::time::timeout(Duration::from_secs(20), self.inputs.recv()).await {
+            match tokio::time::timeout(Duration::from_secs(10), self.inputs.recv()).await {
                 Ok(Some(input)) => fold(&mut self.entities, input),
                 Ok(None) | Err(_) => return live,
             }
@@ -367,7 +367,7 @@ impl History {
 static OBJECTS: LazyLock<Vec<Object>> = LazyLock::new(objects);
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 64, ..ProptestConfig::with_cases(24) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 8, ..ProptestConfig::with_cases(24) })]
 
     #[test]
     fn both_sources_give_the_engine_the_same_of_the_same_history(steps in history()) {
