@@ -35,7 +35,7 @@ pub fn watch_addresses() -> io::Result<watch::Receiver<BTreeMap<IpAddr, String>>
                 // It is listed again although nothing is reported.
                 Err(_) => monitor.wait_timeout(PAUSE),
             };
-            if let Some(error) = listed.err().or(waited.err()) {
+            if let Some(error) = listed.err().or_else(|| waited.err()) {
                 tracing::warn!(%error, "the node's addresses are not known for a second");
                 std::thread::sleep(PAUSE);
             }

@@ -14,7 +14,7 @@ use egret_policies::compiler::Event;
 use egret_policies::diagnostic::Severity;
 use egret_policies::lower::lower;
 use egret_policies::model::cluster::{Entity, EntityKey, PodLife};
-use egret_shared::rt::clock;
+use egret_shared::rt::{clock, task};
 use kube::api::{ApiResource, GroupVersionKind};
 use proptest::prelude::*;
 use serde_json::{Map, Value as Json};
@@ -38,9 +38,9 @@ enum Step {
     Put(usize),
     Delete(usize),
     /// The watch of a kind is broken meanwhile, and everything is listed.
-    Away(Vec<Step>),
+    Away(Vec<Self>),
     /// Both sources end, this happens, and they start.
-    Restart(Vec<Step>),
+    Restart(Vec<Self>),
 }
 
 fn change() -> impl Strategy<Value = Step> {
@@ -172,11 +172,10 @@ impl Kube {
         let contact = Arc::default();
         let client = Client::try_from(config).unwrap();
         let mut cluster = Cluster::new(client, contact);
-        for kind in 0..KINDS {
+        for (kind, resource) in RESOURCE_TYPES.iter().enumerate() {
             let of_kind = pool.iter().find(|object| object.kind == kind).unwrap();
             let api_version = of_kind.json["apiVersion"].as_str().unwrap();
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-            let resource = &RESOURCE_TYPES[kind];
             let named = GroupVersionKind::gvk(group, version, resource.kind);
             cluster.kinds[kind].resource = Some(ApiResource::from_gvk_with_plural(&named, resource.plural));
             cluster.kinds[kind].watch_number = WATCH;
@@ -255,7 +254,7 @@ struct Folder {
 impl Folder {
     fn start(root: &Path) -> Self {
         let (engine, inputs) = mpsc::channel(1024);
-        let watch = tokio::spawn(Directory::new(root.to_owned()).watch(engine));
+        let watch = task::spawn("watch", Directory::new(root.to_owned()).watch(engine));
         Self {
             root: root.to_owned(),
             inputs,

@@ -165,6 +165,8 @@ impl Contact {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll::{Pending, Ready};
+
     use super::*;
 
     fn read(uri: &str) -> Option<Sent> {
@@ -195,7 +197,6 @@ mod tests {
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             resumed.as_mut().poll(&mut context)
         };
-        use std::task::Poll::{Pending, Ready};
         answer("/api/v1/pods?limit=500");
         answer("/api/v1/pods?watch=true&resourceVersion=7");
         assert_eq!(is_resumed(), Pending);

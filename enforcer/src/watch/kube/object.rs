@@ -156,7 +156,7 @@ pub(super) type NodeObject = Slim<NodeSpec, NodeStatus>;
 #[serde(untagged)]
 enum Lenient<T> {
     One(T),
-    Many(Vec<Lenient<T>>),
+    Many(Vec<Self>),
     Other(Json),
 }
 
