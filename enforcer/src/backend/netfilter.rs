@@ -45,5 +45,5 @@ mod driver;
 pub use driver::Netfilter;
 pub use model::settings::{Coexistence, Settings};
 pub use sets::MOST_MEMBERS;
-pub use tables::program::WriteStats;
 pub use tables::wire::NftWriter;
+pub use tables::write_stats::WriteStats;

@@ -25,9 +25,9 @@ use super::names;
 use super::sets::concurrent::SharedSets;
 use super::sets::merged::MergedSets;
 use super::sets::preallocate::Preallocation;
-use super::tables::program::WriteStats;
 use super::tables::ruleset::Ruleset;
 use super::tables::wire::NftWriter;
+use super::tables::write_stats::WriteStats;
 use crate::backend::bypass::BypassReport;
 use crate::backend::{
     Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, SyncStatus,

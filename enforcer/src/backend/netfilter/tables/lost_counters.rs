@@ -9,8 +9,8 @@ use egret_kernel::iptables::{Chain, ChainCounters, CountedRule, Flavour, Table a
 
 use super::counters::{self, Totals};
 use super::family_table::{self, FamilyTable};
-use super::program::WriteStats;
 use super::restore::Change;
+use super::write_stats::WriteStats;
 use crate::backend::BackendError;
 use crate::backend::netfilter::denials::label::comment_of;
 use crate::backend::netfilter::names;

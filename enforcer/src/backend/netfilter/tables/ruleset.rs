@@ -11,9 +11,9 @@ use egret_shared::time::Timestamp;
 
 use super::counters::{self, Counters, Totals};
 use super::family_table::{ChainOwner, FamilyTable};
-use super::program::WriteStats;
 use super::restore::ProgrammedChains;
 use super::wire::{NftWriter, Wire};
+use super::write_stats::WriteStats;
 use crate::backend::BackendError;
 use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::drift::Drift;
