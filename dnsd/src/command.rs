@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use crate::config::Args;
 use crate::config::{check, convert};
 
-/// Answers the pods' DNS queries, notes which pod was told which addresses, and holds an answer until the
-/// kernel lets the pod connect.
+/// Answers the pods' DNS queries, records which pod was given which addresses, and holds an answer until the kernel
+/// lets the pod connect.
 ///
 /// Every option but --config is also a field of the YAML file, in camelCase (--stall-deadline is stallDeadline,
 /// --upstream is upstreams); the command line goes before the file. SIGHUP and SIGUSR1 read the files again; link, admin,

@@ -1,6 +1,6 @@
 //! The response gate in simulated time: which answers are held, for which sequence, and how a hold ends.
 //!
-//! The file exceeds 800 lines because all situations share one simulated world.
+//! It is longer than 800 lines because all situations share one simulated world.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::net::IpAddr;

@@ -34,7 +34,7 @@ pub use denial::Denial;
 
 use ancestors::{Ancestors, Level};
 use candidate_labels::CandidateLabels;
-use negative_tree::{End, First, NegativeTree, NodeState};
+use negative_tree::{BeforeQuery, End, NegativeTree, NodeState};
 
 /// How long a name stays open after something below it was found to exist.
 const PROVEN: Duration = Duration::from_secs(3_600);
@@ -169,7 +169,7 @@ impl NxdomainCuts {
         let name = ancestors.at(level)?;
         let rest = &asked.name.as_octets()[..asked.name.as_octets().len() - name.len()];
         let is_common = known.candidates.repeats(ancestors::label(name), rest, until, now);
-        if !is_common && !known.tree.was_shut(asked.class, &ancestors, level, now) {
+        if !is_common && !known.tree.was_denied(asked.class, &ancestors, level, now) {
             return None;
         }
         let (name, _) = WireName::read(name, 0).ok()?;
@@ -197,8 +197,8 @@ impl NxdomainCuts {
         let (ancestors, now) = (zone.ancestors(asked.name)?.within(asked.apex)?, now());
         let mut known = self.lock();
         let level = match known.tree.first(asked.class, &ancestors, now)? {
-            First::Wait(end) => return Some(PendingPreQuery { pre_query: None, end }),
-            First::Ask(level) => level,
+            BeforeQuery::Wait(end) => return Some(PendingPreQuery { pre_query: None, end }),
+            BeforeQuery::PreQuery(level) => level,
         };
         let (name, _) = WireName::read(ancestors.at(level)?, 0).ok()?;
         let (news, end) = watch::channel(());

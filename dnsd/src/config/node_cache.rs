@@ -1,4 +1,4 @@
-//! The command line of `node-cache`, node-local-dns' program, in whose place dnsd runs.
+//! The command line of `node-cache`, node-local-dns' program, which dnsd replaces.
 
 pub mod flags;
 pub mod usage;

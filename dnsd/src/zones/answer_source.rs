@@ -21,27 +21,7 @@ pub enum AnswerSource {
     Whoami,
 }
 
-impl AnswerSource {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
-        Self::Server,
-        Self::Cache,
-        Self::Forward,
-        Self::Template,
-        Self::Hosts,
-        Self::Dns64,
-        Self::Whoami,
-    ];
-
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Server => "",
-            Self::Cache => "cache",
-            Self::Forward => "forward",
-            Self::Template => "template",
-            Self::Hosts => "hosts",
-            Self::Dns64 => "dns64",
-            Self::Whoami => "whoami",
-        }
-    }
+labels! {
+    AnswerSource: Server => "", Cache => "cache", Forward => "forward", Template => "template", Hosts => "hosts",
+    Dns64 => "dns64", Whoami => "whoami"
 }

@@ -1,4 +1,4 @@
-//! Which names above a name may be asked for: those that stand one label below a base of a search list.
+//! The candidate names above a name: one label below a base of a search list.
 //!
 //! | base | above `a.b.com.shop.svc.cluster.local` | above `a.b.com.cluster.local` |
 //! |---|---|---|
@@ -10,27 +10,27 @@ use crate::cache::nxdomain_cut::public_suffix::is_public;
 use crate::config::model::{CutZone, ZoneKind};
 use crate::dns::message::WireName;
 
-/// Names above a name, as octets of it: a namespace or what stands in its place, and what is in that.
+/// The candidates above a name: a namespace or its equivalent, and a name in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ancestors<'a> {
     pub(super) upper: &'a [u8],
     pub(super) lower: Option<&'a [u8]>,
 }
 
-/// Which of them.
+/// The upper or the lower candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Upper,
     Lower,
 }
 
-/// Labels of a cluster's zone that hold names although servers deny them (plugin/kubernetes: pods where they are answered
-/// unseen, and `ns.dns`), or hold bases.
+/// Labels of a cluster's zone that have names below them although servers deny them (plugin/kubernetes: `pod`, and
+/// `ns.dns`), or that are bases.
 const SERVICES: &[u8] = b"svc";
 const SPARED: [&[u8]; 2] = [b"pod", b"dns"];
 
 impl CutZone {
-    /// The places strictly above a name of the zone, if there are any.
+    /// The candidates strictly above a name of the zone, if there are any.
     pub(super) fn ancestors<'a>(&self, name: &'a WireName) -> Option<Ancestors<'a>> {
         let octets = name.as_octets();
         let [first, second, third, fourth] = starts(octets, self.zone.apex().as_octets().len());
@@ -57,7 +57,7 @@ impl CutZone {
 }
 
 impl<'a> Ancestors<'a> {
-    /// Those of them that are in a zone: whoever answers for others was not asked.
+    /// The candidates in a zone: others are of another block.
     pub(super) fn within(self, apex: &WireName) -> Option<Self> {
         let is_in = |ancestor: &&[u8]| ancestor.len() >= apex.as_octets().len();
         let lower = self.lower.filter(is_in);
@@ -80,7 +80,7 @@ pub(super) fn label(name: &[u8]) -> &[u8] {
     &name[1..=usize::from(name[0])]
 }
 
-/// Where the labels before a zone begin, the nearest first.
+/// The offsets of the labels before a zone, the nearest first.
 fn starts(name: &[u8], zone: usize) -> [Option<usize>; 4] {
     let mut starts = [None; 4];
     let mut at = 0;
@@ -92,7 +92,8 @@ fn starts(name: &[u8], zone: usize) -> [Option<usize>; 4] {
     starts
 }
 
-/// Whether a label is neither of a port or protocol (RFC 2782) nor a wildcard: such hold names without being any.
+/// Whether a label is neither a port or protocol (RFC 2782) nor a wildcard: names below such labels exist although the
+/// labels do not.
 fn is_plain(label: &[u8]) -> bool {
     !matches!(label, [b'_' | b'*', ..])
 }

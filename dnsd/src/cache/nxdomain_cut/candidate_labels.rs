@@ -1,5 +1,5 @@
-//! Candidate labels: those below which more than one name was denied recently, in a table of fixed size. A forgotten label
-//! costs a query that could have been saved, and nothing else.
+//! Candidate labels: those below which more than one name was denied recently, in a table of fixed size. An evicted
+//! label costs one query, and nothing else.
 
 use std::hash::BuildHasher;
 
@@ -12,7 +12,7 @@ const SLOTS: usize = 512;
 /// Slots per row (associativity). With 40 candidates, one table in 500 has a row that five of them share.
 const ROW: usize = 4;
 
-/// The labels.
+/// The table.
 #[derive(Debug)]
 pub(super) struct CandidateLabels {
     slots: Box<[Option<CandidateLabel>]>,
@@ -22,7 +22,7 @@ pub(super) struct CandidateLabels {
 #[derive(Clone, Copy, Debug)]
 struct CandidateLabel {
     label: u64,
-    /// The hash of what precedes the label in the first name.
+    /// The hash of what precedes the label in the first denied name.
     rest: u64,
     until: Timestamp,
     /// Whether another name was denied below it.
@@ -39,8 +39,8 @@ impl Default for CandidateLabels {
 }
 
 impl CandidateLabels {
-    /// A name was denied until then, `rest` before `label`; whether another one was that is still denied. A label of
-    /// which one name is known makes room for the next one in its slot, so that made-up ones do not stay.
+    /// Notes a denial until `until`, of a name with `rest` before `label`; returns whether another name below the label
+    /// is still denied. A label with one denied name can be evicted, so that invented labels do not stay.
     pub(super) fn repeats(&mut self, label: &[u8], rest: &[u8], until: Timestamp, now: Timestamp) -> bool {
         let (label, rest) = (self.seed.hash_one(label), self.seed.hash_one(rest));
         let row = usize::try_from(label % (SLOTS / ROW) as u64).expect("the table is small") * ROW;
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn dozens_of_labels_are_common_beside_each_other() {
-        // Drawn anew each time: where one slot were all that a label has, one of two tables would lack some.
+        // With new random hashes each time: if a label had a single slot, one of two tables would lack some.
         for _ in 0..20 {
             let mut candidates = CandidateLabels::default();
             for rest in [b"api", b"www"] {

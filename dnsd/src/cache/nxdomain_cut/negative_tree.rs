@@ -1,4 +1,4 @@
-//! The negative tree: the states of names above others, found by one hash, and bounded.
+//! The negative tree: the states of candidate names, found by one hash look-up, in bounded memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::cache::nxdomain_cut::ancestors::{Ancestors, Level, label};
 use crate::cache::nxdomain_cut::public_suffix::is_public;
 use crate::hash::HashMap;
 
-/// The state of a name.
+/// The state of a candidate name.
 #[derive(Clone, Debug)]
 pub(super) enum NodeState {
-    /// Names below it are queried; proven where one of them exists.
+    /// The name exists: names below it are queried. `is_proven`: a name below it exists.
     Open { until: Timestamp, is_proven: bool },
     /// It does not exist, nor does anything below it.
     Denied { denial: Arc<Denial>, until: Timestamp },
-    /// A pre-query is outstanding, and queries below it wait for its end.
+    /// A pre-query is outstanding, and queries below it wait for it.
     Querying { until: Timestamp, end: End },
 }
 
@@ -28,8 +28,8 @@ pub(super) type End = watch::Receiver<()>;
 
 /// What precedes a client's query.
 #[derive(Debug)]
-pub(super) enum First {
-    Ask(Level),
+pub(super) enum BeforeQuery {
+    PreQuery(Level),
     Wait(End),
 }
 
@@ -40,7 +40,7 @@ impl NodeState {
         }
     }
 
-    /// Whether it is known, or was so within the hour.
+    /// Whether it is in force, or was within the hour.
     fn is_remembered(&self, now: Timestamp) -> bool {
         now < self.until().after(PROVEN)
     }
@@ -58,24 +58,23 @@ pub(super) struct NegativeTree {
     swept: Option<Timestamp>,
 }
 
-/// An upper place, and the lower ones in it by their labels, in order.
+/// An upper name, and the lower ones in it by label, sorted.
 #[derive(Debug, Default)]
 struct Node {
     own: Option<NodeState>,
     below: Vec<(Box<[u8]>, NodeState)>,
 }
 
-/// Lower places in one upper one: so many are searched in no time.
+/// The most lower names of an upper one: the list is searched in no time.
 const MOST_BELOW: usize = 256;
 /// The interval between sweeps of a full tree.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(1);
 
 impl NegativeTree {
-    /// Of how many names something may be known. The names of the nodes and an SOA each, which have 100 to 200 octets in a
-    /// cluster, and under 1,100 whatever they say.
+    /// The most names. A node has its names and an SOA: 100 to 200 octets in a cluster, at most 1,100.
     pub(super) const MOST: usize = 4_096;
 
-    /// The denial that a name is below.
+    /// The denial above a name.
     pub(super) fn denial(
         &self,
         class: u8,
@@ -94,7 +93,7 @@ impl NegativeTree {
         }
     }
 
-    /// The highest place of which nothing is known, unless one above is shut.
+    /// The highest candidate without a state, unless one above it is denied.
     pub(super) fn unknown(&self, class: u8, ancestors: &Ancestors<'_>, now: Timestamp) -> Option<Level> {
         for level in [Level::Upper, Level::Lower] {
             ancestors.at(level)?;
@@ -110,17 +109,17 @@ impl NegativeTree {
         None
     }
 
-    /// Whether a name above comes before a question: one with a public label of which nothing was known for an hour, in a
-    /// place that is known to be there. What was denied before is not asked for first again: the next question below it is
-    /// asked, so that a name is found which its server denies those above.
-    pub(super) fn first(&self, class: u8, ancestors: &Ancestors<'_>, now: Timestamp) -> Option<First> {
+    /// The pre-query before a client's query: of a name with a public label, without a state for an hour, below a
+    /// namespace that exists. A candidate that was denied has no second pre-query: the next query below it goes
+    /// upstream, so that a name is found whose server denies the names above it.
+    pub(super) fn first(&self, class: u8, ancestors: &Ancestors<'_>, now: Timestamp) -> Option<BeforeQuery> {
         for level in [Level::Upper, Level::Lower] {
             let ancestor = ancestors.at(level)?;
             let state = self.get(class, ancestors, level);
             match state.filter(|state| state.is_remembered(now)) {
-                None => return is_public(label(ancestor)).then_some(First::Ask(level)),
+                None => return is_public(label(ancestor)).then_some(BeforeQuery::PreQuery(level)),
                 Some(NodeState::Querying { end, until }) if now < *until => {
-                    return Some(First::Wait(end.clone()));
+                    return Some(BeforeQuery::Wait(end.clone()));
                 }
                 Some(NodeState::Open { .. }) => {}
                 Some(NodeState::Denied { .. } | NodeState::Querying { .. }) => return None,
@@ -129,8 +128,8 @@ impl NegativeTree {
         None
     }
 
-    /// Whether a place was denied, which has ended within the hour.
-    pub(super) fn was_shut(
+    /// Whether a denial of the name has ended within the hour.
+    pub(super) fn was_denied(
         &self,
         class: u8,
         ancestors: &Ancestors<'_>,
@@ -141,7 +140,7 @@ impl NegativeTree {
         state.is_some_and(|state| matches!(state, NodeState::Denied { .. }) && state.is_remembered(now))
     }
 
-    /// Whether something is known to exist below a place at this moment.
+    /// Whether a name below it exists now.
     pub(super) fn is_proven(
         &self,
         class: u8,
@@ -152,7 +151,7 @@ impl NegativeTree {
         matches!(self.get(class, ancestors, level), Some(NodeState::Open { until, is_proven: true }) if now < *until)
     }
 
-    /// Notes what is known of a place, and whether there is room for it.
+    /// Sets a state; returns whether there is room for it.
     pub(super) fn set(
         &mut self,
         class: u8,
@@ -183,7 +182,7 @@ impl NegativeTree {
         has_room
     }
 
-    /// Of how many names something is known.
+    /// The number of names with a state.
     pub(super) const fn len(&self) -> usize {
         self.tree
     }
@@ -193,7 +192,7 @@ impl NegativeTree {
         self.tree < Self::MOST && !self.node(class, ancestors).is_some_and(is_full)
     }
 
-    /// Forgets what has ended, not too often: who fills it makes nobody else wait.
+    /// Removes expired states, at most once in the interval: whoever fills the tree delays no other query.
     fn sweep(&mut self, now: Timestamp) {
         if self.swept.is_some_and(|swept| now.since(swept) < BETWEEN_SWEEPS) {
             return;
@@ -230,7 +229,7 @@ impl NegativeTree {
 }
 
 impl Node {
-    /// What is known of a lower place, which is given whole.
+    /// The state of a lower name, given in full.
     fn at(&self, lower: &[u8]) -> Option<&NodeState> {
         let found = self.find(label(lower)).ok()?;
         Some(&self.below[found].1)
@@ -240,7 +239,7 @@ impl Node {
         self.below.binary_search_by(|(other, _)| (**other).cmp(label))
     }
 
-    /// Adds what was not there.
+    /// Adds a state.
     fn add(&mut self, ancestors: &Ancestors<'_>, level: Level, state: NodeState) {
         match (level, ancestors.lower) {
             (Level::Lower, Some(lower)) => {
@@ -251,7 +250,7 @@ impl Node {
         }
     }
 
-    /// Forgets what has ended, and tells how much is left.
+    /// Removes expired states, and returns how many are left.
     fn sweep(&mut self, now: Timestamp) -> usize {
         self.own.take_if(|state| !state.is_live(now));
         self.below.retain(|(_, state)| state.is_live(now));

@@ -1,5 +1,5 @@
 //! The flags of `node-cache`, as Go's package `flag` reads them: one dash or two, `-name value` or `-name=value`,
-//! truth only as `-name` or `-name=true`.
+//! booleans only as `-name` or `-name=true`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::config::MillisDuration;
 use crate::config::host_setup::{Fallback, HostSetup, RuleSettings};
 
-/// What `node-cache` is told.
+/// The flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flags {
-    /// `-localip`: the addresses that it answers on; of both families, if wanted.
+    /// `-localip`: the addresses that it serves, of one family or both.
     pub local_ips: Vec<IpAddr>,
     /// `-setupinterface`.
     pub sets_up_interface: bool,
@@ -19,40 +19,40 @@ pub struct Flags {
     pub interface_name: String,
     /// `-setupiptables`.
     pub sets_up_rules: bool,
-    /// `-syncinterval`: how often interface and rules are looked at.
+    /// `-syncinterval`: how often interface and rules are checked.
     pub sync_interval: Duration,
-    /// `-metrics-listen-address`: where the metrics of setting up are answered; none where it is empty.
+    /// `-metrics-listen-address`: the address of the setup metrics; `None` if empty.
     pub metrics_address: Option<SocketAddr>,
-    /// `-prometheus-listen-address`: what stands for `__PROMETHEUS__ENDPOINT__`.
+    /// `-prometheus-listen-address`: the value of `__PROMETHEUS__ENDPOINT__`.
     pub prometheus_address: String,
     /// `-basecorefile`: the template.
     pub base_corefile: PathBuf,
-    /// `-conf`, or else `-corefile`: where what comes of the template is written.
+    /// `-conf`, otherwise `-corefile`: the Corefile that is written and read.
     pub corefile: PathBuf,
-    /// `-kubednscm`: where the `kube-dns` ConfigMap is mounted, if it is said.
+    /// `-kubednscm`: the folder of the `kube-dns` ConfigMap, if it is set.
     pub kube_dns: Option<PathBuf>,
-    /// `-upstreamsvc`: the Service whose address stands for `__PILLAR__CLUSTER__DNS__`.
+    /// `-upstreamsvc`: the Service whose address is the value of `__PILLAR__CLUSTER__DNS__`.
     pub upstream_service: String,
-    /// `-health-port`: of the rules for probes; where health is answered says the Corefile.
+    /// `-health-port`: the port of probes in the rules; the Corefile has the address of `/health`.
     pub health_port: u16,
-    /// `-skipteardown`: interface and rules stay at the end.
+    /// `-skipteardown`: interface and rules stay at exit.
     pub skips_teardown: bool,
-    /// `-reloadwithsignal`: a changed ConfigMap is in force at once, not when `reload` looks.
+    /// `-reloadwithsignal`: a changed ConfigMap applies at once, not at the next `reload`.
     pub reloads_at_once: bool,
     /// `-dns.port`, `-p`.
     pub dns_port: u16,
     /// `-pidfile`.
     pub pidfile: Option<PathBuf>,
-    /// `-quiet`: the configuration is not printed at start.
+    /// `-quiet`: the Corefile is not logged at start.
     pub quiet: bool,
-    /// `-config`: dnsd's own file, for what node-local-dns does not know (`link`, `onStall`, …).
+    /// `-config`: dnsd's own file, for fields that node-local-dns does not have (`link`, `onStall`, …).
     pub own: Option<PathBuf>,
 }
 
-/// What is asked for.
+/// The request of a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invocation {
-    /// To serve.
+    /// Serve.
     Serve(Box<Flags>),
     /// `-h`, `-help`.
     Help,
@@ -63,7 +63,7 @@ pub enum Invocation {
 }
 
 impl Flags {
-    /// What they say of the host.
+    /// The setup of the host.
     #[must_use]
     pub fn setup(&self, fallback: Fallback) -> HostSetup {
         HostSetup {
@@ -82,34 +82,34 @@ impl Flags {
     }
 }
 
-/// Why the command line cannot be taken.
+/// Why a command line is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidFlag {
-    /// Nobody knows it.
+    /// An unknown flag.
     #[error("flag provided but not defined: -{0}; `dnsd node-cache -help` lists what is accepted")]
     Unknown(String),
-    /// The command line ends.
+    /// A flag without a value at the end.
     #[error("flag needs an argument: -{0}")]
     NoValue(&'static str),
-    /// A value that is none.
+    /// An invalid value.
     #[error("invalid value {value:?} for flag -{flag}: {accepted} is accepted")]
     Value {
-        /// Which.
+        /// The flag.
         flag: &'static str,
-        /// What was written.
+        /// The value.
         value: String,
-        /// What would be accepted.
+        /// What is accepted.
         accepted: &'static str,
     },
-    /// There is no default for it.
+    /// `-localip` is missing; it has no default.
     #[error("-localip is missing: one or more IP addresses, with commas between them, are accepted")]
     NoLocalIp,
-    /// Something that is no flag.
+    /// An argument that is not a flag.
     #[error("extra command line arguments: {0}; only flags are accepted")]
     Extra(String),
 }
 
-/// Reads the command line, without the name of the program.
+/// Reads the arguments, without the name of the program.
 ///
 /// # Errors
 /// With the flag.
@@ -140,13 +140,13 @@ pub fn read(arguments: impl IntoIterator<Item = String>) -> Result<Invocation, I
     written.build()
 }
 
-/// The name behind one dash or two; empty for `--`, which ends the flags.
+/// The name after one dash or two; empty for `--`, which ends the flags.
 fn flag_of(argument: &str) -> Option<&str> {
     let flag = argument.strip_prefix('-').filter(|flag| !flag.is_empty())?;
     Some(flag.strip_prefix('-').unwrap_or(flag))
 }
 
-/// What was written so far, over the defaults.
+/// The flags so far, over the defaults.
 struct FlagsBuilder {
     flags: Flags,
     conf: Option<PathBuf>,
@@ -246,7 +246,7 @@ fn text(
     value.or_else(|| rest.next()).ok_or(InvalidFlag::NoValue(flag))
 }
 
-/// What `strconv.ParseBool` takes.
+/// The values of Go's `strconv.ParseBool`.
 fn truth(flag: &'static str, value: Option<String>) -> Result<bool, InvalidFlag> {
     match value.as_deref() {
         None | Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
@@ -255,7 +255,7 @@ fn truth(flag: &'static str, value: Option<String>) -> Result<bool, InvalidFlag>
     }
 }
 
-/// An empty path is none.
+/// An empty path is `None`.
 fn path(text: String) -> Option<PathBuf> {
     (!text.is_empty()).then(|| text.into())
 }
@@ -275,7 +275,7 @@ fn addresses(text: &str) -> Result<Vec<IpAddr>, InvalidFlag> {
     Ok(addresses)
 }
 
-/// node-cache takes its number for seconds, and overflows with a unit; both are meant as they read.
+/// node-cache reads a number as seconds, and overflows with a unit; here both mean what they say.
 fn interval(text: &str) -> Result<Duration, InvalidFlag> {
     let refused = || {
         invalid(
@@ -300,7 +300,7 @@ fn port(flag: &'static str, text: &str) -> Result<u16, InvalidFlag> {
     port.ok_or_else(|| invalid(flag, text, "a number from 1 to 65535"))
 }
 
-/// As Go listens: without a host on every address of both families.
+/// As in Go: without a host, every address of both families.
 fn listen_address(text: &str) -> Result<Option<SocketAddr>, InvalidFlag> {
     if text.is_empty() {
         return Ok(None);
@@ -354,7 +354,7 @@ mod tests {
         assert!(taken.sets_up_interface && taken.sets_up_rules && !taken.skips_teardown);
     }
 
-    /// Each flag by a value that is not its default.
+    /// Sets each flag to a value other than its default.
     #[test]
     fn every_flag_changes_what_it_is_for() {
         let plain = flags("-localip 192.0.2.1");

@@ -1,14 +1,14 @@
-//! How dnsd is called in the place of node-cache, and what it says then.
+//! The invocation of dnsd as node-cache, and its usage text.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use crate::config::corefile::ACCEPTED;
 
-/// The name of the program, or of the first word behind `dnsd`.
+/// The name of the program, or of the first argument of `dnsd`.
 const NAME: &str = "node-cache";
 
-/// The flags, where the program is called `node-cache` (a link to it is enough) or with that word first.
+/// The arguments, if the program is called `node-cache` (a link is enough) or has that as its first argument.
 #[must_use]
 pub fn flags_of(command_line: &[OsString]) -> Option<Vec<String>> {
     let program = command_line.first().map(Path::new).and_then(Path::file_name);
@@ -23,35 +23,35 @@ pub fn flags_of(command_line: &[OsString]) -> Option<Vec<String>> {
     Some(words.map(|word| word.to_string_lossy().into_owned()).collect())
 }
 
-/// What `-help` says.
+/// The output of `-help`.
 pub const USAGE: &str = "\
-Usage of node-cache (dnsd in its place): the flags of node-local-dns, with one dash or two.
+Usage of node-cache (as dnsd): the flags of node-local-dns, with one dash or two.
 
-  -localip ADDRESSES                 addresses to answer on, with commas between them; of both families, if wanted (required)
+  -localip ADDRESSES                 addresses to serve, separated by commas, of one family or both (required)
   -conf FILE, -corefile FILE         the Corefile that is written and read (default /etc/Corefile)
-  -basecorefile FILE                 the template that it is made of (default /etc/coredns/Corefile.base)
-  -kubednscm FOLDER                  where the kube-dns ConfigMap is mounted (default /etc/kube-dns, if that is there)
-  -upstreamsvc NAME                  the Service that stands for __PILLAR__CLUSTER__DNS__ (default kube-dns)
-  -setupinterface=BOOL               make an interface that holds the addresses (default true)
+  -basecorefile FILE                 its template (default /etc/coredns/Corefile.base)
+  -kubednscm FOLDER                  folder of the kube-dns ConfigMap (default /etc/kube-dns, if it exists)
+  -upstreamsvc NAME                  the Service of __PILLAR__CLUSTER__DNS__ (default kube-dns)
+  -setupinterface=BOOL               create an interface with the addresses (default true)
   -interfacename NAME                its name (default nodelocaldns)
-  -setupiptables=BOOL                rules that keep DNS to the addresses out of conntrack, and let it in (default true)
-  -syncinterval SECONDS|SPAN         how often interface and rules are looked at: 1 s to 24 h (default 60)
-  -skipteardown                      interface and rules stay at the end
-  -reloadwithsignal                  a changed ConfigMap is in force at once, not when the reload plugin looks
-  -health-port PORT                  of the rules for probes (default 8080)
-  -metrics-listen-address ADDR:PORT  metrics of setting up (default 0.0.0.0:9353; none if empty)
-  -prometheus-listen-address ADDR    stands for __PROMETHEUS__ENDPOINT__ (default :9253)
-  -dns.port PORT, -p PORT            of Corefile keys that say none, and of the rules (default 53)
-  -pidfile FILE                      the process id is written there when queries are answered
+  -setupiptables=BOOL                rules that bypass conntrack for DNS to the addresses, and accept it (default true)
+  -syncinterval SECONDS|SPAN         how often interface and rules are checked: 1 s to 24 h (default 60)
+  -skipteardown                      interface and rules stay at exit
+  -reloadwithsignal                  a changed ConfigMap applies at once, not at the next reload
+  -health-port PORT                  port of probes in the rules (default 8080)
+  -metrics-listen-address ADDR:PORT  setup metrics (default 0.0.0.0:9353; none if empty)
+  -prometheus-listen-address ADDR    value of __PROMETHEUS__ENDPOINT__ (default :9253)
+  -dns.port PORT, -p PORT            port of Corefile keys without one, and of the rules (default 53)
+  -pidfile FILE                      file with the process id, once queries are answered
   -quiet                             the Corefile is not logged at start
-  -plugins, -version, -help          say so, and exit
+  -plugins, -version, -help          print these, and exit
 
 and of dnsd itself:
 
-  -config FILE                       YAML with what node-local-dns does not know: link, onStall, limits, host.fallback, …
+  -config FILE                       YAML with further fields: link, onStall, limits, host.fallback, …
 ";
 
-/// What `-plugins` says: the directives that a Corefile may have, in the order of their names.
+/// The output of `-plugins`: the accepted directives, sorted.
 #[must_use]
 pub fn plugins() -> Vec<&'static str> {
     let mut names: Vec<&str> = ACCEPTED.iter().map(|(name, _options)| *name).collect();
@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// A flag that `-help` does not name is one that nobody finds.
+    /// A flag that `-help` does not name would not be found.
     #[test]
     fn every_flag_is_in_the_usage() {
         for flag in [

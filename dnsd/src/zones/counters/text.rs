@@ -76,7 +76,7 @@ fn by_transport(name: &str, labels: &[(&str, &str)], histograms: &[Histogram; 2]
     }
 }
 
-/// As in CoreDNS, what never happened has no series.
+/// A counter at zero has no series, as in CoreDNS.
 fn seen(name: &str, labels: &[(&str, &str)], counter: &AtomicU64, page: &mut MetricsPage) {
     let count = counter.load(Ordering::Relaxed);
     if count > 0 {
@@ -84,7 +84,7 @@ fn seen(name: &str, labels: &[(&str, &str)], counter: &AtomicU64, page: &mut Met
     }
 }
 
-/// The same.
+/// A histogram without samples has no series either.
 fn samples(name: &str, labels: &[(&str, &str)], histogram: &Histogram, page: &mut MetricsPage) {
     let (rows, sum) = histogram.read();
     if rows.last().is_some_and(|(_, total)| *total > 0) {
@@ -100,8 +100,8 @@ impl ZoneCounters {
     fn requests(&self, name: &str, labels: &[(&str, &str)], page: &mut MetricsPage) {
         for transport in Transport::ALL {
             for (family, of_family) in ["1", "2"].iter().zip(&self.requests[transport.counted()]) {
-                for (place, counter) in of_family.iter().enumerate() {
-                    let kind = TYPES.get(place).map_or("other", |(_, label)| label);
+                for (index, counter) in of_family.iter().enumerate() {
+                    let kind = TYPES.get(index).map_or("other", |(_, label)| label);
                     let more = [("proto", transport.label()), ("family", family), ("type", kind)];
                     seen(name, &with(labels, &more), counter, page);
                 }
