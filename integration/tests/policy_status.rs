@@ -162,6 +162,27 @@ impl Cluster {
         objects
     }
 
+    /// Writes a condition as another controller does, and nothing else.
+    fn add_condition_of_another(&self, kind: &str, name: &str) -> Told {
+        let file = self.kubernetes.kubeconfig().with_file_name("other.yaml");
+        let condition = "type: Ready, status: 'True', reason: Other, message: of another, \
+                         lastTransitionTime: '2026-01-01T00:00:00Z'";
+        let object = format!(
+            "{{apiVersion: {kind}, metadata: {{name: {name}}}, status: {{conditions: [{{{condition}}}]}}}}"
+        );
+        std::fs::write(&file, object)?;
+        let file = file.display().to_string();
+        let apply = [
+            "apply",
+            "--server-side",
+            "--subresource=status",
+            "--field-manager=other",
+            "-f",
+        ];
+        self.kubernetes
+            .kubectl(&self.world, &[&apply[..], &[&file]].concat())
+    }
+
     /// Who has the lease.
     fn holder(&self) -> Value {
         self.get("lease", "egret-controller")["spec"]["holderIdentity"].clone()
@@ -287,8 +308,9 @@ fn nodes_are_counted_when_their_enforcer_has_realized_a_policy() -> Told {
                 "NetworkPolicy/misunderstood",
             ]
     });
-    // A policy that comes while the enforcer is away is in force nowhere.
+    // A policy that comes while the enforcer is away is in force nowhere; one whose status alone changes still is.
     drop(enforcer);
+    cluster.add_condition_of_another("policy.egret.dev/v1alpha1, kind: ClusterEgressFirewall", "seven")?;
     cluster.apply(&firewall("eight", "203.0.113.8"))?;
     within(PATIENCE, "it is not counted", || {
         cluster.condition("cef", "eight", "Programmed") == "False Pending: 0/1 nodes"
@@ -316,25 +338,8 @@ fn cluster_policies_have_conditions_beside_those_of_others_and_what_is_wrong_is_
         cluster.condition("clusternetworkpolicy", "one", "Accepted")
             == "True Accepted: everything is understood"
     });
-    let of_another = r#"{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Other",
-        "message": "of another", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}"#;
-    // As a controller does that writes only what is its own.
-    let other = cluster.kubernetes.kubeconfig().with_file_name("other.yaml");
-    let object = format!(
-        r#"{{"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {{"name": "one"}}, {}"#,
-        of_another.trim_start_matches('{')
-    );
-    std::fs::write(&other, object)?;
-    let other = other.display().to_string();
-    let apply = [
-        "apply",
-        "--server-side",
-        "--subresource=status",
-        "--field-manager=other",
-        "-f",
-        &other,
-    ];
-    cluster.kubernetes.kubectl(&cluster.world, &apply)?;
+    let kind = "policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy";
+    cluster.add_condition_of_another(kind, "one")?;
 
     cluster.apply(&cluster_policy("two", 7))?;
     for name in ["one", "two"] {

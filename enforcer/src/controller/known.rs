@@ -191,3 +191,59 @@ impl Lists {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use egret_policies::api::manifest;
+    use egret_policies::lower::lower;
+    use kube::api::GroupVersionKind;
+    use serde_json::Value as Json;
+
+    use super::*;
+
+    fn state(resource_version: u64, generation: i64, priority: u32) -> ObjectState {
+        let text = format!(
+            "apiVersion: policy.egret.dev/v1alpha1\nkind: ClusterEgressFirewall\nmetadata: {{name: a}}\n\
+             spec: {{priority: {priority}, rules: [{{action: Deny, to: [{{networks: [192.0.2.0/24]}}]}}]}}\n"
+        );
+        let read = manifest::read(&text, "test");
+        let lowered = lower(&read.documents[0].object);
+        let kind = GroupVersionKind::gvk("policy.egret.dev", "v1alpha1", "ClusterEgressFirewall");
+        ObjectState {
+            id: ObjectId {
+                kind: "ClusterEgressFirewall",
+                namespace: None,
+                name: "a".to_owned(),
+            },
+            resource: kube::api::ApiResource::from_gvk_with_plural(&kind, "clusteregressfirewalls"),
+            uid: "u".to_owned(),
+            generation,
+            resource_version,
+            status: Json::Null,
+            entities: lowered.entities.into_iter().map(Arc::new).collect(),
+            diagnostics: lowered.diagnostics,
+        }
+    }
+
+    #[test]
+    fn the_version_that_counts_is_that_of_the_meaning() {
+        let mut known = Known::default();
+        let mut version_after = |state: ObjectState| {
+            let id = state.id.clone();
+            known.take(ObjectChange::Applied(Box::new(state)));
+            known.policy(&id).unwrap().version
+        };
+        assert_eq!(version_after(state(3, 1, 5)), 3);
+        // A status was written.
+        assert_eq!(version_after(state(4, 1, 5)), 3);
+        assert_eq!(version_after(state(5, 2, 6)), 5);
+        // An annotation changes the meaning, and no generation.
+        assert_eq!(version_after(state(6, 2, 7)), 6);
+        // It was deleted and made anew.
+        let anew = ObjectState {
+            uid: "v".to_owned(),
+            ..state(7, 2, 7)
+        };
+        assert_eq!(version_after(anew), 7);
+    }
+}

@@ -408,4 +408,47 @@ mod tests {
         assert_eq!(later.events, events);
         assert_eq!(later.texts(), store.texts());
     }
+
+    #[test]
+    fn the_highest_version_of_a_kind_is_told_and_what_is_listed_counts_anew() {
+        let mut store = Store::new(false);
+        let policy = |name: &str, version: u32| {
+            format!(
+                r#"{{"metadata": {{"name": "{name}", "namespace": "b", "resourceVersion": "{version}"}},
+                "spec": {{"podSelector": {{}}}}}}"#
+            )
+        };
+        apply(&mut store, POLICIES, &policy("a", 9));
+        apply(&mut store, POLICIES, &policy("c", 7));
+        apply(
+            &mut store,
+            NAMESPACES,
+            r#"{"metadata": {"name": "b", "resourceVersion": "11"}}"#,
+        );
+        assert_eq!(store.versions(), BTreeMap::from([("NetworkPolicy", 9)]));
+        // An API server that was restored from a backup has lower ones.
+        let (listed, _) = object(&policy("c", 7));
+        store.retain(POLICIES, &BTreeSet::from([listed]));
+        assert_eq!(store.versions(), BTreeMap::from([("NetworkPolicy", 7)]));
+    }
+
+    #[test]
+    fn a_policy_that_is_closed_is_told_as_long_as_it_is() {
+        let mut store = Store::new(false);
+        let policy = |rest: &str| {
+            format!(
+                r#"{{"metadata": {{"name": "a", "namespace": "b"}}, "spec": {{"podSelector": {{}}{rest}}}}}"#
+            )
+        };
+        apply(&mut store, POLICIES, &policy(r#", "newer": 1"#));
+        let (rejected, number) = store.rejected();
+        assert_eq!((rejected.len(), number), (1, 1));
+        assert_eq!(rejected[0].object.to_string(), "NetworkPolicy/b/a");
+        apply(&mut store, POLICIES, &policy(""));
+        assert_eq!(store.rejected().1, 0);
+        apply(&mut store, POLICIES, &policy(r#", "newer": 1"#));
+        let (name, _) = object(&policy(""));
+        store.delete(POLICIES, name);
+        assert_eq!(store.rejected().1, 0);
+    }
 }
