@@ -255,7 +255,7 @@ fn a_kind_is_watched_from_when_its_definition_comes_until_that_goes() -> TestRes
 
 /// The newer version is not known here: its objects are closed, though they are those that opened something before.
 #[test]
-fn a_kind_is_followed_from_one_version_to_another_and_back() -> Told {
+fn a_kind_is_followed_from_one_version_to_another_and_back() -> TestResult {
     let Some(cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -296,7 +296,7 @@ fn a_kind_is_followed_from_one_version_to_another_and_back() -> Told {
 
 /// Extension API servers that are away: one of another group, and one that serves another version of ours.
 #[test]
-fn an_api_service_that_is_broken_leaves_the_others_alone() -> Told {
+fn an_api_service_that_is_broken_leaves_the_others_alone() -> TestResult {
     let Some(cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -346,7 +346,7 @@ spec:
 
 /// The other node has a network namespace of its own, from which it reaches the API server by a proxy.
 #[test]
-fn an_address_of_a_node_is_reported_by_the_api_to_the_others() -> Told {
+fn an_address_of_a_node_is_reported_by_the_api_to_the_others() -> TestResult {
     const LATER: Ipv4Addr = Ipv4Addr::new(10, 76, 2, 4);
     const ELSE: u16 = 8080;
     let Some(cluster) = Cluster::start() else {
