@@ -37,7 +37,7 @@ test: packages-test build ## Every test, on real packets and real DNS.
 
 # `make check` tries a property on a quarter of the usual cases, and leaves out these: tests in namespaces, as root, beside CoreDNS (Go), or of more than some seconds (random clusters).
 NOT_CHECKED := admin adversary agreement audit beside_node_cache compared conntrack convert_agreement denials deploy ebpf ebpf_object encrypted fast_paths faults \
-  forwarding handover incremental ipset iptables ipvs links kubernetes lists neighbours netfilter network nflog out_of_sockets permutation prometheus properties \
+  forwarding handover incremental ipset iptables ipvs links kubernetes lists neighbours netfilter network nflog out_of_sockets permutation preflight prometheus properties \
   restarts revocation routing scenarios sharing sockets starting succession switches threads unknown upstreams wire world
 CHECKED = $(filter-out $(NOT_CHECKED),$(sort $(basename $(notdir $(wildcard */tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs)))))
 

@@ -63,8 +63,6 @@ impl Facts {
     /// Of the node in whose namespaces this runs.
     pub(super) fn read() -> Self {
         let release = word("/proc/sys/kernel/osrelease");
-        let interfaces = names("/sys/class/net");
-        let has_ports = |name: &&String| !names(&format!("/sys/class/net/{name}/brif")).is_empty();
         Self {
             rules: LISTERS
                 .iter()
@@ -74,8 +72,8 @@ impl Facts {
                 })
                 .collect(),
             nft_tables: nft_tables(),
-            bridges: interfaces.iter().filter(has_ports).cloned().collect(),
-            interfaces,
+            bridges: bridges(),
+            interfaces: interfaces(),
             has_ipvs: exists("/proc/net/ip_vs"),
             bridge_netfilter: fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables")
                 .ok()
@@ -145,15 +143,28 @@ fn word(path: &str) -> String {
     fs::read_to_string(path).map_or_else(|error| error.to_string(), |text| text.trim().to_owned())
 }
 
-/// Of a folder that may not be there.
-fn names(folder: &str) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(folder) else {
+/// `/sys/class/net` is that of whoever mounted it, which need not be this network namespace.
+fn interfaces() -> Vec<String> {
+    let listed = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+    let names = listed.lines().filter_map(|line| line.split_once(':'));
+    names.map(|(name, _)| name.trim().to_owned()).collect()
+}
+
+/// Those that have ports; none where iproute2 is not installed.
+fn bridges() -> Vec<String> {
+    let ports = Command::new("ip")
+        .args(["-o", "link", "show", "type", "bridge_slave"])
+        .output();
+    let Ok(ports) = ports else {
         return Vec::new();
     };
-    let mut names: Vec<String> = entries
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+    let text = String::from_utf8_lossy(&ports.stdout);
+    let mut names: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.split(" master ").nth(1)?.split_whitespace().next())
+        .map(ToOwned::to_owned)
         .collect();
     names.sort();
+    names.dedup();
     names
 }
