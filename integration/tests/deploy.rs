@@ -585,7 +585,7 @@ fn roles_grant_what_is_asked_and_nothing_else() -> Told {
             assert!(
                 begun.elapsed() < PATIENCE,
                 "{name}: granted and not asked: {:?}\n{}",
-                granted.difference(&used),
+                granted.difference(&used).collect::<Vec<_>>(),
                 daemon.log()
             );
             std::thread::sleep(Duration::from_millis(100));
@@ -614,7 +614,8 @@ fn start_enforcer(cluster: &Cluster, objects: &[Value], kubeconfig: &Path) -> Da
         .with(arguments)
         .with(["--backend=memory", "--state=", "--state-objects="])
         .with([format!("--kubeconfig={}", kubeconfig.display())]);
-    cluster.world.start(spec).unwrap()
+    // It is not ready while it is refused something, which is said by the audit log.
+    cluster.world.launch(spec).unwrap()
 }
 
 /// By all roles that are bound to the account.
