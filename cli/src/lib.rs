@@ -1,4 +1,4 @@
-//! The program `egret`: ask, offline, what policies mean.
+//! The program `egret`: ask, offline, what policies mean; `egret preflight` alone looks at a machine.
 //!
 //! Commands print answers to standard output and everything else to standard error; they end with 2 for bad
 //! usage, input that cannot be read, and questions that have no answer.
@@ -26,6 +26,7 @@ pub mod diff;
 pub mod lint;
 pub mod list;
 pub mod matrix;
+pub mod preflight;
 pub mod verdict;
 
 use convert::ConvertError;
@@ -33,6 +34,7 @@ use diff::Difference;
 use lint::LintResult;
 use options::ReachError;
 use output::EscapingWriter;
+use preflight::Readiness;
 use verdict::{AnswerStatus, VerdictError};
 
 /// Ask, offline, what network policies mean
@@ -63,12 +65,16 @@ enum Command {
     Lint(lint::Arguments),
     /// Convert AdminNetworkPolicies to ClusterNetworkPolicies that are proved to mean the same
     Convert(convert::Arguments),
+    /// Look at this node: what is there, what Egret uses of it, what must change
+    Preflight(preflight::Arguments),
 }
 
 /// What a single question ends in when the answer is no.
 const DENIED: u8 = 1;
 /// What a comparison ends in when there is a difference.
 const DIFFERS: u8 = 1;
+/// What a look at a node ends in when something must change.
+const MUST_CHANGE: u8 = 1;
 /// What a search for mistakes ends in when there is one.
 const FOUND: u8 = 1;
 /// What ends in 2, as with every usage error.
@@ -138,6 +144,13 @@ impl Arguments {
                 .run(&mut out, &mut remarks)
                 .map(|()| ExitCode::SUCCESS)
                 .map_err(Failure::from),
+            Command::Preflight(arguments) => arguments
+                .run(&mut out)
+                .map(|readiness| match readiness {
+                    Readiness::Ready => ExitCode::SUCCESS,
+                    Readiness::MustChange => ExitCode::from(MUST_CHANGE),
+                })
+                .map_err(|error| Failure::from(VerdictError::Output(error))),
         };
         // Where remarks cannot be written, the exit status still says how it ended.
         drop(remarks.flush());

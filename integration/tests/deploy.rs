@@ -20,7 +20,10 @@ use egret_integration::{
 };
 use serde_json::Value;
 
-type Told = Result<(), Box<dyn std::error::Error>>;
+type Failure = Box<dyn std::error::Error>;
+type Told = Result<(), Failure>;
+/// Of what, and the objects.
+type Rendering = (String, String);
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The release is beside the namespace that the chart makes.
@@ -106,7 +109,7 @@ fn deploy() -> PathBuf {
 }
 
 /// Runs helm; none where it cannot be built, which is said.
-fn helm(verb: &str, arguments: &[&str]) -> Result<Option<Output>, Box<dyn std::error::Error>> {
+fn helm(verb: &str, arguments: &[&str]) -> Result<Option<Output>, Failure> {
     let Some(helm) = Peer::HELM.build()? else {
         return Ok(None);
     };
@@ -117,7 +120,7 @@ fn helm(verb: &str, arguments: &[&str]) -> Result<Option<Output>, Box<dyn std::e
     Ok(Some(Command::new(helm).arg(verb).args(arguments).output()?))
 }
 
-fn template(values: &str) -> Result<Option<String>, Box<dyn std::error::Error>> {
+fn template(values: &str) -> Result<Option<String>, Failure> {
     let Some(output) = helm("template", &[&RELEASE[..], &["--set", values]].concat())? else {
         return Ok(None);
     };
@@ -127,7 +130,7 @@ fn template(values: &str) -> Result<Option<String>, Box<dyn std::error::Error>> 
 }
 
 /// As `kubectl kustomize`, which `kubectl apply -k` runs.
-fn kustomize(folder: &str) -> Result<Option<String>, Box<dyn std::error::Error>> {
+fn kustomize(folder: &str) -> Result<Option<String>, Failure> {
     let Some(kubectl) = Peer::KUBECTL.build()? else {
         return Ok(None);
     };
@@ -142,7 +145,7 @@ fn kustomize(folder: &str) -> Result<Option<String>, Box<dyn std::error::Error>>
 }
 
 /// Everything that is rendered, with what it was rendered of; none where a tool cannot be built.
-fn renderings() -> Result<Option<Vec<(String, String)>>, Box<dyn std::error::Error>> {
+fn renderings() -> Result<Option<Vec<Rendering>>, Failure> {
     let mut all = Vec::new();
     for values in VALUES
         .map(|(values, _)| values)
@@ -582,7 +585,7 @@ fn roles_grant_what_is_asked_and_nothing_else() -> Told {
             assert!(
                 begun.elapsed() < PATIENCE,
                 "{name}: granted and not asked: {:?}\n{}",
-                granted.difference(&used),
+                granted.difference(&used).collect::<Vec<_>>(),
                 daemon.log()
             );
             std::thread::sleep(Duration::from_millis(100));
@@ -611,7 +614,8 @@ fn start_enforcer(cluster: &Cluster, objects: &[Value], kubeconfig: &Path) -> Da
         .with(arguments)
         .with(["--backend=memory", "--state=", "--state-objects="])
         .with([format!("--kubeconfig={}", kubeconfig.display())]);
-    cluster.world.start(spec).unwrap()
+    // It is not ready while it is refused something, which is said by the audit log.
+    cluster.world.launch(spec).unwrap()
 }
 
 /// By all roles that are bound to the account.
