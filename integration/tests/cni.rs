@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use egret_integration::{Daemon, Outcome, Pod, PodSpec, Service, World};
 
-type Told = Result<(), Box<dyn std::error::Error>>;
+type TestResult = Result<(), Box<dyn std::error::Error>>;
 
 const ALLOWED: &str = "203.0.113.7:7";
 const FORBIDDEN: &str = "203.0.113.8:7";
@@ -128,7 +128,7 @@ fn add(
     run(world, "ADD", pod, &config(world, &previous))
 }
 
-fn add_well(world: &World, pod: &str) -> Told {
+fn add_well(world: &World, pod: &str) -> TestResult {
     let (is_done, output) = add(world, pod, "")?;
     assert!(is_done, "{output}");
     Ok(())
@@ -166,7 +166,7 @@ fn kept(world: &World) -> usize {
 }
 
 #[test]
-fn a_pods_first_packet_after_add_is_judged_by_its_policies() -> Told {
+fn a_pods_first_packet_after_add_is_judged_by_its_policies() -> TestResult {
     let Some(world) = world() else { return Ok(()) };
     let world = world.with(PodSpec::new("late").without_status())?;
     let _enforcer = enforcer(&world)?;
@@ -196,11 +196,11 @@ fn a_pods_first_packet_after_add_is_judged_by_its_policies() -> Told {
 
 /// As with plugins whose agent writes the routes: what the plugin returns says where the pod is.
 #[test]
-fn a_pod_is_behind_the_interface_of_its_link_whatever_the_routes_say() -> Told {
+fn a_pod_is_behind_the_interface_of_its_link_whatever_the_routes_say() -> TestResult {
     let Some(world) = world() else { return Ok(()) };
     let world = world.with(PodSpec::new("late").without_status())?;
     let _enforcer = enforcer(&world)?;
-    let route = |verb: &str| -> Told {
+    let route = |verb: &str| -> TestResult {
         for address in world.pod("late").addresses() {
             let (family, to) = (if address.is_ipv4() { "-4" } else { "-6" }, address.to_string());
             let link = world.pod("late").interface();
@@ -218,7 +218,7 @@ fn a_pod_is_behind_the_interface_of_its_link_whatever_the_routes_say() -> Told {
 }
 
 #[test]
-fn add_waits_for_the_pod_object() -> Told {
+fn add_waits_for_the_pod_object() -> TestResult {
     let Some(world) = world() else { return Ok(()) };
     let world = world.with(PodSpec::new("late").without_status().unannounced())?;
     let _enforcer = enforcer(&world)?;
@@ -240,7 +240,7 @@ fn add_waits_for_the_pod_object() -> Told {
 }
 
 #[test]
-fn a_pod_whose_enforcer_is_away_does_not_start_unless_the_configuration_says_so() -> Told {
+fn a_pod_whose_enforcer_is_away_does_not_start_unless_the_configuration_says_so() -> TestResult {
     let Some(world) = world() else { return Ok(()) };
     let world = world.with(PodSpec::new("late").without_status())?;
     let mut enforcer = enforcer(&world)?;
@@ -261,7 +261,7 @@ fn a_pod_whose_enforcer_is_away_does_not_start_unless_the_configuration_says_so(
 }
 
 #[test]
-fn add_outlasts_a_restart_of_the_enforcer() -> Told {
+fn add_outlasts_a_restart_of_the_enforcer() -> TestResult {
     let Some(world) = world() else { return Ok(()) };
     let world = world.with(PodSpec::new("late").without_status())?;
     let mut enforcer = enforcer(&world)?;
@@ -282,7 +282,7 @@ fn add_outlasts_a_restart_of_the_enforcer() -> Told {
 }
 
 #[test]
-fn an_enforcer_that_restarts_knows_the_networks_of_now() -> Told {
+fn an_enforcer_that_restarts_knows_the_networks_of_now() -> TestResult {
     let Some(world) = world() else { return Ok(()) };
     let world = world.with(PodSpec::new("late").without_status())?;
     let mut enforcer = enforcer(&world)?;
@@ -302,7 +302,7 @@ fn an_enforcer_that_restarts_knows_the_networks_of_now() -> Told {
 }
 
 #[test]
-fn only_root_may_report_pods() -> Told {
+fn only_root_may_report_pods() -> TestResult {
     use std::os::unix::fs::PermissionsExt;
     let Some(world) = world() else { return Ok(()) };
     let enforcer = enforcer(&world)?;
@@ -338,7 +338,7 @@ fn only_root_may_report_pods() -> Told {
 /// The plugins of containernetworking-plugins, and behind them ours, as libcni calls them: each gets the result of the one
 /// before, and DEL goes backwards.
 #[test]
-fn a_pod_of_the_reference_plugins_is_judged_from_its_first_packet_on() -> Told {
+fn a_pod_of_the_reference_plugins_is_judged_from_its_first_packet_on() -> TestResult {
     let reference = Path::new("/usr/lib/cni");
     if !reference.join("bridge").exists() {
         eprintln!("*** NOT TESTED: the package containernetworking-plugins is not installed ***");

@@ -21,7 +21,7 @@ use egret_integration::{
 use serde_json::Value;
 
 type Failure = Box<dyn std::error::Error>;
-type Told = Result<(), Failure>;
+type TestResult = Result<(), Failure>;
 /// Of what, and the objects.
 type Rendering = (String, String);
 
@@ -199,7 +199,7 @@ fn containers(objects: &[Value]) -> Vec<&Value> {
 }
 
 #[test]
-fn every_value_changes_what_it_says() -> Told {
+fn every_value_changes_what_it_says() -> TestResult {
     for (values, expected) in VALUES {
         let Some(rendered) = template(values)? else {
             return Ok(());
@@ -219,7 +219,7 @@ fn every_value_changes_what_it_says() -> Told {
 }
 
 #[test]
-fn helm_finds_nothing_wrong_with_the_chart() -> Told {
+fn helm_finds_nothing_wrong_with_the_chart() -> TestResult {
     if let Some(output) = helm("lint", &["CHART", "--strict"])? {
         assert!(
             output.status.success(),
@@ -231,7 +231,7 @@ fn helm_finds_nothing_wrong_with_the_chart() -> Told {
 }
 
 #[test]
-fn a_wrong_value_is_refused_by_its_name() -> Told {
+fn a_wrong_value_is_refused_by_its_name() -> TestResult {
     for (values, named) in [
         ("dns.kubeProxy=userspace", "iptables"),
         ("dns.address=nowhere", "/dns/address"),
@@ -258,7 +258,7 @@ fn a_wrong_value_is_refused_by_its_name() -> Told {
 
 /// The chart has no second copy of the base, and adds what Helm asks for.
 #[test]
-fn the_chart_with_its_defaults_is_the_base() -> Told {
+fn the_chart_with_its_defaults_is_the_base() -> TestResult {
     let (Some(chart), Some(base)) = (template("")?, kustomize("base")?) else {
         return Ok(());
     };
@@ -296,7 +296,7 @@ fn the_chart_with_its_defaults_is_the_base() -> Told {
 }
 
 #[test]
-fn the_overlays_of_node_local_dns_are_its_manifest_filled_in() -> Told {
+fn the_overlays_of_node_local_dns_are_its_manifest_filled_in() -> TestResult {
     let read = |path: &str| fs::read_to_string(deploy().join(path));
     let manifest = read("node-local-dns/node-local-dns.yaml")?;
     let objects = manifest.split_once("apiVersion").unwrap().1;
@@ -319,7 +319,7 @@ fn the_overlays_of_node_local_dns_are_its_manifest_filled_in() -> Told {
 }
 
 #[test]
-fn the_image_of_all_manifests_is_that_of_this_version() -> Told {
+fn the_image_of_all_manifests_is_that_of_this_version() -> TestResult {
     let Some(all) = renderings()? else {
         return Ok(());
     };
@@ -341,7 +341,7 @@ fn the_image_of_all_manifests_is_that_of_this_version() -> Told {
 
 /// Behind their arguments is one that is wrong: a program that complains of no other has understood them.
 #[test]
-fn the_programs_understand_their_arguments() -> Told {
+fn the_programs_understand_their_arguments() -> TestResult {
     let Some(all) = renderings()? else {
         return Ok(());
     };
@@ -385,7 +385,7 @@ fn the_programs_understand_their_arguments() -> Told {
 }
 
 #[test]
-fn dnsd_reads_the_corefiles() -> Told {
+fn dnsd_reads_the_corefiles() -> TestResult {
     let Some(all) = renderings()? else {
         return Ok(());
     };
@@ -450,7 +450,7 @@ impl Cluster {
     }
 
     /// What nobody knows is refused, not dropped.
-    fn apply(&self, rendered: &str, more: &[&str]) -> Told {
+    fn apply(&self, rendered: &str, more: &[&str]) -> TestResult {
         let path = self.world.files().join("rendered.yaml");
         fs::write(&path, rendered)?;
         let path = path.display().to_string();
@@ -467,7 +467,7 @@ impl Cluster {
 }
 
 #[test]
-fn everything_rendered_is_admitted() -> Told {
+fn everything_rendered_is_admitted() -> TestResult {
     let Some(all) = renderings()? else {
         return Ok(());
     };
@@ -492,7 +492,7 @@ fn everything_rendered_is_admitted() -> Told {
 
 /// The public manifest declares ports, which two instances on a node could not both have.
 #[test]
-fn the_overlay_takes_the_place_of_an_add_on_that_was_applied_before() -> Told {
+fn the_overlay_takes_the_place_of_an_add_on_that_was_applied_before() -> TestResult {
     let (Some(overlay), Some(cluster)) = (kustomize("overlays/node-local-dns")?, Cluster::start()) else {
         return Ok(());
     };
@@ -544,7 +544,7 @@ const ACCOUNTS: [(&str, &str, Start); 1] = [("egret-system", "egret-enforcer", s
 type Start = fn(&Cluster, &[Value], &Path) -> Daemon;
 
 #[test]
-fn roles_grant_what_is_asked_and_nothing_else() -> Told {
+fn roles_grant_what_is_asked_and_nothing_else() -> TestResult {
     let Some(base) = kustomize("base")? else {
         return Ok(());
     };
@@ -682,7 +682,7 @@ fn asked(audit_log: &str, namespace: &str, name: &str) -> (Requests, Requests) {
 
 /// With its default, where that is a word; `none` and the like are for what is empty.
 #[test]
-fn the_page_has_a_line_for_each_value() -> Told {
+fn the_page_has_a_line_for_each_value() -> TestResult {
     let values: Value =
         serde_saphyr::from_str(&fs::read_to_string(deploy().join("helm/egret/values.yaml"))?)?;
     let page = fs::read_to_string(deploy().join("../docs/install.md"))?;

@@ -14,7 +14,7 @@ use std::{
 
 use egret_integration::{ApiProxy, ApiRequest, Daemon, Fate, Kubernetes, Streams, World};
 
-type Told = Result<(), Box<dyn std::error::Error>>;
+type TestResult = Result<(), Box<dyn std::error::Error>>;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A connection that is dead without a word, and a token that was replaced, are noticed by then.
@@ -70,11 +70,11 @@ impl Cluster {
         })
     }
 
-    fn apply(&self, yaml: &str) -> Told {
+    fn apply(&self, yaml: &str) -> TestResult {
         self.kubernetes.apply_text(&self.world, yaml)
     }
 
-    fn delete(&self, policy: &str) -> Told {
+    fn delete(&self, policy: &str) -> TestResult {
         self.kubernetes
             .kubectl(&self.world, &["delete", "networkpolicy", policy])
     }
@@ -162,7 +162,7 @@ fn fails_by(
 }
 
 #[test]
-fn an_api_server_that_fails_is_asked_ever_more_seldom_and_not_before_it_says() -> Told {
+fn an_api_server_that_fails_is_asked_ever_more_seldom_and_not_before_it_says() -> TestResult {
     let too_many = |request: &ApiRequest| fails_by(request, is_list, || refusal(429, "Retry-After: 9\r\n"));
     let Some(cluster) = Cluster::start(too_many) else {
         return Ok(());
@@ -192,7 +192,7 @@ fn an_api_server_that_fails_is_asked_ever_more_seldom_and_not_before_it_says() -
 
 /// Lists are answered, and each watch ends at once: by an ERROR event, or without a word.
 #[test]
-fn watches_that_end_at_once_are_not_begun_again_at_once() -> Told {
+fn watches_that_end_at_once_are_not_begun_again_at_once() -> TestResult {
     let failing: [fn() -> Fate; 3] = [|| error_event(500), || error_event(410), || answer(200, "", "")];
     let Some(cluster) = Cluster::start(|_| Fate::Pass) else {
         return Ok(());
@@ -236,7 +236,7 @@ fn watches_that_end_at_once_are_not_begun_again_at_once() -> Told {
 }
 
 #[test]
-fn a_stream_that_is_cut_in_the_middle_of_an_object_loses_nothing() -> Told {
+fn a_stream_that_is_cut_in_the_middle_of_an_object_loses_nothing() -> TestResult {
     let Some(cluster) = Cluster::start(|_| Fate::Pass) else {
         return Ok(());
     };
@@ -254,7 +254,7 @@ fn a_stream_that_is_cut_in_the_middle_of_an_object_loses_nothing() -> Told {
 
 /// The connection stays, and nothing comes any more.
 #[test]
-fn a_connection_that_is_dead_without_a_word_is_given_up() -> Told {
+fn a_connection_that_is_dead_without_a_word_is_given_up() -> TestResult {
     let Some(cluster) = Cluster::start(|_| Fate::Pass) else {
         return Ok(());
     };
@@ -266,7 +266,7 @@ fn a_connection_that_is_dead_without_a_word_is_given_up() -> Told {
 }
 
 #[test]
-fn a_watch_goes_on_from_the_last_bookmark() -> Told {
+fn a_watch_goes_on_from_the_last_bookmark() -> TestResult {
     let mut watches = 0;
     let Some(cluster) = Cluster::start(move |request| {
         fails_by(
@@ -294,7 +294,7 @@ fn a_watch_goes_on_from_the_last_bookmark() -> Told {
 }
 
 #[test]
-fn a_list_that_expires_between_two_pages_is_listed_from_the_start() -> Told {
+fn a_list_that_expires_between_two_pages_is_listed_from_the_start() -> TestResult {
     let mut pages = 0;
     let Some(cluster) = Cluster::start(move |request| {
         fails_by(
@@ -334,7 +334,7 @@ fn a_list_that_expires_between_two_pages_is_listed_from_the_start() -> Told {
 }
 
 #[test]
-fn a_pod_that_cannot_be_decoded_leaves_the_others_alone() -> Told {
+fn a_pod_that_cannot_be_decoded_leaves_the_others_alone() -> TestResult {
     let decide = |request: &ApiRequest| match request {
         request if !request.is_of("pods") => Fate::Pass,
         request if request.is_streaming_list() => refusal(400, ""),
@@ -356,7 +356,7 @@ fn a_pod_that_cannot_be_decoded_leaves_the_others_alone() -> Told {
 }
 
 #[test]
-fn a_token_that_is_replaced_in_its_file_is_read_again() -> Told {
+fn a_token_that_is_replaced_in_its_file_is_read_again() -> TestResult {
     let world_token = |token: &'static str| {
         move |request: &ApiRequest| {
             if request.token.as_deref() == Some(token) {
@@ -390,7 +390,7 @@ fn a_token_that_is_replaced_in_its_file_is_read_again() -> Told {
 
 /// The watch stands at a revision that the restored store has not reached: the API server says nothing of that.
 #[test]
-fn an_etcd_that_was_restored_from_a_backup_is_listed_anew() -> Told {
+fn an_etcd_that_was_restored_from_a_backup_is_listed_anew() -> TestResult {
     let Some(mut cluster) = Cluster::start(|_| Fate::Pass) else {
         return Ok(());
     };

@@ -14,7 +14,7 @@ use std::{
 use egret_integration::{Daemon, DaemonSpec, Kubernetes, World};
 use serde_json::Value;
 
-type Told = Result<(), Box<dyn std::error::Error>>;
+type TestResult = Result<(), Box<dyn std::error::Error>>;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A lease that nobody renews is another's after this, and a status is written.
@@ -104,7 +104,7 @@ impl Cluster {
         self.controllers.push(daemon);
     }
 
-    fn apply(&self, yaml: &str) -> Told {
+    fn apply(&self, yaml: &str) -> TestResult {
         self.kubernetes.apply_text(&self.world, yaml)
     }
 
@@ -163,7 +163,7 @@ impl Cluster {
     }
 
     /// Writes a condition as another controller does, and nothing else.
-    fn add_condition_of_another(&self, kind: &str, name: &str) -> Told {
+    fn add_condition_of_another(&self, kind: &str, name: &str) -> TestResult {
         let file = self.kubernetes.kubeconfig().with_file_name("other.yaml");
         let condition = "type: Ready, status: 'True', reason: Other, message: of another, \
                          lastTransitionTime: '2026-01-01T00:00:00Z'";
@@ -208,7 +208,7 @@ fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> Du
 }
 
 #[test]
-fn a_firewall_says_what_it_comes_to_and_the_status_is_written_once() -> Told {
+fn a_firewall_says_what_it_comes_to_and_the_status_is_written_once() -> TestResult {
     let Some(mut cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -248,7 +248,7 @@ fn a_firewall_says_what_it_comes_to_and_the_status_is_written_once() -> Told {
 
 /// The node of the world has an enforcer; another has none.
 #[test]
-fn nodes_are_counted_when_their_enforcer_has_realized_a_policy() -> Told {
+fn nodes_are_counted_when_their_enforcer_has_realized_a_policy() -> TestResult {
     let Some(mut cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -323,7 +323,7 @@ fn nodes_are_counted_when_their_enforcer_has_realized_a_policy() -> Told {
 }
 
 #[test]
-fn cluster_policies_have_conditions_beside_those_of_others_and_what_is_wrong_is_an_event() -> Told {
+fn cluster_policies_have_conditions_beside_those_of_others_and_what_is_wrong_is_an_event() -> TestResult {
     let Some(mut cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -369,7 +369,7 @@ fn cluster_policies_have_conditions_beside_those_of_others_and_what_is_wrong_is_
 }
 
 #[test]
-fn another_replica_writes_when_the_leader_is_killed_or_stopped() -> Told {
+fn another_replica_writes_when_the_leader_is_killed_or_stopped() -> TestResult {
     let Some(mut cluster) = Cluster::start() else {
         return Ok(());
     };
@@ -419,7 +419,7 @@ fn another_replica_writes_when_the_leader_is_killed_or_stopped() -> Told {
 
 /// As `kubectl apply -k` does; nothing runs the Deployment here.
 #[test]
-fn the_kustomization_grants_the_controller_and_the_node_what_they_need() -> Told {
+fn the_kustomization_grants_the_controller_and_the_node_what_they_need() -> TestResult {
     let Some(mut cluster) = Cluster::start() else {
         return Ok(());
     };
