@@ -7,6 +7,7 @@ mod udp_socket;
 mod reply_queue;
 mod workers;
 mod udp;
+mod connection;
 mod tcp;
 mod encrypted;
 mod tls;
@@ -80,9 +81,9 @@ pub struct Listeners {
 #[derive(Debug)]
 struct OpenListener {
     port: Arc<Listener>,
-    /// CloseTokens the listener, and its connections when they are idle.
+    /// Ends the listener, and its connections when they are idle.
     close: CancellationToken,
-    /// CloseTokens the listener only.
+    /// Ends the listener only.
     pause: CancellationToken,
     kept: SocketFds,
 }

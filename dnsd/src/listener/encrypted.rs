@@ -45,9 +45,9 @@ pub(super) struct Listening {
 #[derive(Debug)]
 struct Open {
     port: Arc<Listener>,
-    /// CloseTokens the listener, and its connections when they are idle.
+    /// Ends the listener, and its connections when they are idle.
     close: CancellationToken,
-    /// CloseTokens the listener only.
+    /// Ends the listener only.
     pause: CancellationToken,
     kept: OwnedFd,
     /// The QUIC endpoint, which owns its connections and continues after a pause.

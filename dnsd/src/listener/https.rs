@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::activity::Activity;
-use super::tcp::{ListenerContext, MAX_PIPELINED, Peer, UNWRITTEN};
+use super::connection::{ListenerContext, MAX_PIPELINED, Peer, UNWRITTEN};
 use crate::config::model::Timeouts;
 use crate::dns::message::{HEADER, Message, kind, rcode};
 use crate::limits::permits::Permit;

@@ -18,8 +18,9 @@ use tokio_util::task::TaskTracker;
 
 use super::Service;
 use super::activity::Activity;
+use super::connection::{ListenerContext, MAX_PIPELINED, Peer, UNWRITTEN};
 use super::quic_socket::QuicSocket;
-use super::tcp::{CloseTokens, ListenerContext, MAX_PIPELINED, Peer, UNWRITTEN};
+use super::tcp::CloseTokens;
 use super::tls::HANDSHAKES;
 use crate::config::model::Timeouts;
 use crate::dns::message::{HEADER, has_option};

@@ -7,8 +7,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::connection::{self, ListenerContext, Peer};
 use super::https;
-use super::tcp::{self, ListenerContext, Peer};
 use crate::config::model::Scheme;
 use crate::limits::permits::PermitLimits;
 use crate::zones::ZoneTable;
@@ -38,7 +38,7 @@ pub(super) async fn serve(
             https::serve_connection(stream, peer, listener_context, table.timeouts).await;
         }
         Some(stream) => {
-            tcp::serve_connection(tokio::io::split(stream), peer, listener_context, table.timeouts).await
+            connection::serve(tokio::io::split(stream), peer, listener_context, table.timeouts).await
         }
         None => {}
     }

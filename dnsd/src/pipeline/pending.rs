@@ -7,11 +7,11 @@ use std::time::Duration;
 use egret_shared::rt::clock;
 use tokio::time::timeout;
 
-use super::query::WaitingQuery;
+use super::query::{QueryView, WaitingQuery};
 use super::reply::{Delivery, UnsentReply};
 use super::{Disposition, Pending, Resolver, StaleFallback};
-use crate::cache::Key;
 use crate::cache::nxdomain_cut::Denial;
+use crate::cache::{Hit, Key};
 use crate::config::OnStall;
 use crate::config::host_setup::INTERCEPT_PORT;
 use crate::dns::answer::Ttls;
@@ -19,7 +19,7 @@ use crate::enforcement::gate::Stall;
 use crate::enforcement::gated::{GatedResponse, stalled};
 use crate::limits::permits::RevocablePermit;
 use crate::upstream::{Limits, client_chosen};
-use crate::zones::{AnswerSource, Cancellation, QueryContext, ResolveError, ResolvedAnswer};
+use crate::zones::{AnswerSource, Cancellation, QueryContext, ResolveError, ResolvedAnswer, StoredAnswer};
 
 /// What a query waits for.
 #[derive(Debug)]
@@ -61,6 +61,51 @@ impl Pending {
                 Disposition::Pending(pending) => state = pending.0,
             }
         }
+    }
+}
+
+impl Resolver {
+    /// Sends the reply of a query that is still looked at, or holds it.
+    pub(super) fn deliver(self: &Arc<Self>, query: QueryView<'_>, delivery: Delivery) -> Disposition {
+        match delivery {
+            Delivery::Now(reply, source) => self.reply(query, reply, source),
+            Delivery::Held(unsent, held) => self.hold(query.owned(None), unsent, held),
+        }
+    }
+
+    /// Sends the reply of a pending query, or holds it.
+    pub(super) fn deliver_pending(
+        self: &Arc<Self>,
+        query: Box<WaitingQuery>,
+        delivery: Delivery,
+    ) -> Disposition {
+        match delivery {
+            Delivery::Now(reply, source) => self.reply(query.view(), reply, source),
+            Delivery::Held(unsent, held) => self.hold(query, unsent, held),
+        }
+    }
+
+    fn hold(
+        self: &Arc<Self>,
+        query: Box<WaitingQuery>,
+        unsent: UnsentReply,
+        held: GatedResponse,
+    ) -> Disposition {
+        let state = PendingState::ForKernel(Arc::clone(self), query, unsent, held);
+        Disposition::Pending(Pending(state))
+    }
+
+    /// Answers a query that has no permit to wait: with the stale answer, if there is one.
+    pub(super) fn over_limit(
+        self: &Arc<Self>,
+        query: QueryView<'_>,
+        stale: Option<&Hit<StoredAnswer>>,
+    ) -> Disposition {
+        if let Some(hit) = stale {
+            return self.deliver(query, self.cached(query, hit, clock::now()));
+        }
+        self.metrics.upstream.error(crate::upstream::Failure::OverLimit);
+        self.fail(query, ResolveError::OverLimit)
     }
 }
 

@@ -4,12 +4,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 
-use super::pending::PendingState;
-use super::query::{QueryView, WaitingQuery};
-use super::{Disposition, Pending, Resolver};
+use super::query::QueryView;
+use super::{Disposition, Resolver};
 use crate::cache::nxdomain_cut::Denial;
 use crate::cache::{Class, Hit};
 use crate::config::{Config, OnStall};
@@ -45,36 +43,6 @@ pub(super) struct UnsentReply {
 }
 
 impl Resolver {
-    /// Sends the reply of a query that is still looked at, or holds it.
-    pub(super) fn deliver(self: &Arc<Self>, query: QueryView<'_>, delivery: Delivery) -> Disposition {
-        match delivery {
-            Delivery::Now(reply, source) => self.reply(query, reply, source),
-            Delivery::Held(unsent, held) => self.hold(query.owned(None), unsent, held),
-        }
-    }
-
-    /// Sends the reply of a pending query, or holds it.
-    pub(super) fn deliver_pending(
-        self: &Arc<Self>,
-        query: Box<WaitingQuery>,
-        delivery: Delivery,
-    ) -> Disposition {
-        match delivery {
-            Delivery::Now(reply, source) => self.reply(query.view(), reply, source),
-            Delivery::Held(unsent, held) => self.hold(query, unsent, held),
-        }
-    }
-
-    fn hold(
-        self: &Arc<Self>,
-        query: Box<WaitingQuery>,
-        unsent: UnsentReply,
-        held: GatedResponse,
-    ) -> Disposition {
-        let state = PendingState::ForKernel(Arc::clone(self), query, unsent, held);
-        Disposition::Pending(Pending(state))
-    }
-
     /// Answers from a cache entry.
     pub(super) fn cached(&self, query: QueryView<'_>, hit: &Hit<StoredAnswer>, now: Timestamp) -> Delivery {
         self.count_hit(query, hit.class);
@@ -188,19 +156,6 @@ impl Resolver {
         block.count_cut();
         let reply = denial.reply(query.query, now, block.keeps_ttls(), limit, query.udp_size());
         self.reply(query, reply, AnswerSource::Cache)
-    }
-
-    /// Answers a query that has no permit to wait: with the stale answer, if there is one.
-    pub(super) fn over_limit(
-        self: &Arc<Self>,
-        query: QueryView<'_>,
-        stale: Option<&Hit<StoredAnswer>>,
-    ) -> Disposition {
-        if let Some(hit) = stale {
-            return self.deliver(query, self.cached(query, hit, clock::now()));
-        }
-        self.metrics.upstream.error(crate::upstream::Failure::OverLimit);
-        self.fail(query, ResolveError::OverLimit)
     }
 
     pub(super) fn fail(&self, query: QueryView<'_>, error: ResolveError) -> Disposition {
