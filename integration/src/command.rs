@@ -1,7 +1,7 @@
 //! Programs run to their end, with their output and a deadline.
 
 use std::{
-    io::{Read, Write as _},
+    io::Read,
     process::{Child, Command, Stdio},
     sync::mpsc,
     time::Duration,
@@ -82,42 +82,6 @@ pub(crate) fn list(netns: &Netns, argv: &[&str]) -> Result<String, WorldError> {
         Some(listing) => listing,
         None => ask(netns, argv),
     }
-}
-
-/// Runs a program of the host with `input` on stdin; anything but success is an error.
-pub(crate) fn run_in_place(argv: &[&str], input: &str) -> Result<String, WorldError> {
-    let spoken = argv.join(" ");
-    let spawn = |source| WorldError::Spawn {
-        argv: spoken.clone(),
-        source,
-    };
-    let (program, arguments) = argv.split_first().expect("a command has a program");
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(spawn)?;
-    // A broken pipe means that it ended early: its own words on stderr say more.
-    let written = child
-        .stdin
-        .take()
-        .expect("stdin was piped")
-        .write_all(input.as_bytes());
-    let output = child.wait_with_output().map_err(spawn)?;
-    if output.status.success() && written.is_ok() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let stderr = format!(
-        "{}\ninput was:\n{input}",
-        String::from_utf8_lossy(&output.stderr).trim_end()
-    );
-    Err(WorldError::Failed {
-        argv: spoken,
-        status: output.status.to_string(),
-        stderr,
-    })
 }
 
 fn finish(mut child: Child, deadline: Duration) -> std::io::Result<Output> {

@@ -17,8 +17,6 @@ use nix::{
 use socket2::Socket;
 use tokio::{io::Interest, net::UdpSocket};
 
-use crate::upstream_network::unmapped;
-
 #[derive(Debug)]
 pub(crate) struct WildcardUdp {
     socket: UdpSocket,
@@ -107,4 +105,9 @@ fn mapped(address: IpAddr) -> [u8; 16] {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
     }
+}
+
+/// An IPv4 address as such, where a dual-stack socket shows it as `::ffff:…`.
+pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -11,7 +11,8 @@
 )]
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -24,7 +25,7 @@ use nix::{
     sched::{CloneFlags, unshare},
 };
 
-use crate::{WorldError, command};
+use crate::WorldError;
 
 pub(crate) const PINS: &str = "/run/netns";
 /// In the environment of every process of a world: traces are looked for by it.
@@ -115,7 +116,7 @@ impl Netns {
     /// One `ip` process for many lines of links, addresses and routes.
     pub(crate) fn ip(&self, lines: &str) -> Result<(), WorldError> {
         let argv = ["ip", "-n", &self.name, "-batch", "-"];
-        command::run_in_place(&argv, lines).map(drop)
+        run_in_place(&argv, lines).map(drop)
     }
 
     /// Starts a process inside; it dies with the namespace's thread.
@@ -176,4 +177,40 @@ pub(crate) fn unpin(pin: &Path) -> io::Result<()> {
         Err(nix::errno::Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// Runs a program of the host with `input` on stdin; anything but success is an error.
+fn run_in_place(argv: &[&str], input: &str) -> Result<String, WorldError> {
+    let spoken = argv.join(" ");
+    let spawn = |source| WorldError::Spawn {
+        argv: spoken.clone(),
+        source,
+    };
+    let (program, arguments) = argv.split_first().expect("a command has a program");
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(spawn)?;
+    // A broken pipe means that it ended early: its own words on stderr say more.
+    let written = child
+        .stdin
+        .take()
+        .expect("stdin was piped")
+        .write_all(input.as_bytes());
+    let output = child.wait_with_output().map_err(spawn)?;
+    if output.status.success() && written.is_ok() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let stderr = format!(
+        "{}\ninput was:\n{input}",
+        String::from_utf8_lossy(&output.stderr).trim_end()
+    );
+    Err(WorldError::Failed {
+        argv: spoken,
+        status: output.status.to_string(),
+        stderr,
+    })
 }

@@ -4,7 +4,7 @@
 //! The prefixes are local routes (AnyIP), so no address has to be added before it can serve. All servers run on one
 //! thread; their sockets are made inside the namespaces, the thread itself needs none.
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, thread::JoinHandle, time::Duration};
 
 use socket2::{Socket, Type};
 use tokio::{
@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     WorldError, attachment,
-    datagram::WildcardUdp,
+    datagram::{WildcardUdp, unmapped},
     netns::Netns,
     node::{self, Node},
     sockets::SocketMaker,
@@ -271,11 +271,6 @@ async fn answer_http(mut stream: TcpStream) -> std::io::Result<()> {
     );
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await
-}
-
-/// An IPv4 address as such, where a dual-stack socket shows it as `::ffff:…`.
-pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// The veth pair between node and upstream network, and the routes of both.

@@ -21,9 +21,9 @@ use tokio::{
 use super::{PORT, ReceivedQuery, Spoof, Zone, answer};
 use crate::{
     WorldError,
-    datagram::{Datagram, WildcardUdp},
+    datagram::{Datagram, WildcardUdp, unmapped},
     lookup::Transport,
-    upstream_network::{Servers, UpstreamNetwork, unmapped},
+    upstream_network::{Servers, UpstreamNetwork},
 };
 
 /// Who answers when an answer shall come from another server.
