@@ -6,12 +6,13 @@ use std::slice;
 use anyhow::{Context as _, ensure};
 
 use crate::Situations;
+use crate::configurations::Configuration;
 use crate::enforcer::{self, Enforcer};
 use crate::generator::{Pace, Run, ask};
 use crate::node::{ASKING, Node};
 use crate::questions::{self, A, of_numbers, question, with_room};
 use crate::report::{Round, Situation, count};
-use crate::servers::{self, Configuration, Server};
+use crate::servers::{self, Server};
 
 /// Names that are in the cache.
 const CACHED: u32 = 4_000;

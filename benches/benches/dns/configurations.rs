@@ -1,11 +1,42 @@
-//! What the servers are configuration: as far as they let themselves, the same. They forward, keep what they got, and validate no
+//! How the servers are configured: as far as they let themselves, the same. They forward, keep what they got, and validate no
 //! signatures; one thread, a cache that holds what is asked, and a receive buffer of 4 MiB where there is an option.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use egret_integration::node::DNS;
 
-use crate::servers::{Configuration, Ports};
+/// What a server that reads a Corefile is configured with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Configuration {
+    /// Room for every name of the bench.
+    Large,
+    /// The Corefile that node-local-dns comes with.
+    Stock,
+}
+
+/// Ports of a server and of its upstream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ports {
+    pub(crate) own: u16,
+    pub(crate) upstream: u16,
+}
+
+/// Of the echo and of upstreams, each of which has its own: their threads last as long as the bench.
+static NEXT: AtomicU16 = AtomicU16::new(5_400);
+
+impl Ports {
+    pub(crate) fn of(own: u16) -> Self {
+        Self {
+            own,
+            upstream: next_port(),
+        }
+    }
+}
+
+pub(crate) fn next_port() -> u16 {
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 /// `nodelocaldns.yaml` of kubernetes/kubernetes; or with more room, and one answer of 4,096 octets.
 pub(crate) fn corefile(configuration: Configuration, ports: Ports) -> String {

@@ -4,12 +4,13 @@ use anyhow::ensure;
 
 use crate::Situations;
 use crate::answers::{cached_questions, fill, round};
+use crate::configurations::Configuration;
 use crate::enforcer::{self, Enforcer};
 use crate::generator::Pace;
 use crate::node::Node;
 use crate::questions::of_numbers;
 use crate::report::{Round, Situation, median, micros};
-use crate::servers::{self, Configuration, Server};
+use crate::servers::{self, Server};
 
 /// The load: how many sockets of the pod ask for new names, and how many of other pods for cached ones.
 struct Load {

@@ -8,12 +8,13 @@ use anyhow::bail;
 
 use crate::Situations;
 use crate::answers::round;
+use crate::configurations::Configuration;
 use crate::enforcer;
 use crate::generator::Pace;
 use crate::meter::on_the_servers_cpu;
 use crate::node::{ASKING, Node};
 use crate::questions::of_numbers;
-use crate::servers::{self, Configuration};
+use crate::servers;
 
 const NAMES: u32 = 100_000;
 /// An hour of 500 names a second.

@@ -2,12 +2,13 @@
 
 use crate::Situations;
 use crate::answers::unchecked;
+use crate::configurations::Configuration;
 use crate::enforcer;
 use crate::generator::{Pace, ask};
 use crate::node::{ASKING, Node};
 use crate::questions::of_cluster;
 use crate::report::Situation;
-use crate::servers::{self, Configuration, Start};
+use crate::servers::{self, Start};
 
 /// At a rate that all servers stand.
 pub(crate) fn all_stand(rounds: u32) -> anyhow::Result<Situations> {

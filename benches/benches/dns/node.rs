@@ -10,7 +10,8 @@ use egret_integration::{Pod, PodSpec, World};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::servers::BUFFER;
+/// As large as that of dnsd's sockets.
+pub(crate) const BUFFER: usize = 4 << 20;
 
 /// Pods of a node.
 pub(crate) const PODS: usize = 110;

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,17 +13,15 @@ use egret_integration::world::DNSD_ADMIN;
 use egret_integration::{Daemon, DaemonSpec, Peer, World};
 use nix::sys::socket::{setsockopt, sockopt};
 
+use crate::configurations::{self, Configuration, Ports, next_port};
 use crate::generator::{Pace, ask};
 use crate::meter::{self, Meter};
-use crate::node::{Node, within_node};
+use crate::node::{BUFFER, Node, within_node};
+use crate::questions;
 use crate::threads::{self, QueryCount};
-use crate::{configurations, questions};
 
 /// Beyond what all rounds bring.
 pub(crate) const ROOM: &str = "400000";
-/// As large as that of dnsd's sockets.
-pub(crate) const BUFFER: usize = 4 << 20;
-
 /// Something that answers on one address of the node.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -71,33 +69,10 @@ impl Server {
     }
 }
 
-/// Ports of a server and of its upstream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ports {
-    pub(crate) own: u16,
-    pub(crate) upstream: u16,
-}
-
 const DNSD: u16 = 53;
 const UNBOUND: u16 = 5_301;
 const DNSDIST: u16 = 5_303;
 const NODE_CACHE: u16 = 5_304;
-/// Of the echo and of upstreams, each of which has its own: their threads last as long as the bench.
-static NEXT: AtomicU16 = AtomicU16::new(5_400);
-
-impl Ports {
-    fn of(own: u16) -> Self {
-        Self {
-            own,
-            upstream: next_port(),
-        }
-    }
-}
-
-fn next_port() -> u16 {
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
 /// How a server is started on a node; none, and a word about it, where it cannot be had.
 pub(crate) type Start = fn(&Node, Configuration) -> anyhow::Result<Option<Server>>;
 
@@ -124,15 +99,6 @@ fn echo(node: &Node, _: Configuration) -> anyhow::Result<Option<Server>> {
         daemon: None,
         upstream_queries: QueryCount::default(),
     }))
-}
-
-/// What a server that reads a Corefile is configured with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Configuration {
-    /// Room for every name of the bench.
-    Large,
-    /// The Corefile that node-local-dns comes with.
-    Stock,
 }
 
 fn ours(node: &Node, configuration: Configuration) -> anyhow::Result<Option<Server>> {
