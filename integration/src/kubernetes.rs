@@ -194,12 +194,7 @@ impl Kubernetes {
     /// # Errors
     /// With what it says where it fails.
     pub fn get(&self, world: &World, arguments: &[&str]) -> Result<String, Failure> {
-        let output = self.run(world, &[&["get"], arguments].concat())?;
-        if output.success() {
-            Ok(output.stdout)
-        } else {
-            Err(output.stderr.into())
-        }
+        self.asked(world, &[&["get"], arguments].concat())
     }
 
     /// An administrator's.
@@ -264,14 +259,18 @@ impl Kubernetes {
     /// # Errors
     /// When it gets no token.
     pub fn kubeconfig_of(&self, world: &World, namespace: &str, account: &str) -> Result<PathBuf, Failure> {
-        let output = self.run(world, &["create", "token", account, "-n", namespace])?;
+        let output = self.ask(world, &["create", "token", account, "-n", namespace])?;
         if !output.success() {
             return Err(output.stderr.into());
         }
         let admin = fs::read_to_string(self.kubeconfig())?;
         let path = self.folder.join(format!("{account}.kubeconfig"));
         let token = format!("token: {}", output.stdout.trim());
-        fs::write(&path, admin.replace(&format!("token: {TOKEN}"), &token))?;
+        let context = format!("user: admin, namespace: {namespace}}}");
+        let config = admin
+            .replace(&format!("token: {TOKEN}"), &token)
+            .replace("user: admin}", &context);
+        fs::write(&path, config)?;
         Ok(path)
     }
 
@@ -285,19 +284,11 @@ impl Kubernetes {
             stdout,
             stderr,
             ..
-        } = self.run(world, arguments)?;
+        } = self.ask(world, arguments)?;
         if status == Some(0) {
             return Ok(());
         }
         Err(format!("kubectl {}: {stdout}{stderr}", arguments.join(" ")).into())
-    }
-
-    /// Runs kubectl in the node, whatever it says.
-    ///
-    /// # Errors
-    /// When it cannot be run.
-    pub fn ask(&self, world: &World, arguments: &[&str]) -> Result<Output, WorldError> {
-        self.run(world, arguments)
     }
 
     /// What kubectl prints.
@@ -305,7 +296,7 @@ impl Kubernetes {
     /// # Errors
     /// With what it says, unless it succeeds.
     pub fn asked(&self, world: &World, arguments: &[&str]) -> Result<String, Failure> {
-        let output = self.run(world, arguments)?;
+        let output = self.ask(world, arguments)?;
         if output.success() {
             Ok(output.stdout)
         } else {
@@ -313,7 +304,11 @@ impl Kubernetes {
         }
     }
 
-    fn run(&self, world: &World, arguments: &[&str]) -> Result<Output, WorldError> {
+    /// Runs kubectl in the node, whatever it says.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn ask(&self, world: &World, arguments: &[&str]) -> Result<Output, WorldError> {
         let (kubectl, config) = (
             self.kubectl.display().to_string(),
             self.kubeconfig().display().to_string(),
@@ -326,7 +321,7 @@ impl Kubernetes {
     fn wait_until_ready(&self, world: &World) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
-            let asked = self.run(world, &["get", "--raw", "/readyz"])?;
+            let asked = self.ask(world, &["get", "--raw", "/readyz"])?;
             if asked.success() {
                 return Ok(());
             }

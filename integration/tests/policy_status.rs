@@ -441,11 +441,6 @@ fn the_kustomization_grants_the_controller_and_the_node_what_they_need() -> Test
             .kubeconfig_of(&cluster.world, "egret-system", name)
     };
     let (controller, node) = (account("egret-controller")?, account("egret-enforcer")?);
-    let text = std::fs::read_to_string(&controller)?;
-    std::fs::write(
-        &controller,
-        text.replace("user: admin}", "user: admin, namespace: egret-system}"),
-    )?;
 
     let with = |mut spec: DaemonSpec, kubeconfig: &Path| {
         *spec.arguments.last_mut().expect("the kubeconfig is last") = kubeconfig.display().to_string();
