@@ -43,7 +43,8 @@ impl Writer {
 
     /// Whether it leads now and did not before.
     pub(super) fn set_leading(&mut self, leads: bool) -> bool {
-        leads && !std::mem::replace(&mut self.leads, leads)
+        let did_lead = std::mem::replace(&mut self.leads, leads);
+        leads && !did_lead
     }
 
     /// Writes what differs. Returns when something is to be written that is not yet.
