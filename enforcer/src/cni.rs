@@ -2,13 +2,11 @@
 //! reported to an earlier enforcer is in a folder, which only the plugin writes.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use egret_shared::cni::{MAX_LINE, Network, Reply, Request, network_folder};
 use egret_shared::rt::{clock, task};
-use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
@@ -18,6 +16,8 @@ use crate::unix_socket;
 
 /// How long after a failure the socket is bound again. The enforcer before may still listen.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The mode of the socket.
+const ROOT_ALONE: u32 = 0o600;
 /// How long a request may take to arrive.
 const REQUEST_WITHIN: Duration = Duration::from_secs(5);
 /// The longest wait that a request may ask for: a runtime gives up sooner.
@@ -80,7 +80,7 @@ pub async fn serve(path: PathBuf, engine: mpsc::Sender<Input>) {
 async fn bind(path: &Path, engine: &mpsc::Sender<Input>) -> Option<UnixListener> {
     let mut is_logged = false;
     while !engine.is_closed() {
-        match try_bind(path) {
+        match unix_socket::bind(path, ROOT_ALONE) {
             Ok(listener) => return Some(listener),
             Err(error) if !is_logged => {
                 is_logged = true;
@@ -91,17 +91,6 @@ async fn bind(path: &Path, engine: &mpsc::Sender<Input>) -> Option<UnixListener>
         tokio::time::sleep(RETRY_AFTER).await;
     }
     None
-}
-
-/// Only root may connect.
-fn try_bind(path: &Path) -> io::Result<UnixListener> {
-    unix_socket::remove_stale(path)?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    socket.listen(1024)?;
-    socket.set_nonblocking(true)?;
-    UnixListener::from_std(socket.into())
 }
 
 async fn serve_plugin(mut stream: UnixStream, engine: mpsc::Sender<Input>) {

@@ -4,7 +4,6 @@
 //! Messages are written by the engine's thread as long as the socket takes them, because an answer waits for them.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +13,6 @@ use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::frame_stream::FrameStream;
 use egret_shared::rt::task;
 use metrics::{counter, gauge};
-use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
@@ -38,21 +36,12 @@ const PEERS_LIMIT: &str = "egret_enforcer_link_peers_limit";
 ///
 /// The path, if another process listens there or another file is there.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    unix_socket::remove_stale(path)
-        .and_then(|()| {
-            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            socket.bind(&SockAddr::unix(path)?)?;
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
-            socket.listen(1024)?;
-            socket.set_nonblocking(true)?;
-            UnixListener::from_std(socket.into())
-        })
-        .map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("cannot listen on {}: {error}", path.display()),
-            )
-        })
+    unix_socket::bind(path, 0o660).map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("cannot listen on {}: {error}", path.display()),
+        )
+    })
 }
 
 /// Describes the metrics of the link and sets them to 0.

@@ -1,14 +1,29 @@
 //! Sockets of a path, which outlive the process that bound them.
 
+use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-/// Makes the folder of a socket, and removes a socket there on which nobody listens.
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::UnixListener;
+
+/// Binds a socket, creates its folder, and replaces a socket on which nobody listens. It has its mode whatever the umask:
+/// the mode is set before it listens.
 ///
 /// # Errors
 /// If another process listens there, or another file is there.
-pub(crate) fn remove_stale(path: &Path) -> io::Result<()> {
+pub(crate) fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    remove_stale(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+    socket.listen(1024)?;
+    socket.set_nonblocking(true)?;
+    UnixListener::from_std(socket.into())
+}
+
+fn remove_stale(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
