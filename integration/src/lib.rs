@@ -52,6 +52,7 @@ mod cgroup;
 mod datagram;
 mod leftovers;
 mod error;
+mod polling;
 
 pub use adversary::{Adversary, MacAddress, Packet, Seen, Segment, Sniffer};
 pub use api_proxy::{ApiProxy, ApiRequest, Fate, Streams};
@@ -71,6 +72,7 @@ pub use node::{Family, Node};
 pub use other_node::OtherNode;
 pub use peers::{Peer, PeerError};
 pub use pod::{Pod, PodSpec};
+pub use polling::{is_soon, within};
 pub use probe::{Connection, Outcome, UdpOutcome};
 pub use remote_host::RemoteHost;
 pub use services::{Forwarding, Front, ProxyMode, ServicePort};

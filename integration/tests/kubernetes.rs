@@ -14,7 +14,7 @@ use std::{
 };
 
 use egret_integration::{
-    Daemon, DaemonSpec, Kubernetes, Service, World, node, other_node, world::ENFORCER_ADMIN,
+    Daemon, DaemonSpec, Kubernetes, Service, World, node, other_node, within, world::ENFORCER_ADMIN,
 };
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -92,6 +92,13 @@ impl Cluster {
         [SEVEN, EIGHT].map(|address| self.reaches("client", address))
     }
 
+    /// Applies a policy when its kind is served, and waits until it is in force.
+    #[track_caller]
+    fn enforce(&self, patience: Duration, policy: &str, reached: [bool; 2]) {
+        within(PATIENCE, "the kind is served", || self.apply(policy).is_ok());
+        within(patience, "the policy is in force", || self.reached() == reached);
+    }
+
     fn readyz(&self) -> (u16, String) {
         self.enforcer.get("/readyz").unwrap()
     }
@@ -105,15 +112,6 @@ impl Cluster {
     fn is_unreadable(&self) -> bool {
         let metrics = self.enforcer.metrics().unwrap();
         metrics.sum("egret_enforcer_source_unreadable", &[]) == 1.0
-    }
-}
-
-#[track_caller]
-fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < patience, "not within {patience:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -233,23 +231,13 @@ fn a_kind_is_watched_from_when_its_definition_comes_until_that_goes() -> TestRes
     };
     let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
     cluster.kubernetes.apply(&cluster.world, &definitions)?;
-    within(PATIENCE, "the kind is served", || {
-        cluster.apply(&firewall(SEVEN)).is_ok()
-    });
-    within(PATIENCE, "the policy is in force", || {
-        cluster.reached() == [false, true]
-    });
+    cluster.enforce(PATIENCE, &firewall(SEVEN), [false, true]);
     cluster.delete(&["crd", "clusteregressfirewalls.policy.egret.dev"])?;
     within(PATIENCE, "nothing is refused", || {
         cluster.reached() == [true, true]
     });
     cluster.kubernetes.apply(&cluster.world, &definitions)?;
-    within(PATIENCE, "the kind is served again", || {
-        cluster.apply(&firewall(EIGHT)).is_ok()
-    });
-    within(PATIENCE, "the policy is in force", || {
-        cluster.reached() == [true, false]
-    });
+    cluster.enforce(PATIENCE, &firewall(EIGHT), [true, false]);
     Ok(())
 }
 
@@ -274,12 +262,7 @@ fn a_kind_is_followed_from_one_version_to_another_and_back() -> TestResult {
         cluster.apply(&definition.to_string())
     };
     serve(true, false)?;
-    within(PATIENCE, "the kind is served", || {
-        cluster.apply(&firewall(SEVEN)).is_ok()
-    });
-    within(PATIENCE, "the policy is in force", || {
-        cluster.reached() == [false, true]
-    });
+    cluster.enforce(PATIENCE, &firewall(SEVEN), [false, true]);
     serve(false, true)?;
     within(PATIENCE, "what is not known is closed", || {
         cluster.reached() == [false, false]
@@ -317,12 +300,7 @@ spec:
     }
     let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
     cluster.kubernetes.apply(&cluster.world, &definitions)?;
-    within(PATIENCE, "the kind is served", || {
-        cluster.apply(&firewall(SEVEN)).is_ok()
-    });
-    within(PATIENCE, "the policy is in force", || {
-        cluster.reached() == [false, true]
-    });
+    cluster.enforce(PATIENCE, &firewall(SEVEN), [false, true]);
     let said = "it is not known what is served of a group";
     assert!(
         cluster.enforcer.log().contains(said),
@@ -335,12 +313,7 @@ spec:
         cluster.reached() == [true, true]
     });
     cluster.kubernetes.apply(&cluster.world, &definitions)?;
-    within(PATIENCE, "the kind is served again", || {
-        cluster.apply(&firewall(EIGHT)).is_ok()
-    });
-    within(AFTER_AN_OUTAGE, "the policy is in force", || {
-        cluster.reached() == [true, false]
-    });
+    cluster.enforce(AFTER_AN_OUTAGE, &firewall(EIGHT), [true, false]);
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egret_integration::{ApiProxy, ApiRequest, Daemon, Fate, Kubernetes, Streams, World};
+use egret_integration::{ApiProxy, ApiRequest, Daemon, Fate, Kubernetes, Streams, World, within};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
@@ -104,15 +104,6 @@ impl Cluster {
 fn is_in_force(enforcer: &Daemon, policy: &str) -> bool {
     let rules = enforcer.get("/rules").map(|(_, page)| page).unwrap_or_default();
     rules.contains(&format!("NetworkPolicy/default/{policy}"))
-}
-
-#[track_caller]
-fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < patience, "not within {patience:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn answer(status: u16, headers: &'static str, body: &str) -> Fate {

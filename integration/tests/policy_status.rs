@@ -6,12 +6,9 @@
     reason = "tests measure how long real processes take"
 )]
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{path::Path, time::Duration};
 
-use egret_integration::{Daemon, DaemonSpec, Kubernetes, World};
+use egret_integration::{Daemon, DaemonSpec, Kubernetes, World, within};
 use serde_json::Value;
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -195,16 +192,6 @@ impl Cluster {
 
 fn deploy(what: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(what)
-}
-
-#[track_caller]
-fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < patience, "not within {patience:?}: {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    begun.elapsed()
 }
 
 #[test]

@@ -13,12 +13,8 @@ use std::time::{Duration, Instant};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 #[track_caller]
-pub(crate) fn within(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+pub(crate) fn within(what: &str, is_so: impl FnMut() -> bool) {
+    egret_integration::within(PATIENCE, what, is_so);
 }
 
 /// A port that nobody listens on. Upstream takes none above 49151.

@@ -3,13 +3,14 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::mpsc::{self, Receiver},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use egret_integration::{
     Connection, Daemon, Lookup, LookupFailure, Metrics, Outcome, Pod, PodSpec, RecordType, Reply, Upstream,
     World,
 };
+pub(super) use egret_integration::{is_soon, within};
 
 /// An error means that the scenario could not run. A failed expectation is a panic.
 pub(super) type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -329,26 +330,6 @@ pub(super) fn next_of(receiver: &Receiver<Result<Reply, LookupFailure>>) -> Repl
 #[track_caller]
 pub(super) fn eventually(what: &str, is_so: impl FnMut() -> bool) -> Duration {
     within(PATIENCE, what, is_so)
-}
-
-/// Polls until it is so. Returns the time that this took.
-#[track_caller]
-pub(super) fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
-    let begun = Instant::now();
-    assert!(is_soon(patience, &mut is_so), "not within {patience:?}: {what}");
-    begun.elapsed()
-}
-
-/// Polls until it is so or the timeout ends. Returns whether it became so.
-pub(super) fn is_soon(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
-    let begun = Instant::now();
-    while !is_so() {
-        if begun.elapsed() >= patience {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
 }
 
 #[track_caller]
