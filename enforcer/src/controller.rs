@@ -96,6 +96,7 @@ pub async fn run(setup: Setup, mut signals: Signals) -> anyhow::Result<()> {
         reports: reported,
         progress,
         is_complete: false,
+        leads: false,
         due: None,
     };
     // A write that is under way is given up: the next leader makes it.
@@ -117,6 +118,7 @@ struct Controller {
     reports: watch::Receiver<Reports>,
     progress: Arc<Progress>,
     is_complete: bool,
+    leads: bool,
     /// When statuses are computed; none where nothing changed.
     due: Option<Timestamp>,
 }
@@ -174,9 +176,10 @@ impl Controller {
     fn lead(&mut self, now: Timestamp) {
         let leads = self.leadership.borrow_and_update().may_write(now);
         metrics::leads(leads);
-        if self.writer.set_leading(leads) {
+        if leads && !self.leads {
             self.be_due(Duration::ZERO, now);
         }
+        self.leads = leads;
     }
 
     /// Computes what every status should be, and writes those that differ.
@@ -219,12 +222,9 @@ enum RequestError {
 }
 
 impl RequestError {
-    /// The status code of the answer, if there was one.
-    fn code(&self) -> Option<u16> {
-        match self {
-            Self::Api(kube::Error::Api(status)) => Some(status.code),
-            Self::Api(_) | Self::TimedOut => None,
-        }
+    /// The object is another than it was known as (HTTP 409).
+    fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409)
     }
 
     fn reason(&self) -> String {

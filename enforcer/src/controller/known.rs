@@ -98,11 +98,8 @@ impl Known {
                 .values()
                 .filter_map(|object| policy_of(&object.state.entities))
         };
-        let mut beside: BTreeMap<ObjectRef, Vec<Diagnostic>> = BTreeMap::new();
-        for found in equal_priorities(policies()) {
-            beside.entry(found.object.clone()).or_default().push(found);
-        }
-        let unresolved = controller::unknown_addresses(policies(), &cluster);
+        let mut beside = by_object(equal_priorities(policies()));
+        let mut unresolved = by_object(controller::unknown_addresses(policies(), &cluster));
         let nodes: BTreeSet<&str> = lists.nodes.iter().map(|node| &*node.name).collect();
         let mut desired = Vec::with_capacity(self.policies.len());
         for (id, object) in &self.policies {
@@ -123,12 +120,7 @@ impl Known {
                 object.state.generation,
                 programmed,
             );
-            diagnostics.extend(
-                unresolved
-                    .iter()
-                    .filter(|found| found.object == reference)
-                    .cloned(),
-            );
+            diagnostics.extend(unresolved.remove(&reference).into_iter().flatten());
             desired.push(Desired {
                 id: id.clone(),
                 diagnostics,
@@ -137,6 +129,17 @@ impl Known {
         }
         desired
     }
+}
+
+fn by_object(found: impl IntoIterator<Item = Diagnostic>) -> BTreeMap<ObjectRef, Vec<Diagnostic>> {
+    let mut by_object: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for diagnostic in found {
+        by_object
+            .entry(diagnostic.object.clone())
+            .or_default()
+            .push(diagnostic);
+    }
+    by_object
 }
 
 /// The policy that an object is. A namespace with the annotation of 2016 is one, too, and has no status for it.

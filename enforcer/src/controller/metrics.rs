@@ -58,9 +58,12 @@ pub(super) fn written() {
     counter!(WRITES).increment(1);
 }
 
-pub(super) fn refused(code: Option<u16>) {
-    let counted = if code == Some(409) { CONFLICTS } else { FAILURES };
-    counter!(counted).increment(1);
+pub(super) fn conflicted() {
+    counter!(CONFLICTS).increment(1);
+}
+
+pub(super) fn refused() {
+    counter!(FAILURES).increment(1);
 }
 
 pub(super) fn event_written() {

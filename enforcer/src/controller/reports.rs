@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use egret_shared::rt::clock;
-use egret_shared::time::Timestamp;
 use futures::StreamExt;
 use kube::Client;
 use kube::api::{Api, DynamicObject};
@@ -44,7 +42,7 @@ pub(super) async fn watch(client: Client, reports: watch::Sender<Reports>) {
     let mut events = watcher(api, watcher::Config::default()).boxed();
     let mut backoff = DefaultBackoff::default();
     let mut listing = BTreeSet::new();
-    let mut said_at: Option<Timestamp> = None;
+    let mut is_said = false;
     loop {
         let event = tokio::select! {
             event = events.next() => event,
@@ -53,15 +51,14 @@ pub(super) async fn watch(client: Client, reports: watch::Sender<Reports>) {
         match event {
             Some(Ok(event)) => {
                 backoff.reset();
-                said_at = None;
+                is_said = false;
                 reports.send_modify(|reports| note(&mut reports.0, &mut listing, event));
             }
             Some(Err(error)) => {
-                let now = clock::now();
-                if said_at.is_none() {
+                if !is_said {
                     tracing::warn!(%error, "the NodePolicyReports cannot be watched; it is tried again");
-                    said_at = Some(now);
                 }
+                is_said = true;
                 tokio::time::sleep(backoff.next().unwrap_or(SELDOM).min(SELDOM)).await;
             }
             None => return,

@@ -18,8 +18,6 @@ use crate::watch::kube::ObjectId;
 
 /// Two writes of an object are so long apart.
 const MIN_INTERVAL: Duration = Duration::from_secs(5);
-/// The object is another than it was known as.
-const CONFLICT: u16 = 409;
 const AFTER_A_CONFLICT: Duration = Duration::from_millis(500);
 /// Requests that are open at once.
 const MOST_AT_ONCE: usize = 8;
@@ -29,22 +27,11 @@ const MOST_OF_A_PASS: usize = 256;
 pub(super) struct Writer {
     client: Client,
     leadership: watch::Receiver<Leadership>,
-    leads: bool,
 }
 
 impl Writer {
     pub(super) fn new(client: Client, leadership: watch::Receiver<Leadership>) -> Self {
-        Self {
-            client,
-            leadership,
-            leads: false,
-        }
-    }
-
-    /// Whether it leads now and did not before.
-    pub(super) fn set_leading(&mut self, leads: bool) -> bool {
-        let did_lead = std::mem::replace(&mut self.leads, leads);
-        leads && !did_lead
+        Self { client, leadership }
     }
 
     /// Writes what differs. Returns when something is to be written that is not yet.
@@ -89,8 +76,8 @@ impl Writer {
                     }
                 }
                 Err(NotWritten::NotLeading) => {}
-                Err(NotWritten::Refused(error)) if error.code() == Some(CONFLICT) => {
-                    metrics::refused(error.code());
+                Err(NotWritten::Refused(error)) if error.is_conflict() => {
+                    metrics::conflicted();
                     // What it conflicts with comes by the watch.
                     let at = now.after(AFTER_A_CONFLICT);
                     if let Some(object) = known.policy_mut(&id) {
@@ -99,7 +86,7 @@ impl Writer {
                     wait_until(at);
                 }
                 Err(NotWritten::Refused(error)) => {
-                    metrics::refused(error.code());
+                    metrics::refused();
                     wait_until(now.after(MIN_INTERVAL));
                     if !is_said {
                         tracing::warn!(object = %name(&id), reason = error.reason(), "a status cannot be written; it is tried again");
