@@ -1,8 +1,8 @@
 //! `enforcer controller`: writes the status of policies and their Events. Of several replicas one is the leader.
 //!
 //! ```text
-//!  watch::kube (objects) ──▶ known ──▶ status (pure) ──▶ writer ──▶ API server
-//!  reports (of nodes) ───────┘  lease ──────────────────┘
+//!  watch::kube (objects) ──▶ objects ──▶ status (pure) ──▶ writer ──▶ API server
+//!  reports (of nodes) ───────┘     lease ─────────────────┘
 //! ```
 //!
 //! Every replica watches; only the leader writes, and only as long as its lease surely is its own. Nodes depend on
@@ -25,7 +25,7 @@ use crate::engine::{Input, SourceState};
 use crate::watch::kube::{Cluster, ObjectChange};
 
 mod metrics;
-mod known;
+mod objects;
 mod status;
 mod lease;
 mod reports;
@@ -35,8 +35,8 @@ mod handler;
 
 use events::EventPublisher;
 use handler::{ControllerAdmin, Progress};
-use known::Known;
 use lease::{Elector, Leadership};
+use objects::Objects;
 use reports::Reports;
 use writer::Writer;
 
@@ -89,7 +89,7 @@ pub async fn run(setup: Setup, mut signals: Signals) -> anyhow::Result<()> {
     tracing::info!(admin = %setup.admin, "the controller runs");
 
     let controller = Controller {
-        known: Known::default(),
+        objects: Objects::default(),
         writer: Writer::new(client.clone(), leadership.clone()),
         events: EventPublisher::start(client, leadership.clone()),
         leadership,
@@ -111,7 +111,7 @@ pub async fn run(setup: Setup, mut signals: Signals) -> anyhow::Result<()> {
 }
 
 struct Controller {
-    known: Known,
+    objects: Objects,
     writer: Writer,
     events: EventPublisher,
     leadership: watch::Receiver<Leadership>,
@@ -160,7 +160,7 @@ impl Controller {
     fn take(&mut self, changes: Vec<ObjectChange>, now: Timestamp) {
         let mut concerns_policies = false;
         for change in changes {
-            concerns_policies |= self.known.take(change);
+            concerns_policies |= self.objects.take(change);
         }
         self.be_due(if concerns_policies { SOON } else { LATER }, now);
     }
@@ -190,10 +190,10 @@ impl Controller {
         let desired = {
             let reports = self.reports.borrow_and_update();
             metrics::reports(reports.len());
-            self.known.desired(&reports)
+            self.objects.desired(&reports)
         };
-        self.events.publish(&self.known, &desired);
-        if let Some(next) = self.writer.write(&mut self.known, desired, now).await {
+        self.events.publish(&self.objects, &desired);
+        if let Some(next) = self.writer.write(&mut self.objects, desired, now).await {
             let now = clock::now();
             self.be_due(next.since(now), now);
         }

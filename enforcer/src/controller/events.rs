@@ -10,8 +10,8 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::{mpsc, watch};
 
-use super::known::{Desired, Known, PolicyObject};
 use super::lease::Leadership;
+use super::objects::{Desired, Objects, PolicyObject};
 use super::status::is_about;
 use super::{FIELD_MANAGER, metrics, within_limit};
 use crate::watch::kube::ObjectId;
@@ -43,10 +43,12 @@ impl EventPublisher {
 
     /// Events of diagnostics that were not there before. Of an object whose status an earlier leader has written, those of
     /// then are not told again.
-    pub(super) fn publish(&mut self, known: &Known, desired: &[Desired]) {
+    pub(super) fn publish(&mut self, objects: &Objects, desired: &[Desired]) {
         let mut told = BTreeMap::new();
         for Desired { id, diagnostics, .. } in desired {
-            let Some(object) = known.policy(id) else { continue };
+            let Some(object) = objects.policy(id) else {
+                continue;
+            };
             let is_first = !self.told.contains_key(id);
             let before = self.told.remove(id).unwrap_or_default();
             let is_known = is_first && is_about(&object.state.status, object.state.generation);

@@ -10,8 +10,8 @@ use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
-use super::known::{Desired, Known};
 use super::lease::Leadership;
+use super::objects::{Desired, Objects};
 use super::{FIELD_MANAGER, RequestError, metrics, within_limit};
 use crate::state::date_of;
 use crate::watch::kube::ObjectId;
@@ -37,7 +37,7 @@ impl Writer {
     /// Writes what differs. Returns when something is to be written that is not yet.
     pub(super) async fn write(
         &self,
-        known: &mut Known,
+        objects: &mut Objects,
         desired: Vec<Desired>,
         now: Timestamp,
     ) -> Option<Timestamp> {
@@ -46,7 +46,7 @@ impl Writer {
         let mut wait_until = |at: Timestamp| next = Some(next.map_or(at, |next| next.min(at)));
         let mut requests = Vec::new();
         for Desired { id, status, .. } in desired {
-            let (Some(status), Some(object)) = (status, known.policy_mut(&id)) else {
+            let (Some(status), Some(object)) = (status, objects.policy_mut(&id)) else {
                 continue;
             };
             let Some(status) = status.to_write(&object.state.status, &date) else {
@@ -70,7 +70,7 @@ impl Writer {
             match answer {
                 Ok((version, status)) => {
                     metrics::written();
-                    if let Some(object) = known.policy_mut(&id) {
+                    if let Some(object) = objects.policy_mut(&id) {
                         object.state.resource_version = version;
                         object.state.status = status;
                     }
@@ -80,7 +80,7 @@ impl Writer {
                     metrics::conflicted();
                     // What it conflicts with comes by the watch.
                     let at = now.after(AFTER_A_CONFLICT);
-                    if let Some(object) = known.policy_mut(&id) {
+                    if let Some(object) = objects.policy_mut(&id) {
                         object.not_before = at;
                     }
                     wait_until(at);

@@ -45,7 +45,7 @@ use address_report::{Addresses, Reporter};
 use contact::Contact;
 use discovery::{Discovery, Served};
 use object::ObjectName;
-use reflector::{Change, Reflector, Told};
+use reflector::{Change, Reflector, ReflectorEvent};
 use resources::{KINDS, NODE_ADDRESS_REPORTS, RESOURCE_TYPES};
 use store::Store;
 
@@ -260,7 +260,7 @@ impl Cluster {
     }
 
     /// Watches what is served now; forgets what is gone.
-    fn follow(&mut self, served: Result<Served, String>, changes: &mpsc::Sender<Told>) {
+    fn follow(&mut self, served: Result<Served, String>, changes: &mpsc::Sender<ReflectorEvent>) {
         let served = match served {
             Ok(served) => served,
             Err(reason) => {
@@ -310,7 +310,7 @@ impl Cluster {
         }
     }
 
-    fn start(&mut self, kind: usize, resource: Option<ApiResource>, changes: &mpsc::Sender<Told>) {
+    fn start(&mut self, kind: usize, resource: Option<ApiResource>, changes: &mpsc::Sender<ReflectorEvent>) {
         let Some(served) = &resource else { return };
         tracing::info!(kind = served.kind, version = served.api_version, "watching");
         let reflector = Reflector {
@@ -333,8 +333,8 @@ impl Cluster {
         };
     }
 
-    fn take(&mut self, told: Told, nudge: &Notify) {
-        let Told { kind, watch, change } = told;
+    fn take(&mut self, told: ReflectorEvent, nudge: &Notify) {
+        let ReflectorEvent { kind, watch, change } = told;
         let of_kind = &mut self.kinds[kind];
         let current = of_kind.resource.clone().filter(|_| of_kind.watch_number == watch);
         let Some(resource) = current else { return };

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::object::{NodeObject, ObjectName, Pod, Stored, Whole};
-use super::reflector::{Change, Told};
+use super::reflector::{Change, ReflectorEvent};
 use super::resources::{KINDS, RESOURCE_TYPES, ResourceType, Shape};
 use super::{Client, Cluster};
 use crate::engine::Input;
@@ -218,7 +218,7 @@ impl Kube {
     }
 
     fn tell(&mut self, kind: usize, change: Change) {
-        let told = Told {
+        let told = ReflectorEvent {
             kind,
             watch: WATCH,
             change,

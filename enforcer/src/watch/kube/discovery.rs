@@ -15,7 +15,7 @@ use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use tokio::sync::{Notify, mpsc};
 
 use super::client::reason;
-use super::resources::{Found, KINDS, RESOURCE_TYPES, discover};
+use super::resources::{Discovered, KINDS, RESOURCE_TYPES, discover};
 
 /// From a CustomResourceDefinition to its kind being served, the API server takes up to seconds: so soon it is asked
 /// again, then after twice the time.
@@ -108,7 +108,7 @@ impl Discovery {
         }
     }
 
-    async fn ask(&self) -> kube::Result<(Found, bool)> {
+    async fn ask(&self) -> kube::Result<(Discovered, bool)> {
         let version = self.client.apiserver_version().await?;
         Ok((discover(&self.client).await?, may_stream(&version.minor)))
     }
@@ -214,7 +214,7 @@ impl Definitions {
     }
 
     /// Whether what is declared is what is served.
-    fn agree_with(&self, found: &Found) -> bool {
+    fn agree_with(&self, found: &Discovered) -> bool {
         let Some(declared) = &self.declared else {
             return false;
         };
@@ -226,7 +226,7 @@ impl Definitions {
     }
 
     /// Kinds that are neither declared nor served.
-    fn gone(&self, found: &Found) -> [bool; KINDS] {
+    fn gone(&self, found: &Discovered) -> [bool; KINDS] {
         std::array::from_fn(|kind| {
             let resource = &RESOURCE_TYPES[kind];
             let is_declared = |declared: &BTreeSet<String>| declared.contains(&resource.definition());

@@ -43,7 +43,7 @@ pub(super) enum Change {
 
 /// A change, of which watch of which kind.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct ReflectorEvent {
     pub(super) kind: usize,
     pub(super) watch: u64,
     pub(super) change: Change,
@@ -67,7 +67,7 @@ pub(super) struct Reflector {
 
 impl Reflector {
     /// Runs until nobody listens.
-    pub(super) async fn run(self, changes: mpsc::Sender<Told>) {
+    pub(super) async fn run(self, changes: mpsc::Sender<ReflectorEvent>) {
         match RESOURCE_TYPES[self.kind].shape {
             Shape::Whole => self.run_as::<Whole>(changes).await,
             Shape::Pod => self.run_as::<Pod>(changes).await,
@@ -75,7 +75,7 @@ impl Reflector {
         }
     }
 
-    async fn run_as<B>(mut self, changes: mpsc::Sender<Told>)
+    async fn run_as<B>(mut self, changes: mpsc::Sender<ReflectorEvent>)
     where
         B: DeserializeOwned + Serialize + 'static,
     {
@@ -127,10 +127,10 @@ impl Reflector {
 
     async fn send(
         &self,
-        changes: &mpsc::Sender<Told>,
+        changes: &mpsc::Sender<ReflectorEvent>,
         change: Change,
-    ) -> Result<(), mpsc::error::SendError<Told>> {
-        let told = Told {
+    ) -> Result<(), mpsc::error::SendError<ReflectorEvent>> {
+        let told = ReflectorEvent {
             kind: self.kind,
             watch: self.watch,
             change,

@@ -169,7 +169,7 @@ impl ResourceType {
 
 /// What the API server says of the kinds.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct Discovered {
     /// The version of each kind that is to be watched; none where it is not served. Kubernetes' own are not asked for.
     pub(super) resources: [Option<ApiResource>; KINDS],
     /// Something is served of the kind's group, and the API server cannot say what: an extension API server is away.
@@ -182,7 +182,7 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// When the API server does not answer. A group that it cannot describe is no error: the others go on.
-pub(super) async fn discover(client: &Client) -> kube::Result<Found> {
+pub(super) async fn discover(client: &Client) -> kube::Result<Discovered> {
     let mut served: Vec<(String, String, String)> = Vec::new();
     let mut unknown: Vec<String> = Vec::new();
     let mut failure = None;
@@ -221,7 +221,7 @@ pub(super) async fn discover(client: &Client) -> kube::Result<Found> {
             .collect();
         resource.choose(&versions)
     });
-    Ok(Found {
+    Ok(Discovered {
         resources,
         is_unknown: std::array::from_fn(|index| {
             unknown.iter().any(|group| group == RESOURCE_TYPES[index].group)

@@ -18,7 +18,7 @@ use crate::watch::kube::{ObjectChange, ObjectId, ObjectState};
 
 /// Objects, by what they are.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct Objects {
     policies: BTreeMap<ObjectId, PolicyObject>,
     others: BTreeMap<ObjectId, Box<[Arc<Entity>]>>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Desired {
     pub(super) status: Option<DesiredStatus>,
 }
 
-impl Known {
+impl Objects {
     /// Takes a change in. Whether it is of a policy.
     pub(super) fn take(&mut self, change: ObjectChange) -> bool {
         match change {
@@ -230,11 +230,11 @@ mod tests {
 
     #[test]
     fn the_version_that_counts_is_that_of_the_meaning() {
-        let mut known = Known::default();
+        let mut objects = Objects::default();
         let mut version_after = |state: ObjectState| {
             let id = state.id.clone();
-            known.take(ObjectChange::Applied(Box::new(state)));
-            known.policy(&id).unwrap().version
+            objects.take(ObjectChange::Applied(Box::new(state)));
+            objects.policy(&id).unwrap().version
         };
         assert_eq!(version_after(state(3, 1, 5)), 3);
         // A status was written.
