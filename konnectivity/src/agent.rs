@@ -10,13 +10,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use egret_shared::rt::{admin, task, telemetry};
-use tokio::net::TcpListener;
+use egret_shared::rt::admin::AdminHandler;
+use egret_shared::rt::{task, telemetry};
 
 pub use guard::{Guard, NotAllowed};
 pub use health::BUCKETS;
 pub use options::{InvalidOptions, Options};
 
+use crate::admin;
 use crate::tls::TlsError;
 use health::Health;
 use servers::Servers;
@@ -44,14 +45,11 @@ impl Agent {
     /// # Errors
     /// When options, files or addresses cannot be used.
     pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<Self, StartError> {
-        let (health, admin) = options.listeners()?;
+        let (health, local) = options.listeners()?;
         let servers = Arc::new(Servers::new(options.settings()?));
-        let handler: Arc<dyn admin::AdminHandler> = Arc::new(Health::new(Arc::clone(&servers), metrics));
-        for address in [health, admin] {
-            let listener = admin::bind(address).and_then(TcpListener::from_std);
-            let listener = listener.map_err(|source| StartError::Listen { address, source })?;
-            task::spawn("admin", admin::serve(listener, Arc::clone(&handler)));
-        }
+        let handler: Arc<dyn AdminHandler> = Arc::new(Health::new(Arc::clone(&servers), metrics));
+        admin::serve([health, local], &handler)
+            .map_err(|(address, source)| StartError::Listen { address, source })?;
         task::spawn("servers", Arc::clone(&servers).keep_connected());
         Ok(Self { servers })
     }

@@ -4,7 +4,8 @@
 //! The API server asks the server for a connection; the server asks an agent, which dials. Octets go both ways over the one stream that the
 //! agent opened.
 //!
-//! `proto` is the wire protocol, `core` the state of both programs without IO, `grpc` and `tls` the transport, `server` and `agent` the edges.
+//! `proto` is the wire protocol, `core` the state of both programs without IO, `grpc` and `tls` the transport, `server` and `agent` the edges,
+//! `admin` what both answer to operators.
 
 pub mod proto;
 pub mod core;
@@ -13,6 +14,7 @@ pub mod agent;
 pub mod tls;
 pub mod options;
 
+mod admin;
 mod grpc;
 mod relay;
 mod socket;

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use http::HeaderValue;
+use http::header::InvalidHeaderValue;
 
 /// Flags of klog, which stand in every manifest. They are taken and have no effect: the log goes to the standard error, `RUST_LOG` chooses
 /// what is written.
@@ -81,17 +83,28 @@ pub fn path(text: &str) -> Result<PathBuf, Infallible> {
     Ok(PathBuf::from(text))
 }
 
-/// An address to listen on: nothing is every interface, as Go has it.
+/// An address to listen on, by the flag of its host: nothing is every interface, as Go has it.
 ///
 /// # Errors
-/// With what is accepted.
-pub fn listen_address(host: &str, port: u16) -> Result<SocketAddr, String> {
+/// With the flag, and what is accepted.
+pub fn listen_address(flag: &str, host: &str, port: u16) -> Result<SocketAddr, String> {
     let ip = match host {
         "" => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
         host => host
             .parse()
-            .map_err(|_name| format!("{host:?} is no address to listen on"))?,
+            .map_err(|_name| format!("{flag}: {host:?} is no address to listen on"))?,
     };
     Ok(SocketAddr::new(ip, port))
+}
+
+/// What a program is told apart by, in a header; random where nothing is given.
+///
+/// # Errors
+/// When it is not of printable ASCII.
+pub fn identity(given: &str) -> Result<HeaderValue, InvalidHeaderValue> {
+    match given {
+        "" => HeaderValue::from_str(&format!("{:032x}", rand::random::<u128>())),
+        given => HeaderValue::from_str(given),
+    }
 }

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use egret_shared::rt::{admin, task, telemetry};
+use egret_shared::rt::admin::AdminHandler;
+use egret_shared::rt::{task, telemetry};
 use nix::sys::stat::{Mode, umask};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
@@ -22,6 +23,7 @@ pub use authority::{AuthorityError, AuthorityRewriter};
 pub use health::BUCKETS;
 pub use options::{InvalidOptions, Options};
 
+use crate::admin;
 use crate::tls::{self, Identity, TlsError};
 use health::Health;
 use hub::Hub;
@@ -54,13 +56,10 @@ pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<(), StartE
         &[b"h2"],
     )?;
     let agents = TlsAcceptor::from(Arc::new(agents));
-    let health = Arc::new(Health::new(Arc::clone(&hub), &settings.strategies, metrics));
-    for address in [settings.health, settings.admin] {
-        let listener = admin::bind(address).and_then(TcpListener::from_std);
-        let listener = listener.map_err(failed(address))?;
-        let health: Arc<dyn admin::AdminHandler> = health.clone();
-        task::spawn("admin", admin::serve(listener, health));
-    }
+    let health = Health::new(Arc::clone(&hub), &settings.strategies, metrics);
+    let health: Arc<dyn AdminHandler> = Arc::new(health);
+    admin::serve([settings.health, settings.admin], &health)
+        .map_err(|(address, source)| failed(address)(source))?;
     start_front(&settings, &hub)?;
     let listener = bind(settings.agents)?;
     task::spawn("agents", agents::serve(listener, agents, hub, settings.shared()));

@@ -7,6 +7,7 @@ use egret_shared::rt::telemetry::Metrics;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
 
 use super::servers::Servers;
+use crate::admin::count;
 
 /// Of `dial_duration_seconds`, as upstream's.
 pub const BUCKETS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
@@ -37,7 +38,6 @@ impl AdminHandler for Health {
     }
 
     fn metrics(&self) -> String {
-        let count = |number| u32::try_from(number).map_or(f64::INFINITY, f64::from);
         gauge!("konnectivity_network_proxy_agent_open_server_connections")
             .set(count(self.servers.connected()));
         gauge!("konnectivity_network_proxy_agent_known_server_count").set(count(self.servers.known()));

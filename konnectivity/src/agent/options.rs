@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use http::HeaderValue;
 use ipnet::IpNet;
 
 use super::servers::Settings;
 use super::{Guard, StartError};
-use crate::options::{LogFlags, duration, listen_address, path};
+use crate::options::{LogFlags, duration, identity, listen_address, path};
 use crate::proto::{Identifiers, InvalidIdentifiers};
 use crate::tls::{self, Identity};
 
@@ -81,9 +80,7 @@ pub enum InvalidOptions {
 
 impl Options {
     pub(super) fn listeners(&self) -> Result<(SocketAddr, SocketAddr), InvalidOptions> {
-        let listen = |flag, host: &str, port| {
-            listen_address(host, port).map_err(|error| InvalidOptions::Value(format!("{flag}: {error}")))
-        };
+        let listen = |flag, host: &str, port| listen_address(flag, host, port).map_err(InvalidOptions::Value);
         let health = listen(
             "--health-server-host",
             &self.health_server_host,
@@ -100,7 +97,7 @@ impl Options {
     pub(super) fn settings(self) -> Result<Settings, StartError> {
         let value = |text: &str| InvalidOptions::Value(text.to_owned());
         let is_set = |path: &PathBuf| !path.as_os_str().is_empty();
-        let identity = match (is_set(&self.agent_cert), is_set(&self.agent_key)) {
+        let certificate = match (is_set(&self.agent_cert), is_set(&self.agent_key)) {
             (true, true) => Some(Identity {
                 certificate: &self.agent_cert,
                 key: &self.agent_key,
@@ -119,15 +116,11 @@ impl Options {
         }
         let alpn = self.alpn_proto.iter().map(|name| name.as_bytes());
         let alpn: Vec<_> = [&b"h2"[..]].into_iter().chain(alpn).collect();
-        let id = match self.agent_id.as_str() {
-            "" => format!("{:032x}", rand::random::<u128>()),
-            id => id.to_owned(),
-        };
         let agent_id =
-            HeaderValue::from_str(&id).map_err(|_octets| value("--agent-id: it is of printable ASCII"))?;
+            identity(&self.agent_id).map_err(|_octets| value("--agent-id: it is of printable ASCII"))?;
         let identifiers = Identifiers::parse(&self.agent_identifiers).map_err(InvalidOptions::Identifiers)?;
         Ok(Settings {
-            tls: Arc::new(tls::client(&self.ca_cert, identity, &alpn)?),
+            tls: Arc::new(tls::client(&self.ca_cert, certificate, &alpn)?),
             agent_id,
             identifiers,
             token: Some(self.service_account_token_path).filter(is_set),

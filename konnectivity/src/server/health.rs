@@ -7,6 +7,7 @@ use egret_shared::rt::telemetry::Metrics;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
 
 use super::hub::Hub;
+use crate::admin::count;
 use crate::core::Strategy;
 
 /// Of `dial_duration_seconds`, as upstream's.
@@ -70,10 +71,6 @@ impl AdminHandler for Health {
         // Upstream's other name.
         (path == "/ready").then(|| self.readiness().unwrap_or_else(|reason| reason))
     }
-}
-
-fn count(number: usize) -> f64 {
-    u32::try_from(number).map_or(f64::INFINITY, f64::from)
 }
 
 /// The texts are upstream's: dashboards and tests match them.

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
-use http::HeaderValue;
 
 use super::agents::Shared;
 use super::require;
 use crate::core::{InvalidStrategy, Strategy};
-use crate::options::{LogFlags, duration, listen_address, path};
+use crate::options::{LogFlags, duration, identity, listen_address, path};
 
 /// The API server's network proxy: takes connections of a kube-apiserver and has agents make them.
 #[derive(Clone, Debug, Parser)]
@@ -157,9 +156,7 @@ impl Options {
                         agents show a certificate of --cluster-ca-cert";
             return Err(InvalidOptions::Value(text.to_owned()));
         }
-        let listen = |flag, host: &str, port| {
-            listen_address(host, port).map_err(|error| InvalidOptions::Value(format!("{flag}: {error}")))
-        };
+        let listen = |flag, host: &str, port| listen_address(flag, host, port).map_err(InvalidOptions::Value);
         let agents = listen("--agent-bind-address", &self.agent_bind_address, self.agent_port)?;
         let health = listen(
             "--health-bind-address",
@@ -203,8 +200,12 @@ impl Options {
             let text = "--mode=grpc needs --uds-name: no API server speaks it over TCP";
             return Err(InvalidOptions::Value(text.to_owned()));
         }
-        let address = listen_address(&self.server_bind_address, self.server_port)
-            .map_err(|error| InvalidOptions::Value(format!("--server-bind-address: {error}")))?;
+        let address = listen_address(
+            "--server-bind-address",
+            &self.server_bind_address,
+            self.server_port,
+        )
+        .map_err(InvalidOptions::Value)?;
         Ok(Front::Tcp {
             address,
             cert: require(self.server_cert, "--server-cert")?,
@@ -214,12 +215,11 @@ impl Options {
     }
 
     fn shared(&self) -> Result<Shared, InvalidOptions> {
-        let id = match self.server_id.as_str() {
-            "" => format!("{:032x}", rand::random::<u128>()),
-            id => id.to_owned(),
-        };
-        let server_id = HeaderValue::from_str(&id).map_err(|_octets| {
-            InvalidOptions::Value(format!("--server-id: {id:?} is not of printable ASCII"))
+        let server_id = identity(&self.server_id).map_err(|_octets| {
+            InvalidOptions::Value(format!(
+                "--server-id: {:?} is not of printable ASCII",
+                self.server_id
+            ))
         })?;
         Ok(Shared {
             server_id,
