@@ -4,13 +4,15 @@
 
 mod agent;
 mod multiplexer;
-mod server;
+mod stream;
 mod strategy;
+mod server;
 
 pub use agent::{Agent, AgentEvent, DialId};
 pub use multiplexer::{Overloaded, Read, Room};
-pub use server::{AgentInfo, DialState, Refusal, Server, StreamEvent, StreamId, TunnelId, Wakeups};
+pub use server::{DialState, Refusal, Server, StreamEvent, TunnelId, Wakeups};
 pub use strategy::{InvalidStrategy, Strategy};
+pub use stream::{AgentInfo, StreamId};
 
 /// What is kept in memory, in octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,25 +6,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use bytes::Bytes;
 
 use super::multiplexer::{Multiplexer, Side};
+use super::stream::{AgentInfo, AgentStream, StreamId, StreamState};
 use super::{Limits, Overloaded, Read, Room, Strategy, strategy};
-use crate::proto::{Identifiers, Packet};
-
-/// An agent's stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(u64);
+use crate::proto::Packet;
 
 /// A connection that a client of the server asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TunnelId(u64);
-
-/// What an agent said when it opened its stream.
-#[derive(Clone, Debug)]
-pub struct AgentInfo {
-    pub id: String,
-    pub identifiers: Identifiers,
-    /// Octets of a connection that it takes before it gives credit; none where it counts no credits.
-    pub window: Option<u32>,
-}
 
 /// Why a tunnel has no connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,21 +71,6 @@ pub struct Server {
 }
 
 #[derive(Debug)]
-pub(super) struct AgentStream {
-    pub(super) agent: AgentInfo,
-    state: StreamState,
-    multiplexer: Multiplexer,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StreamState {
-    Open,
-    Draining,
-    /// Kept while somebody reads what came before.
-    Gone,
-}
-
-#[derive(Debug)]
 enum Tunnel {
     Dialing(Dial),
     Connected { stream: StreamId, connection: i64 },
@@ -111,16 +84,6 @@ struct Dial {
     lot: u64,
     /// The streams that were asked; the last is asked now.
     asked: Vec<StreamId>,
-}
-
-impl AgentStream {
-    pub(super) fn is_usable(&self, draining: bool) -> bool {
-        match self.state {
-            StreamState::Open => true,
-            StreamState::Draining => draining,
-            StreamState::Gone => false,
-        }
-    }
 }
 
 impl Server {

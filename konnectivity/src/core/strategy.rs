@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use super::StreamId;
-use super::server::AgentStream;
+use super::stream::{AgentStream, StreamId};
 use crate::proto::Identifiers;
 
 /// How an agent is chosen; those of a list are tried in turn until one finds an agent.
