@@ -14,7 +14,6 @@ mod flavour;
 mod xtables_lock;
 mod sockopt;
 pub mod legacy;
-mod child_processes;
 mod name;
 mod rule;
 mod batch;
@@ -23,7 +22,6 @@ mod counters;
 pub mod netlink_writer;
 
 pub use batch::Batch;
-pub(crate) use child_processes::is_child;
 pub use counters::ChainCounters;
 pub use flavour::{Detection, DetectionReason, Flavour};
 pub use listing::{Chain, CountedRule, TableListing, parse};
@@ -34,6 +32,7 @@ pub use rule::{
 };
 
 use crate::Family;
+use crate::child_processes;
 use crate::fault_points::{self, Step};
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};

@@ -30,6 +30,8 @@ pub mod sock_diag;
 pub mod nflog;
 // The wire under the last five.
 pub mod netlink;
+// Programs that this process started: what they change is no news.
+mod child_processes;
 // The heap of this process.
 pub mod allocator;
 // Fault injection for tests: stop between two steps, refuse one.

@@ -5,7 +5,7 @@
 //! programs that it starts for that, whose port is their process id as seen from their own namespace (`netlink_autobind`).
 
 use crate::Family;
-use crate::iptables;
+use crate::child_processes;
 use crate::netlink::{Error, ReplyPart, Request, Socket};
 use nix::sys::socket::SockProtocol;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -88,7 +88,7 @@ impl TableMonitor {
         let overrun = socket.hear(usize::MAX, |notice| match read(notice) {
             Some(Notification::Change(change)) => *is_concerned |= concerns(&change),
             Some(Notification::End { port, author }) => {
-                let is_news = std::mem::take(is_concerned) && !iptables::is_child(port);
+                let is_news = std::mem::take(is_concerned) && !child_processes::is_child(port);
                 authors.extend(is_news.then_some(author));
             }
             None => {}

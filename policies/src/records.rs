@@ -14,6 +14,7 @@ use egret_shared::time::Timestamp;
 mod settings;
 mod pod;
 mod expired;
+mod address_forms;
 mod protected;
 mod unattributed;
 mod snapshot;
@@ -595,7 +596,7 @@ fn in_all_forms(mut addresses: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
     let behind: Vec<_> = addresses
         .iter()
         .copied()
-        .filter_map(protected::behind_nat64)
+        .filter_map(address_forms::behind_nat64)
         .collect();
     addresses.extend(behind);
     addresses

@@ -15,8 +15,9 @@ mod expression;
 mod rule;
 mod set_numbers;
 
-use super::{Hook, Table, child_processes};
+use super::{Hook, Table};
 use crate::Family;
+use crate::child_processes;
 use crate::fault_points::{self, Step};
 use crate::netlink::{
     self, Attributes, CREATE, EXCLUSIVE, ReplyPart, Request, Socket, Transaction, TransactionError,

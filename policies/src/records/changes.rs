@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use egret_shared::name::DnsName;
 use egret_shared::pod::PodKey;
-use egret_shared::time::Timestamp;
 
-use super::pod::PodRecords;
+use super::expired::ExpiredPosition;
+use super::pod::{LivePosition, PodRecords};
 use super::{RecordSnapshot, Records};
 
 /// The records that changed since the log was read last.
@@ -72,16 +72,6 @@ enum CursorPosition {
     Lapsed(ExpiredPosition),
     End,
 }
-
-/// A live record among all of its pod: its name by its last answer, and among those of the name.
-#[derive(Clone, Debug)]
-pub(super) struct LivePosition {
-    pub(super) latest: u64,
-    pub(super) name: Arc<DnsName>,
-    pub(super) told: (u64, IpAddr),
-}
-
-pub(super) type ExpiredPosition = (Timestamp, Arc<DnsName>, IpAddr);
 
 impl Records {
     /// From now on, what changes is noted for `take_news`.

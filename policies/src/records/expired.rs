@@ -14,13 +14,15 @@ use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::time::Timestamp;
 
 use super::RecordSnapshot;
-use super::changes::ExpiredPosition;
 use super::small_map::SmallMap;
 
 /// The most of one pod.
 pub(super) const MOST_OF_POD: usize = 2_048;
 /// The most of all pods together.
 pub(super) const MOST: usize = 50_000;
+
+/// An expired record among all of its pod: the earliest end first.
+pub(super) type ExpiredPosition = (Timestamp, Arc<DnsName>, IpAddr);
 
 /// The expired records of a pod.
 #[derive(Debug, Default)]

@@ -10,11 +10,18 @@ use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::changes::LivePosition;
 use super::expired::ExpiredRecords;
 use super::name::{AddressEntry, NameRecords};
 use super::small_map::SmallMap;
 use super::{RecordKey, RecordSnapshot};
+
+/// A live record among all of its pod: its name by its last answer, and among those of the name.
+#[derive(Clone, Debug)]
+pub(super) struct LivePosition {
+    latest: u64,
+    name: Arc<DnsName>,
+    told: (u64, IpAddr),
+}
 
 /// Names of an address, each with the end of the record.
 type Names = SmallMap<(Reverse<Timestamp>, Arc<DnsName>), ()>;

@@ -5,10 +5,11 @@
 //! reading: the order of objects and answers makes no difference.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use egret_shared::pod::PodKey;
 
+use super::address_forms::forms;
 use super::settings::NamesMayOpen;
 
 /// Addresses of the cluster itself, counted by owner.
@@ -104,33 +105,4 @@ impl ProtectedAddresses {
         let before = std::mem::replace(&mut self.api_server, after);
         before.symmetric_difference(&self.api_server).copied().collect()
     }
-}
-
-/// The well-known prefix of NAT64 (RFC 6052): the IPv4 address is in the last 32 bits.
-const NAT64: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
-
-/// The address as it is compared, and the IPv4 address to which a NAT64 translates it.
-pub(super) fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
-    let address = address.to_canonical();
-    let translated = match address {
-        IpAddr::V6(address) => translated(address).map(IpAddr::V4),
-        IpAddr::V4(_) => None,
-    };
-    [Some(address), translated].into_iter().flatten()
-}
-
-fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let [prefix @ .., high, low] = address.segments();
-    let bits = u32::from(high) << 16 | u32::from(low);
-    (prefix == NAT64).then(|| Ipv4Addr::from(bits))
-}
-
-/// The IPv6 address that a NAT64 translates to this one.
-pub(super) fn behind_nat64(address: IpAddr) -> Option<IpAddr> {
-    let IpAddr::V4(address) = address else {
-        return None;
-    };
-    let [a, b, c, d] = address.octets().map(u16::from);
-    let [p0, p1, p2, p3, p4, p5] = NAT64;
-    Some(Ipv6Addr::new(p0, p1, p2, p3, p4, p5, a << 8 | b, c << 8 | d).into())
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use egret_shared::net::IpNet;
 use egret_shared::time::Timestamp;
 
-use super::{expired, protected};
+use super::address_forms::forms;
+use super::expired;
 
 /// The fewest addresses that a name must be able to have (NPEP-133: at least 100 for each name, also for
 /// each name under a wildcard).
@@ -131,7 +132,7 @@ impl RecordSettings {
     #[must_use]
     pub fn is_protected(&self, address: IpAddr) -> bool {
         let is_in = |address| self.protected.iter().any(|network| network.contains(&address));
-        protected::forms(address).any(is_in)
+        forms(address).any(is_in)
     }
 
     /// Until when a record lives whose time to live ends at `expires`; none when that is over already.

@@ -7,19 +7,10 @@ use std::collections::BTreeSet;
 use egret_shared::pod::PodKey;
 
 use super::SetUser;
-use super::live_set::LiveSet;
+use super::live_set::{LiveSet, SetChange};
 use crate::compiler::directions::Directions;
 use crate::compiler::set_use::SetUse;
 use crate::model::Direction;
-use crate::rules::MembersChanged;
-
-/// A change of a set's members.
-#[derive(Debug)]
-pub(super) struct SetChange {
-    pub(super) members: MembersChanged,
-    /// Whether a member came that was not there; one that only lives longer is not counted.
-    pub(super) has_new: bool,
-}
 
 /// Pods and directions to reevaluate, in the order of pods, each once.
 #[derive(Debug, Default)]

@@ -11,7 +11,6 @@ use crate::compiler::set_content::{NamedSet, SetContent};
 use crate::records::Records;
 use crate::rules::{ExpiredMembers, Member, MembersChanged, SetId};
 
-use super::affected::SetChange;
 use super::set_users::SetUsers;
 
 /// Who puts members into a set.
@@ -38,6 +37,14 @@ pub(super) struct LiveSet {
     touched: Vec<Member>,
     /// What the cluster itself took or gave up.
     protected: BTreeSet<IpAddr>,
+}
+
+/// A change of a set's members.
+#[derive(Debug)]
+pub(super) struct SetChange {
+    pub(super) members: MembersChanged,
+    /// Whether a member came that was not there; one that only lives longer is not counted.
+    pub(super) has_new: bool,
 }
 
 /// A member that is desired, programmed, or both.

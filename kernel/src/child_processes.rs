@@ -9,7 +9,7 @@ const REMEMBERED: usize = 64;
 static CHILDREN: Mutex<VecDeque<u32>> = Mutex::new(VecDeque::new());
 
 /// To be told before the program can have changed anything.
-pub(super) fn remember(process: u32) {
+pub(crate) fn remember(process: u32) {
     let mut children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
     if children.len() == REMEMBERED {
         children.pop_front();
