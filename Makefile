@@ -51,12 +51,12 @@ check: ## Format, clippy, and the unit and table tests that need neither root no
 build: packages-demo
 	@$(CARGO) build --workspace --bins
 
+# The copy's libraries are compiled where `make test` compiles them, and so for the most part only once.
 .PHONY: switches
 switches: packages-test ## Every scenario with its mechanism removed: fails if one still passes.
 	@integration/switches/copy target/switches/src
-	@$(CARGO) build --locked --manifest-path target/switches/src/Cargo.toml -p egret-dnsd -p egret-enforcer --bins --target-dir target/switches
-	@$(CARGO) build -p egret-integration --bins --tests
-	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/switches/debug" $(CARGO) test -p egret-integration --test switches -- --ignored --nocapture
+	@CARGO_BUILD_BUILD_DIR="$(CURDIR)/target" $(CARGO) build --locked --manifest-path target/switches/src/Cargo.toml -p egret-dnsd -p egret-enforcer --bins --target-dir target/switches
+	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/switches/debug" $(CARGO) test --workspace --test switches -- --ignored --nocapture
 
 .PHONY: properties
 properties: ## All properties on ten times the cases, drawn anew; then random clusters of all kinds, decided in three ways, for an hour (EGRET_PROPERTY_SECONDS).
