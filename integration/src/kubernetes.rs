@@ -146,6 +146,11 @@ impl Kubernetes {
         self.kubectl.clone()
     }
 
+    /// The process of the API server.
+    pub fn server_pid(&self) -> u32 {
+        self.server.pid()
+    }
+
     /// Ends both as a crash does, and puts a copy of etcd's data aside.
     ///
     /// # Errors
@@ -254,12 +259,20 @@ impl Kubernetes {
         self.asked(world, &["get", kinds, "-A", "-o", "json"])
     }
 
-    /// A kubeconfig with the rights of a service account.
+    /// A kubeconfig with the rights of a service account, by a token that names this node as the token of a pod there does.
     ///
     /// # Errors
     /// When it gets no token.
-    pub fn kubeconfig_of(&self, world: &World, namespace: &str, account: &str) -> Result<PathBuf, Failure> {
-        let output = self.ask(world, &["create", "token", account, "-n", namespace])?;
+    pub fn kubeconfig_of(
+        &self,
+        world: &World,
+        namespace: &str,
+        account: &str,
+        node: &str,
+    ) -> Result<PathBuf, Failure> {
+        let of_account = ["create", "token", account, "-n", namespace];
+        let bound = ["--bound-object-kind", "Node", "--bound-object-name", node];
+        let output = self.ask(world, &[&of_account[..], &bound].concat())?;
         if !output.success() {
             return Err(output.stderr.into());
         }

@@ -16,7 +16,7 @@ use std::{
 };
 
 use egret_integration::{
-    Daemon, DaemonSpec, Kubernetes, Peer, World, kubernetes, node, world::ENFORCER_ADMIN,
+    Daemon, DaemonSpec, Kubernetes, Peer, World, kubernetes, node, within, world::ENFORCER_ADMIN,
 };
 use serde_json::Value;
 
@@ -560,6 +560,7 @@ fn roles_grant_what_is_asked_and_nothing_else() -> TestResult {
         return Ok(());
     };
     cluster.apply(&base, &[])?;
+    cluster.kubernetes.apply_world(&cluster.world)?;
     cluster.kubernetes.apply_text(&cluster.world, POLICIES)?;
     let objects = objects(&base);
     let bound: BTreeSet<(&str, &str)> = objects
@@ -578,7 +579,7 @@ fn roles_grant_what_is_asked_and_nothing_else() -> TestResult {
         assert!(!granted.is_empty());
         let kubeconfig = cluster
             .kubernetes
-            .kubeconfig_of(&cluster.world, namespace, name)?;
+            .kubeconfig_of(&cluster.world, namespace, name, node::NAME)?;
         let daemon = start(&cluster, &objects, &kubeconfig);
         let begun = Instant::now();
         loop {
@@ -605,6 +606,50 @@ fn roles_grant_what_is_asked_and_nothing_else() -> TestResult {
                 std::thread::sleep(STATUS_INTERVAL);
             }
         }
+    }
+    Ok(())
+}
+
+/// All enforcers have one service account, so its role alone lets each write every report.
+#[test]
+fn an_enforcer_writes_the_reports_of_its_own_node_alone() -> TestResult {
+    /// Each kind, and the list that it requires.
+    const REPORTS: [(&str, &str); 2] = [
+        ("NodeAddressReport", "addresses"),
+        ("NodePolicyReport", "realized"),
+    ];
+    let (Some(base), Some(cluster)) = (kustomize("base")?, Cluster::start()) else {
+        return Ok(());
+    };
+    cluster.apply(&base, &[])?;
+    cluster.kubernetes.apply_world(&cluster.world)?;
+    let account = ("egret-system", "egret-enforcer");
+    let kubeconfig = cluster
+        .kubernetes
+        .kubeconfig_of(&cluster.world, account.0, account.1, node::NAME)?
+        .display()
+        .to_string();
+    let report = |(kind, content): (&str, &str), of: &str| -> Result<String, Failure> {
+        let object = format!(
+            "apiVersion: policy.egret.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {of}}}\n{content}: []\n"
+        );
+        let path = cluster.world.files().join("report.yaml");
+        fs::write(&path, object)?;
+        let path = path.display().to_string();
+        let apply = ["apply", "--server-side", "--kubeconfig", &kubeconfig, "-f", &path];
+        let output = cluster.kubernetes.ask(&cluster.world, &apply)?;
+        Ok(output.stdout + &output.stderr)
+    };
+    let refusal = "an enforcer writes the reports of its own node, which its token names";
+    // The API server takes up a new admission policy within some seconds.
+    within(PATIENCE, "another node's report is refused", || {
+        report(REPORTS[0], "node-2").unwrap().contains(refusal)
+    });
+    let other = report(REPORTS[1], "node-2")?;
+    assert!(other.contains(refusal), "{other}");
+    for kind in REPORTS {
+        let own = report(kind, node::NAME)?;
+        assert!(own.contains("serverside-applied"), "{own}");
     }
     Ok(())
 }

@@ -414,9 +414,10 @@ fn the_kustomization_is_admitted_and_grants_the_enforcer_what_it_needs() -> Test
 
     let mut enforcer = cluster.enforcer;
     enforcer.kill()?;
-    let account = cluster
-        .kubernetes
-        .kubeconfig_of(&cluster.world, "egret-system", "egret-enforcer")?;
+    let account =
+        cluster
+            .kubernetes
+            .kubeconfig_of(&cluster.world, "egret-system", "egret-enforcer", node::NAME)?;
     let mut spec = enforcer.spec().clone();
     *spec.arguments.last_mut().expect("the kubeconfig is last") = account.display().to_string();
     let only = capabilities(&base.join("enforcer.yaml"))

@@ -423,9 +423,12 @@ fn the_kustomization_grants_the_controller_and_the_node_what_they_need() -> Test
     ];
     kubectl(&[&apply[..], &[&base.display().to_string()]].concat())?;
     let account = |name: &str| {
-        cluster
-            .kubernetes
-            .kubeconfig_of(&cluster.world, "egret-system", name)
+        cluster.kubernetes.kubeconfig_of(
+            &cluster.world,
+            "egret-system",
+            name,
+            egret_integration::node::NAME,
+        )
     };
     let (controller, node) = (account("egret-controller")?, account("egret-enforcer")?);
 
