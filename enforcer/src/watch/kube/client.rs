@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::header::USER_AGENT;
+use http::{HeaderValue, Request, Response};
 use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -14,6 +15,8 @@ use tower::{Layer, Service};
 
 use super::contact::{Contact, Sent};
 
+/// What audit logs and metrics of the API server call this program.
+const NAME: &str = concat!("egret-enforcer/", env!("CARGO_PKG_VERSION"));
 /// An API server that takes longer to accept a connection is tried again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection on which nothing comes for so long is given up: the other end may be gone without a word. The API server
@@ -53,6 +56,7 @@ pub(super) async fn config(path: Option<PathBuf>) -> Result<Config, ConfigError>
     config.read_timeout = Some(READ_TIMEOUT);
     // Watches are tried again by themselves, and tell of it.
     config.default_retry = false;
+    config.headers.push((USER_AGENT, HeaderValue::from_static(NAME)));
     Ok(config)
 }
 
