@@ -9,7 +9,8 @@ use anyhow::{Context as _, ensure};
 use egret_integration::World;
 use futures::TryStreamExt as _;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::json;
 
 use crate::api::Api;
@@ -19,30 +20,31 @@ pub(crate) const CLIENT: &str = "client";
 const NAME: &str = "changed";
 /// Two servers on the internet of the world, each of which echoes.
 const SERVERS: [&str; 2] = ["203.0.113.7:7", "203.0.113.8:7"];
-/// A connection that is dropped is given up after this: what is measured is exact to it.
+/// A connection is tried so often, and given up after this: what is measured is exact to it.
 const STEP: Duration = Duration::from_millis(2);
+/// Between two changes: until the connections that the one before ended are looked through.
+const PAUSE: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Times to allow and to refuse, as text.
 pub(crate) fn measure(world: &World, api: &Api, changes: usize) -> anyhow::Result<(String, String)> {
     let (arrivals, arrived) = mpsc::channel();
-    let (wishes, wanted) = mpsc::channel::<usize>();
+    let (wishes, mut wanted) = tokio::sync::mpsc::unbounded_channel::<usize>();
     std::thread::scope(|scope| {
         let client = scope.spawn(move || {
             api.with(|client| async move {
                 let policies: kube::Api<NetworkPolicy> = kube::Api::namespaced(client, "default");
                 policies.create(&PostParams::default(), &policy(0)?).await?;
-                let only = WatchParams::default().fields(&format!("metadata.name={NAME}"));
-                let mut events = pin!(policies.watch(&only, "0").await?);
+                let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+                let mut objects = pin!(watcher(policies.clone(), only).applied_objects());
                 // The object as it is.
-                events.try_next().await?.context("the watch begins")?;
+                objects.try_next().await?.context("the watch begins")?;
                 arrivals.send(Instant::now())?;
-                while let Ok(server) = wanted.recv() {
+                while let Some(server) = wanted.recv().await {
                     policies
                         .patch(NAME, &PatchParams::default(), &Patch::Merge(policy(server)?))
                         .await?;
-                    let event = events.try_next().await?.context("the watch goes on")?;
-                    ensure!(matches!(event, WatchEvent::Modified(_)), "{event:?}");
+                    objects.try_next().await?.context("the watch goes on")?;
                     arrivals.send(Instant::now())?;
                 }
                 Ok(())
@@ -58,13 +60,14 @@ pub(crate) fn measure(world: &World, api: &Api, changes: usize) -> anyhow::Resul
 fn probe(
     world: &World,
     changes: usize,
-    wishes: &mpsc::Sender<usize>,
+    wishes: &tokio::sync::mpsc::UnboundedSender<usize>,
     arrived: &mpsc::Receiver<Instant>,
 ) -> anyhow::Result<(String, String)> {
     let mut times = (Vec::new(), Vec::new());
     arrived.recv_timeout(PATIENCE)?;
     until(world, 0, true)?;
     for change in 1..=changes {
+        std::thread::sleep(PAUSE);
         let (opened, closed) = (change % 2, (change + 1) % 2);
         wishes.send(opened)?;
         let event = arrived.recv_timeout(PATIENCE)?;

@@ -158,8 +158,19 @@ fn start_agents(world: &World, kubernetes: &Kubernetes, agents: usize) -> anyhow
             let mut spec = DaemonSpec::enforcer(FIRST_PORT + u16::try_from(number)?);
             spec.name = "agent".to_owned();
             let spec = spec
-                .with(["--source", "kube", "--backend", "none", "--link", "", "--cni", ""])
-                .with(["--state", "", "--state-objects", ""])
+                .with([
+                    "--source",
+                    "kube",
+                    "--backend",
+                    "none",
+                    "--cni=",
+                    "--state=",
+                    "--state-objects=",
+                ])
+                .with([format!(
+                    "--link={}",
+                    world.files().join(format!("agent-{number}.sock")).display()
+                )])
                 .with(["--node".to_owned(), objects::other_node(number % 49 + 1)])
                 .with([
                     "--kubeconfig".to_owned(),
