@@ -7,9 +7,8 @@
 //!                  shop.svc.cluster.local   exists
 //! ```
 //!
-//! The denial of a name says nothing of the name above it, so that one is queried by itself (a pre-query): in the background, or
-//! before the client's query where its label is a public suffix and nothing is known of it. That is done only where the server
-//! is known to answer for empty non-terminals: CoreDNS' plugin `kubernetes` answers for namespaces and services without records
+//! The denial of a name says nothing of the name above it, so that one is queried by itself in the background (a pre-query). That
+//! is done only where the server is known to answer for empty non-terminals: CoreDNS' plugin `kubernetes` answers for namespaces and services without records
 //! (plugin/kubernetes/parse.go, kubernetes.go). Other servers deny empty non-terminals, which is why resolvers believe such
 //! denials in signed zones only (unbound's `harden-below-nxdomain`). An existing name opens all names above it for an hour.
 
@@ -24,8 +23,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
-use tokio::sync::watch;
-use tokio::time::timeout;
 
 use crate::config::model::{CutZone, ZoneKind};
 use crate::dns::message::WireName;
@@ -34,14 +31,12 @@ pub use denial::Denial;
 
 use ancestors::{Ancestors, Level};
 use candidate_labels::CandidateLabels;
-use negative_tree::{BeforeQuery, End, NegativeTree, NodeState};
+use negative_tree::{NegativeTree, NodeState};
 
 /// How long a name stays open after something below it was found to exist.
 const PROVEN: Duration = Duration::from_secs(3_600);
 /// How long no other pre-query of a name is sent while one is outstanding, or after one failed.
 const PAUSE: Duration = Duration::from_secs(5);
-/// How long a query waits for the pre-query of the name above it.
-const PRE_QUERY_WAIT: Duration = Duration::from_secs(1);
 /// The longest cut in a zone of the host's search list: the negative TTL of node-local-dns' Corefile.
 const SEARCHED: Duration = Duration::from_secs(5);
 /// Outstanding pre-queries.
@@ -83,24 +78,6 @@ pub struct PreQuery {
     class: u8,
     level: Level,
     name: WireName,
-    /// Wakes waiting queries when dropped.
-    _news: Option<watch::Sender<()>>,
-}
-
-/// A pre-query that a client's query waits for.
-#[derive(Debug)]
-pub struct PendingPreQuery {
-    /// For the first query that waits: the caller sends it.
-    pub pre_query: Option<PreQuery>,
-    end: End,
-}
-
-impl PendingPreQuery {
-    /// Waits for the pre-query, up to a second.
-    pub async fn end(mut self) {
-        // An error is the end as well: the pre-query was dropped.
-        drop(timeout(PRE_QUERY_WAIT, self.end.changed()).await);
-    }
 }
 
 /// The outcome of a pre-query.
@@ -173,45 +150,13 @@ impl NxdomainCuts {
             return None;
         }
         let (name, _) = WireName::read(name, 0).ok()?;
-        let pre_query = self.enter(asked, level, name, None)?;
+        let pre_query = self.enter(asked, level, name)?;
         let state = NodeState::Open {
             until: now.after(PAUSE),
             is_proven: false,
         };
         let has_room = known.tree.set(asked.class, &ancestors, level, state, now);
         has_room.then_some(pre_query)
-    }
-
-    /// Whether a name above is asked for before this question is. Whoever made up labels could have no more asked than there
-    /// are public ones in each namespace.
-    #[must_use]
-    pub fn pre_query_first(
-        self: &Arc<Self>,
-        asked: CutQuery<'_>,
-        now: impl FnOnce() -> Timestamp,
-    ) -> Option<PendingPreQuery> {
-        let zone = self.zone(asked.name)?;
-        if zone.kind == ZoneKind::Searched {
-            return None;
-        }
-        let (ancestors, now) = (zone.ancestors(asked.name)?.within(asked.apex)?, now());
-        let mut known = self.lock();
-        let level = match known.tree.first(asked.class, &ancestors, now)? {
-            BeforeQuery::Wait(end) => return Some(PendingPreQuery { pre_query: None, end }),
-            BeforeQuery::PreQuery(level) => level,
-        };
-        let (name, _) = WireName::read(ancestors.at(level)?, 0).ok()?;
-        let (news, end) = watch::channel(());
-        let pre_query = self.enter(asked, level, name, Some(news))?;
-        let state = NodeState::Querying {
-            until: now.after(PAUSE),
-            end: end.clone(),
-        };
-        let has_room = known.tree.set(asked.class, &ancestors, level, state, now);
-        has_room.then_some(PendingPreQuery {
-            pre_query: Some(pre_query),
-            end,
-        })
     }
 
     /// The number of known names, and its limit.
@@ -229,13 +174,7 @@ impl NxdomainCuts {
         zones.max_by_key(|zone| zone.zone.apex().as_octets().len())
     }
 
-    fn enter(
-        self: &Arc<Self>,
-        asked: CutQuery<'_>,
-        level: Level,
-        name: WireName,
-        news: Option<watch::Sender<()>>,
-    ) -> Option<PreQuery> {
+    fn enter(self: &Arc<Self>, asked: CutQuery<'_>, level: Level, name: WireName) -> Option<PreQuery> {
         let pre_query = PreQuery {
             cuts: Arc::clone(self),
             denied: *asked.name,
@@ -243,7 +182,6 @@ impl NxdomainCuts {
             class: asked.class,
             level,
             name,
-            _news: news,
         };
         let before = self.under_way.fetch_add(1, Ordering::Relaxed);
         (before < MAX_PRE_QUERIES).then_some(pre_query)
@@ -541,112 +479,6 @@ mod tests {
         }
     }
 
-    fn first(cuts: &Arc<NxdomainCuts>, text: &str, now: u64) -> Option<PendingPreQuery> {
-        with(text, |asked| cuts.pre_query_first(asked, || at(now)))
-    }
-
-    /// The name that is asked for before this one is.
-    fn asked_first(cuts: &Arc<NxdomainCuts>, text: &str, now: u64) -> Option<PreQuery> {
-        let pre_query_first = first(cuts, text, now)?;
-        Some(
-            pre_query_first
-                .pre_query
-                .unwrap_or_else(|| panic!("{text}: somebody asks")),
-        )
-    }
-
-    #[test]
-    fn below_a_public_suffix_there_is_a_pre_query_if_the_namespace_exists() {
-        for (text, above) in [
-            ("api.example.com.cluster.local", Some("com.cluster.local")),
-            ("api.example.com.svc.cluster.local", Some("com.svc.cluster.local")),
-            (
-                "api.example.com.shop.svc.cluster.local",
-                Some("com.shop.svc.cluster.local"),
-            ),
-            (
-                "web.shop.svc.cluster.local.shop.svc.cluster.local",
-                Some("local.shop.svc.cluster.local"),
-            ),
-            ("api.example.com.ec2.internal", Some("com.ec2.internal")),
-            // Nobody knows whether there is such a namespace.
-            ("api.example.com.other.svc.cluster.local", None),
-            ("com.shop.svc.cluster.local", None),
-            ("com.cluster.local", None),
-            ("api.example.dev.cluster.local", None),
-            ("api.example.com.dns.cluster.local", None),
-            ("api.example.com.compute.internal", None),
-            ("api.example.com", None),
-        ] {
-            let cuts = cuts();
-            exists(&cuts, "web.shop.svc.cluster.local", 0);
-            let pre_query = asked_first(&cuts, text, 0);
-            assert_eq!(
-                pre_query.map(|pre_query| *pre_query.name()),
-                above.map(name),
-                "{text}"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn queries_during_a_pre_query_wait_for_it() {
-        let cuts = cuts();
-        let mut pre_query_first = first(&cuts, "a.x.com.cluster.local", 0).unwrap();
-        let pre_query = pre_query_first.pre_query.take().unwrap();
-        let other = first(&cuts, "b.x.com.cluster.local", 0).unwrap();
-        assert!(other.pre_query.is_none());
-        pre_query.end(nxdomain("com.cluster.local"), at(1));
-        pre_query_first.end().await;
-        other.end().await;
-        for text in ["a.x.com.cluster.local", "b.x.com.cluster.local"] {
-            assert!(is_denied(&cuts, text, 1));
-        }
-        assert!(first(&cuts, "c.x.com.cluster.local", 1).is_none());
-    }
-
-    #[test]
-    fn a_known_name_has_no_pre_query_for_an_hour() {
-        const HOUR: u64 = 3_600;
-        for (heard, what) in [
-            (nxdomain("com.cluster.local"), "denied"),
-            (PreQueryOutcome::Exists(at(30)), "exists"),
-            (PreQueryOutcome::Nothing, "no answer"),
-        ] {
-            let cuts = cuts();
-            asked_first(&cuts, "a.x.com.cluster.local", 0)
-                .unwrap()
-                .end(heard, at(0));
-            for now in [0, 5, 29, 30, HOUR] {
-                assert!(
-                    first(&cuts, "b.x.com.cluster.local", now).is_none(),
-                    "{what} at {now}"
-                );
-            }
-            assert!(
-                first(&cuts, "b.x.com.cluster.local", HOUR + 30).is_some(),
-                "{what}"
-            );
-        }
-    }
-
-    /// A server that denies what stands above a name: it is hidden until the cut ends, and opens its place when it is asked for
-    /// then.
-    #[test]
-    fn a_name_below_a_name_that_is_denied_wrongly_is_found_when_the_cut_ends() {
-        let cuts = cuts();
-        let pre_query = asked_first(&cuts, "odd.com.cluster.local", 0).unwrap();
-        pre_query.end(nxdomain("com.cluster.local"), at(0));
-        assert!(is_denied(&cuts, "odd.com.cluster.local", 29));
-        assert!(!is_denied(&cuts, "odd.com.cluster.local", 30));
-        assert!(
-            first(&cuts, "odd.com.cluster.local", 30).is_none(),
-            "it is asked for itself"
-        );
-        exists(&cuts, "odd.com.cluster.local", 30);
-        assert!(asked_above(&cuts, "com.cluster.local", 31).is_none());
-    }
-
     #[test]
     fn search_domains_have_cuts_of_public_suffixes_only_for_five_seconds() {
         let cuts = cuts();
@@ -659,21 +491,5 @@ mod tests {
                 "at {now}"
             );
         }
-    }
-
-    #[test]
-    fn unknown_namespaces_have_no_pre_query_nor_is_the_bound_exceeded() {
-        let cuts = cuts();
-        for number in 0..1_000 {
-            assert!(first(&cuts, &format!("a.x.com.r{number}.svc.cluster.local"), 0).is_none());
-        }
-        assert_eq!(cuts.figures().0, 0);
-        for number in 0..30 {
-            exists(&cuts, &format!("web.ns{number}.svc.cluster.local"), 0);
-        }
-        let under_way: Vec<PendingPreQuery> = (0..30)
-            .filter_map(|number| first(&cuts, &format!("a.x.com.ns{number}.svc.cluster.local"), 0))
-            .collect();
-        assert_eq!(under_way.len(), MAX_PRE_QUERIES);
     }
 }

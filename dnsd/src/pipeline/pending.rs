@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::query::{QueryView, WaitingQuery};
 use super::reply::{Delivery, UnsentReply};
 use super::{Disposition, Pending, Resolver, StaleFallback};
-use crate::cache::nxdomain_cut::Denial;
+
 use crate::cache::{Hit, Key};
 use crate::config::OnStall;
 use crate::config::host_setup::INTERCEPT_PORT;
@@ -19,7 +19,7 @@ use crate::enforcement::gate::Stall;
 use crate::enforcement::gated::{GatedResponse, stalled};
 use crate::limits::permits::RevocablePermit;
 use crate::upstream::{Limits, client_chosen};
-use crate::zones::{AnswerSource, Cancellation, QueryContext, ResolveError, ResolvedAnswer, StoredAnswer};
+use crate::zones::{AnswerSource, Cancellation, ResolveError, ResolvedAnswer, StoredAnswer};
 
 /// What a query waits for.
 #[derive(Debug)]
@@ -133,9 +133,10 @@ async fn answered(
             None => return Ok(resolver.cached(query.view(), hit, clock::now())),
         },
         (_, key) => {
-            let mut context = query.view().context();
+            let context = query.view().context();
+            // Another query may have learned it since the cache miss.
             if let Some(key) = &key
-                && let Some(denial) = denied_above(query, key, &mut context).await
+                && let Some(denial) = query.binding.denied_below(key, &query.query, clock::now())
             {
                 return Err(resolver.deny(query.view(), &denial, clock::now()));
             }
@@ -158,22 +159,6 @@ async fn answered(
             Ok(resolver.resolved(query.view(), resolved, Ttls::CountedDown(now), now))
         }
         Err(error) => Err(resolver.fail(query.view(), error)),
-    }
-}
-
-/// The denial of the name above the query's: known by now, or by a pre-query that the query waits for.
-async fn denied_above(query: &WaitingQuery, key: &Key, context: &mut QueryContext) -> Option<Arc<Denial>> {
-    let (binding, query) = (&query.binding, &query.query);
-    let Some(pre_query_first) = binding.pre_query_first(key, query, context) else {
-        // Another query may have learned it since the cache miss.
-        return binding.denied_below(key, query, clock::now());
-    };
-    match Box::pin(binding.denied_first(pre_query_first, key, query)).await {
-        Ok(denial) => Some(denial),
-        Err(waited) => {
-            context.waited = waited;
-            None
-        }
     }
 }
 

@@ -1,12 +1,11 @@
 //! NXDOMAIN cuts (RFC 8020): answering below a denied name, and pre-queries for the name above.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 
-use crate::cache::nxdomain_cut::{CutQuery, Denial, PendingPreQuery, PreQuery, PreQueryOutcome};
+use crate::cache::nxdomain_cut::{CutQuery, Denial, PreQuery, PreQueryOutcome};
 use crate::cache::{Key, Kind, Provenance};
 use crate::dns::message::{CLASS_IN, Query, flag, kind, rcode};
 
@@ -26,38 +25,6 @@ impl ZoneBinding {
 
     fn would_be_asked(&self, query: &Query) -> bool {
         self.may_ask_outside && self.block.may_forward(query) && self.block.forwards(&query.question.name)
-    }
-
-    /// The pre-query that a query waits for, which is started if it is not in flight.
-    #[must_use]
-    pub fn pre_query_first(
-        self: &Arc<Self>,
-        key: &Key,
-        query: &Query,
-        context: &QueryContext,
-    ) -> Option<PendingPreQuery> {
-        let cuts = self.block.cuts()?;
-        if query.flags & flag::RD == 0 || !self.would_be_asked(query) {
-            return None;
-        }
-        let mut pre_query_first = cuts.pre_query_first(self.asked(key, query)?, clock::now)?;
-        if let Some(pre_query) = pre_query_first.pre_query.take() {
-            self.inquire(pre_query, query, context);
-        }
-        Some(pre_query_first)
-    }
-
-    /// Waits for a pre-query. Returns the denial of the name above, or how long the query has waited.
-    pub async fn denied_first(
-        &self,
-        pre_query_first: PendingPreQuery,
-        key: &Key,
-        query: &Query<'_>,
-    ) -> Result<Arc<Denial>, Duration> {
-        let begun = clock::now();
-        pre_query_first.end().await;
-        let now = clock::now();
-        self.denied_below(key, query, now).ok_or_else(|| now.since(begun))
     }
 
     /// The answer by an NXDOMAIN cut, for a query that another one led to.

@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::time::Timestamp;
-use tokio::sync::watch;
 
 use super::PROVEN;
 use super::denial::Denial;
 use crate::cache::nxdomain_cut::ancestors::{Ancestors, Level, label};
-use crate::cache::nxdomain_cut::public_suffix::is_public;
 use crate::hash::HashMap;
 
 /// The state of a candidate name.
@@ -19,24 +17,12 @@ pub(super) enum NodeState {
     Open { until: Timestamp, is_proven: bool },
     /// It does not exist, nor does anything below it.
     Denied { denial: Arc<Denial>, until: Timestamp },
-    /// A pre-query is outstanding, and queries below it wait for it.
-    Querying { until: Timestamp, end: End },
-}
-
-/// Completes when a pre-query ends, whatever its outcome.
-pub(super) type End = watch::Receiver<()>;
-
-/// What precedes a client's query.
-#[derive(Debug)]
-pub(super) enum BeforeQuery {
-    PreQuery(Level),
-    Wait(End),
 }
 
 impl NodeState {
     const fn until(&self) -> Timestamp {
         match self {
-            Self::Open { until, .. } | Self::Denied { until, .. } | Self::Querying { until, .. } => *until,
+            Self::Open { until, .. } | Self::Denied { until, .. } => *until,
         }
     }
 
@@ -87,8 +73,7 @@ impl NegativeTree {
             (Some(NodeState::Denied { denial, until }), _) if now < *until => Some(denial),
             (_, lower) => match lower() {
                 Some(NodeState::Denied { denial, until }) if now < *until => Some(denial),
-                Some(NodeState::Denied { .. } | NodeState::Open { .. } | NodeState::Querying { .. })
-                | None => None,
+                Some(NodeState::Denied { .. } | NodeState::Open { .. }) | None => None,
             },
         }
     }
@@ -103,26 +88,7 @@ impl NegativeTree {
             {
                 None => return Some(level),
                 Some(NodeState::Denied { .. }) => return None,
-                Some(NodeState::Open { .. } | NodeState::Querying { .. }) => {}
-            }
-        }
-        None
-    }
-
-    /// The pre-query before a client's query: of a name with a public label, without a state for an hour, below a
-    /// namespace that exists. A candidate that was denied has no second pre-query: the next query below it goes
-    /// upstream, so that a name is found whose server denies the names above it.
-    pub(super) fn first(&self, class: u8, ancestors: &Ancestors<'_>, now: Timestamp) -> Option<BeforeQuery> {
-        for level in [Level::Upper, Level::Lower] {
-            let ancestor = ancestors.at(level)?;
-            let state = self.get(class, ancestors, level);
-            match state.filter(|state| state.is_remembered(now)) {
-                None => return is_public(label(ancestor)).then_some(BeforeQuery::PreQuery(level)),
-                Some(NodeState::Querying { end, until }) if now < *until => {
-                    return Some(BeforeQuery::Wait(end.clone()));
-                }
                 Some(NodeState::Open { .. }) => {}
-                Some(NodeState::Denied { .. } | NodeState::Querying { .. }) => return None,
             }
         }
         None
