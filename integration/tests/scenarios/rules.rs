@@ -7,10 +7,10 @@ use egret_integration::{PodSpec, Service, UdpOutcome, World};
 use super::deployment::{Deployment, QUICK, Setup, TestResult, eventually};
 
 /// Each line: who, where to, port, whether it must connect.
-type Probe<'a> = (&'a str, IpAddr, u16, bool);
+pub(super) type Probe<'a> = (&'a str, IpAddr, u16, bool);
 
 #[track_caller]
-fn assert_verdicts(deployment: &Deployment<'_>, probes: &[Probe<'_>]) {
+pub(super) fn assert_verdicts(deployment: &Deployment<'_>, probes: &[Probe<'_>]) {
     // Silence takes its time: all are tried at once.
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let tries = probes.iter().map(|(pod, to, port, _)| {
