@@ -413,7 +413,7 @@ spec:
     )
 }
 
-/// K-14, K-17: the manual test and the rollback of KEP-2079, on live objects.
+/// K-14, K-19: the manual test and the rollback of KEP-2079, on live objects.
 pub(super) fn an_end_port_that_is_edited_moves_the_end_of_what_is_open(world: &mut World) -> TestResult {
     const PORTS: [u16; 7] = [69, 70, 78, 79, 80, 90, 91];
     let deployment = Setup::of(range(Some(90))).and_pod("server").deploy(world)?;

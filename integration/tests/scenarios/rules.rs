@@ -367,5 +367,9 @@ pub(super) fn tiers_decide_in_their_order(world: &mut World) -> TestResult {
         ("other", "203.0.113.1".parse()?, 7, true),
     ]);
     assert_verdicts(&deployment, &probes);
+    // CNP-11: a Deny of either tier says nothing to the sender.
+    for address in ["198.51.100.2", "2001:db8::2", "198.51.100.5", "2001:db8::5"] {
+        deployment.assert_refused("other", address);
+    }
     Ok(())
 }
