@@ -83,6 +83,11 @@ fn pod_document(pod: &Pod) -> String {
         writeln!(text, "    {key}: \"{value}\"").expect("a String takes all that is written");
         text
     });
+    let ports: Vec<_> = spec
+        .ports
+        .iter()
+        .map(|(name, port)| format!("{{name: {name}, containerPort: {port}}}"))
+        .collect();
     let [v4, v6] = pod.addresses();
     let status = format!(
         "status:\n  phase: Running\n  hostIP: {host}\n  podIP: {v4}\n  podIPs:\n  - ip: {v4}\n  - ip: \"{v6}\"\n",
@@ -92,10 +97,12 @@ fn pod_document(pod: &Pod) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  uid: {uid}\n\
          \x20 labels:\n{labels}\
-         spec:\n  nodeName: {node}\n  containers:\n  - name: main\n    image: none.example/none\n{status}",
+         spec:\n  nodeName: {node}\n  containers:\n  - name: main\n    image: none.example/none\n\
+         \x20   ports: [{ports}]\n{status}",
         name = spec.name,
         namespace = spec.namespace,
         uid = pod.uid(),
         node = node::NAME,
+        ports = ports.join(", "),
     )
 }

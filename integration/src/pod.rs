@@ -47,6 +47,7 @@ pub struct PodSpec {
     pub(crate) name: String,
     pub(crate) namespace: String,
     pub(crate) labels: Vec<(String, String)>,
+    pub(crate) ports: Vec<(String, u16)>,
     pub(crate) cgroup: bool,
     pub(crate) attachment: Attachment,
     pub(crate) second: Option<SecondInterface>,
@@ -62,6 +63,7 @@ impl PodSpec {
             name: name.into(),
             namespace: "default".into(),
             labels,
+            ports: Vec::new(),
             cgroup: false,
             attachment: Attachment::Routed,
             second: None,
@@ -99,6 +101,13 @@ impl PodSpec {
     #[must_use]
     pub fn labelled(mut self, key: &str, value: &str) -> Self {
         self.labels.push((key.into(), value.into()));
+        self
+    }
+
+    /// Its container has this TCP port in `ports`.
+    #[must_use]
+    pub fn with_named_port(mut self, name: &str, port: u16) -> Self {
+        self.ports.push((name.into(), port));
         self
     }
 

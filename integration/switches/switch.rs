@@ -151,6 +151,8 @@ switches! {
     Hairpin = "hairpin",
     /// A client outside is refused where a Service leads it to what pods are denied.
     RejectExposure = "reject-exposure",
+    /// Replies pass: the first packet of their connection was judged.
+    PassReplies = "pass-replies",
     /// Errors about a flow pass, those of the path's MTU among them.
     PassErrors = "pass-errors",
     /// A pod that is not known yet is closed.

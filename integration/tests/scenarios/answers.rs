@@ -53,6 +53,30 @@ pub(super) fn aliases_in_any_order_lead_to_their_addresses(world: &mut World) ->
     Ok(())
 }
 
+/// F-26: the upstream does not follow the alias, so the pod asks for the target itself. The target counts if a rule names it, too.
+pub(super) fn a_chain_over_two_answers_counts_where_the_second_name_is_named_too(
+    world: &mut World,
+) -> TestResult {
+    let policy = only_names(&["one.example.test", "both.example.test", "edge.both.example.test"]);
+    let deployment = Setup::of(policy).deploy(world)?;
+    let upstream = deployment.upstream();
+    for (name, target, address, is_open) in [
+        ("one.example.test", "edge.one.example.test", "203.0.113.1", false),
+        ("both.example.test", "edge.both.example.test", "203.0.113.2", true),
+    ] {
+        upstream.set(name, Records::alias(target));
+        upstream.set(target, Records::no_data());
+        let first = deployment.ask("client", name);
+        assert_eq!(first.message.answers.len(), 1, "the alias alone: {first:?}");
+        upstream.set(target, Records::addresses([address]));
+        let second = deployment.ask("client", target);
+        assert_eq!(second.addresses(), [ip(address)], "{target}");
+        let outcome = deployment.reach("client", address);
+        assert_eq!(outcome.is_connected(), is_open, "{name}: {outcome:?}");
+    }
+    Ok(())
+}
+
 pub(super) fn an_address_lives_as_long_as_the_shortest_alias_on_its_way(world: &mut World) -> TestResult {
     let deployment = Setup::of(only_names(&["www.example.test"]))
         .without_grace()

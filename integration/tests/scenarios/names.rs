@@ -5,13 +5,17 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use egret_integration::{Lookup, RecordType, Records, World, node};
+use egret_integration::{Lookup, PodSpec, ProxyMode, RecordType, Records, Service, ServicePort, World, node};
 
 use super::deployment::{QUICK, Setup, TestResult, eventually, ip, only_names};
 
 /// Each name is fresh, so each first packet would meet a kernel that does not know its address yet.
+/// F-19, F-30: without a question for PTR records, and with the node's routes as they were.
 pub(super) fn an_allowed_name_resolves_and_connects_at_once(world: &mut World) -> TestResult {
-    let deployment = Setup::of(only_names(&["*.fresh.example.test"])).deploy(world)?;
+    world.add(PodSpec::new("client"))?;
+    let routes = routes(world)?;
+    let policy = only_names(&["*.fresh.example.test"]);
+    let deployment = Setup::of(policy).instead([]).deploy(world)?;
     let late = |number: &u8| {
         let (name, address) = (
             format!("n{number}.fresh.example.test"),
@@ -29,7 +33,29 @@ pub(super) fn an_allowed_name_resolves_and_connects_at_once(world: &mut World) -
         "not open when it was told: {late:?} (the first three)"
     );
     assert_eq!(deployment.kernel_records("client").len(), 100);
+    let log = deployment.upstream().log();
+    let others: Vec<_> = log
+        .iter()
+        .filter(|query| query.record_type != RecordType::A)
+        .collect();
+    assert!(others.is_empty(), "asked besides: {others:?}");
+    assert_eq!(self::routes(deployment.world)?, routes);
     Ok(())
+}
+
+/// The routes of all tables and the rules that choose one.
+fn routes(world: &World) -> Result<[String; 4], Box<dyn std::error::Error>> {
+    let list = |arguments: &[&str]| -> Result<String, Box<dyn std::error::Error>> {
+        let output = world.node().run(arguments)?;
+        assert_eq!(output.status, Some(0), "{output:?}");
+        Ok(output.stdout)
+    };
+    Ok([
+        list(&["ip", "-4", "route", "show", "table", "all"])?,
+        list(&["ip", "-6", "route", "show", "table", "all"])?,
+        list(&["ip", "-4", "rule"])?,
+        list(&["ip", "-6", "rule"])?,
+    ])
 }
 
 pub(super) fn the_pod_that_asked_is_refused_another_names_address(world: &mut World) -> TestResult {
@@ -119,21 +145,24 @@ pub(super) fn letter_case_makes_no_difference_anywhere(world: &mut World) -> Tes
     Ok(())
 }
 
+/// F-17: of either family.
 pub(super) fn a_name_with_120_addresses_is_reached_at_each_of_them(world: &mut World) -> TestResult {
     let deployment = Setup::of(only_names(&["many.example.test"])).deploy(world)?;
-    let addresses: Vec<String> = (1..=120).map(|last| format!("198.51.100.{last}")).collect();
-    deployment
-        .upstream()
-        .set("many.example.test", Records::addresses(addresses.clone()));
-    let reply = deployment.ask_as(
-        "client",
-        &Lookup::of("many.example.test", RecordType::A).over_tcp(),
+    let v4 = (1..=120).map(|last| format!("198.51.100.{last}"));
+    let v6 = (1..=120).map(|last| format!("2001:db8::64:{last}"));
+    let addresses: Vec<String> = v4.chain(v6).collect();
+    deployment.upstream().set(
+        "many.example.test",
+        Records::addresses(addresses.iter().map(String::as_str)),
     );
-    assert_eq!(reply.addresses().len(), 120);
+    for record_type in [RecordType::A, RecordType::AAAA] {
+        let question = Lookup::of("many.example.test", record_type).over_tcp();
+        assert_eq!(deployment.ask_as("client", &question).addresses().len(), 120);
+    }
     for address in &addresses {
         deployment.assert_reaches("client", address);
     }
-    assert_eq!(deployment.kernel_records("client").len(), 120);
+    assert_eq!(deployment.kernel_records("client").len(), 240);
     Ok(())
 }
 
@@ -242,5 +271,61 @@ pub(super) fn a_rule_of_names_and_ports_opens_those_ports_alone(world: &mut Worl
         let outcome = deployment.pod("client").exchange_udp(to, b"?", QUICK);
         assert_eq!(outcome.is_answered(), is_open, "UDP {port}: {outcome:?}");
     }
+    Ok(())
+}
+
+/// A Service with a cluster address, and its only pod.
+const DATABASE: &str = "apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: default}
+spec: {clusterIP: 10.96.0.30, clusterIPs: [10.96.0.30], selector: {app: db}, ports: [{port: 7, targetPort: 7}]}
+";
+
+/// F-20 to F-23: what a headless Service and a pod are called leads to pods, and an ExternalName is an alias. A cluster address is opened by no name, and neither
+/// is what is behind it.
+pub(super) fn names_of_the_cluster_open_pods_and_no_cluster_address(world: &mut World) -> TestResult {
+    const HEADLESS: &str = "web.default.svc.cluster.test";
+    const EXTERNAL: &str = "far.default.svc.cluster.test";
+    const DB: &str = "db.default.svc.cluster.test";
+    const CLUSTER_IP: &str = "10.96.0.30";
+    for name in ["client", "web-0", "web-1", "by-name", "db", "unnamed"] {
+        world.add(PodSpec::new(name))?;
+        world.pod(name).serve(7, Service::TcpEcho)?;
+    }
+    let service = ServicePort::tcp("db").at(SocketAddr::new(ip(CLUSTER_IP), 7));
+    let db = SocketAddr::new(world.pod("db").address(), 7);
+    world.proxy(ProxyMode::Iptables, &[service.to(db)])?;
+    world.manifests().write("services.yaml", DATABASE)?;
+    let of_pod = world.pod("by-name").address().to_string().replace('.', "-") + ".default.pod.cluster.test";
+    let policy = only_names(&[HEADLESS, DB, EXTERNAL, &of_pod]);
+    let deployment = Setup::of(policy).instead([]).deploy(world)?;
+    let addresses_of = |pods: &[&str]| -> Vec<String> {
+        let all = pods.iter().flat_map(|pod| deployment.pod(pod).addresses());
+        all.map(|address| address.to_string()).collect()
+    };
+    let upstream = deployment.upstream();
+    let records = |addresses: &[String]| Records::addresses(addresses.iter().map(String::as_str));
+    upstream.set(HEADLESS, records(&addresses_of(&["web-0", "web-1"])));
+    upstream.set(&of_pod, records(&addresses_of(&["by-name"])));
+    upstream.set(EXTERNAL, Records::alias("www.example.test"));
+    upstream.set("www.example.test", Records::addresses(["203.0.113.9"]));
+    upstream.set(DB, Records::addresses([CLUSTER_IP]));
+    for name in [HEADLESS, DB, EXTERNAL, &of_pod] {
+        for record_type in [RecordType::A, RecordType::AAAA] {
+            deployment.ask_as("client", &Lookup::of(name, record_type));
+        }
+    }
+    for address in addresses_of(&["web-0", "web-1", "by-name"]) {
+        deployment.assert_reaches("client", &address);
+    }
+    deployment.assert_reaches("client", "203.0.113.9");
+    for address in addresses_of(&["db", "unnamed"]) {
+        deployment.assert_refused("client", &address);
+    }
+    deployment.assert_refused("client", CLUSTER_IP);
+    assert!(!deployment.kernel_holds("client", CLUSTER_IP));
+    let of_node = deployment.world.client_on_node();
+    let outcome = of_node.connect_tcp(SocketAddr::new(ip(CLUSTER_IP), 7), QUICK);
+    assert!(outcome.is_connected(), "the Service works: {outcome:?}");
     Ok(())
 }

@@ -7,10 +7,10 @@ use egret_integration::{PodSpec, Service, UdpOutcome, World};
 use super::deployment::{Deployment, QUICK, Setup, TestResult, eventually};
 
 /// Each line: who, where to, port, whether it must connect.
-type Probe<'a> = (&'a str, IpAddr, u16, bool);
+pub(super) type Probe<'a> = (&'a str, IpAddr, u16, bool);
 
 #[track_caller]
-fn assert_verdicts(deployment: &Deployment<'_>, probes: &[Probe<'_>]) {
+pub(super) fn assert_verdicts(deployment: &Deployment<'_>, probes: &[Probe<'_>]) {
     // Silence takes its time: all are tried at once.
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let tries = probes.iter().map(|(pod, to, port, _)| {
@@ -367,5 +367,9 @@ pub(super) fn tiers_decide_in_their_order(world: &mut World) -> TestResult {
         ("other", "203.0.113.1".parse()?, 7, true),
     ]);
     assert_verdicts(&deployment, &probes);
+    // CNP-11: a Deny of either tier says nothing to the sender.
+    for address in ["198.51.100.2", "2001:db8::2", "198.51.100.5", "2001:db8::5"] {
+        deployment.assert_refused("other", address);
+    }
     Ok(())
 }
