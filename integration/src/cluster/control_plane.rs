@@ -47,12 +47,7 @@ impl ControlPlane {
         control_plane.write_keys()?;
         control_plane.make_network()?;
         control_plane.start_internet(programs)?;
-        control_plane.start_kubernetes(programs)?;
-        let kubectl = control_plane.kubectl();
-        until(stop, "the API server is ready", READY_WITHIN, || {
-            kubectl.get(&["--raw", "/readyz"]).map(|_| true)
-        })
-        .map_err(|error| format!("{error}\n{}", control_plane.machine.logs()))?;
+        control_plane.start_kubernetes(programs, stop)?;
         Ok(control_plane)
     }
 
@@ -118,7 +113,7 @@ impl ControlPlane {
         )
     }
 
-    fn start_kubernetes(&mut self, programs: &Programs) -> Result<(), Failure> {
+    fn start_kubernetes(&mut self, programs: &Programs, stop: &Stop) -> Result<(), Failure> {
         let folder = self.folder.display().to_string();
         self.spawn(
             "etcd",
@@ -134,6 +129,12 @@ impl ControlPlane {
                  --enable-admission-plugins NodeRestriction --allow-privileged --kubelet-preferred-address-types InternalIP"
             ),
         )?;
+        // It makes the certificate that the kubeconfigs of the others trust.
+        let kubectl = self.kubectl();
+        until(stop, "the API server is ready", READY_WITHIN, || {
+            kubectl.get(&["--raw", "/readyz"]).map(|_| true)
+        })
+        .map_err(|error| format!("{error}\n{}", self.machine.logs()))?;
         let controllers = self.kubeconfig("controller-manager");
         self.spawn(
             &programs.controller_manager,
