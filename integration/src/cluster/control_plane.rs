@@ -11,8 +11,8 @@ use crate::demo::Stop;
 use super::{Failure, kubectl::Kubectl, machine::Machine, preconditions::Programs, until};
 
 pub(super) const ADDRESS: &str = "10.100.0.1";
-/// Of allowed.example.test and of refused.example.test.
-const SERVERS: [&str; 2] = ["10.100.0.201", "10.100.0.202"];
+pub(super) const ALLOWED_ADDRESS: &str = "10.100.0.201";
+pub(super) const REFUSED_ADDRESS: &str = "10.100.0.202";
 const BRIDGE: &str = "cluster";
 const READY_WITHIN: Duration = Duration::from_secs(120);
 /// Who asks the API server, each with the groups.
@@ -89,7 +89,7 @@ impl ControlPlane {
     fn make_network(&self) -> Result<(), Failure> {
         let ip = |arguments: &str| self.machine.ip(&arguments.split(' ').collect::<Vec<_>>());
         ip(&format!("link add {BRIDGE} type bridge"))?;
-        for address in [ADDRESS, SERVERS[0], SERVERS[1]] {
+        for address in [ADDRESS, ALLOWED_ADDRESS, REFUSED_ADDRESS] {
             ip(&format!("address add {address}/24 dev {BRIDGE}"))?;
         }
         ip(&format!("link set {BRIDGE} up"))?;
@@ -100,7 +100,7 @@ impl ControlPlane {
         let corefile = self.folder.join("Corefile");
         let text = format!(
             ".:53 {{\n bind {ADDRESS}\n hosts {{\n  {} allowed.example.test\n  {} refused.example.test\n  ttl 5\n }}\n}}\n",
-            SERVERS[0], SERVERS[1]
+            ALLOWED_ADDRESS, REFUSED_ADDRESS
         );
         fs::write(&corefile, text)?;
         self.spawn(&programs.coredns, &format!("-conf {}", corefile.display()))?;

@@ -4,7 +4,13 @@ use std::time::Duration;
 
 use crate::demo::{Mood, Screen, Stop};
 
-use super::{Failure, image::TOOLS, kubectl::Kubectl, until};
+use super::{
+    Failure,
+    control_plane::{ALLOWED_ADDRESS, REFUSED_ADDRESS},
+    image::TOOLS,
+    kubectl::Kubectl,
+    until,
+};
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/egret");
 /// Pods reach the cluster DNS, the API server and one name outside the cluster.
@@ -51,6 +57,18 @@ pub(super) fn play(kubectl: &Kubectl, screen: Screen, stop: &Stop) -> Result<boo
     story.step("The allowed name is reached", || {
         all_say(kubectl, ALLOWED, "hello")
     })?;
+    kubectl.apply(&new_pod())?;
+    story.step(
+        "A new pod's first packet is refused; after a lookup of the allowed name the next one passes",
+        || {
+            let said = kubectl.run(&["logs", "-n", "shop", "new"])?;
+            if said.lines().eq(["refused", "hello"]) {
+                Ok(true)
+            } else {
+                Err(said.into())
+            }
+        },
+    )?;
     story.step(
         "The status says that the policy is accepted and programmed",
         || {
@@ -106,6 +124,22 @@ impl Story<'_> {
     }
 }
 
+/// Connects as its first action, by address.
+fn new_pod() -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: new, namespace: shop}}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: new
+    image: {TOOLS}
+    command: [sh, -c, 'busybox timeout 3 wget -q -O - http://{REFUSED_ADDRESS}/ 2>/dev/null || echo refused; nslookup {ALLOWED} >/dev/null; wget -q -T 3 -O - http://{ALLOWED_ADDRESS}/']
+"
+    )
+}
+
 /// Whether both clients, one on each node, say this of the page: `hello` when they get it, else `refused`.
 fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<bool, Failure> {
     let pods = kubectl.get(&[
@@ -121,7 +155,7 @@ fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<bool, Failur
     // The resolver of the C library is not in a static program.
     let script = format!(
         "address=$(nslookup {name} | busybox awk '/^Address: / {{ print $2 }}'); [ -n \"$address\" ] || exit 1; \
-         wget -q -T 3 -O - http://$address/ 2>/dev/null || echo refused"
+         busybox timeout 3 wget -q -O - http://$address/ 2>/dev/null || echo refused"
     );
     for pod in &pods {
         let said = kubectl.run(&["exec", "-n", "shop", pod, "--", "sh", "-c", &script])?;
