@@ -135,7 +135,7 @@ spec:
   containers:
   - name: new
     image: {TOOLS}
-    command: [sh, -c, 'busybox timeout 3 wget -q -O - http://{REFUSED_ADDRESS}/ 2>/dev/null || echo refused; nslookup {ALLOWED} >/dev/null; wget -q -T 3 -O - http://{ALLOWED_ADDRESS}/']
+    command: [sh, -c, 'busybox timeout 3 wget -q -O - http://{REFUSED_ADDRESS}/ 2>/dev/null || echo refused; nslookup {ALLOWED} >/dev/null; busybox timeout 3 wget -q -O - http://{ALLOWED_ADDRESS}/']
 "
     )
 }
