@@ -34,7 +34,7 @@ struct Cluster {
     nodes: Vec<Node>,
     control_plane: ControlPlane,
     screen: Screen,
-    _folder: Folder,
+    folder: Folder,
 }
 
 /// Starts the cluster, installs the chart and plays the story; with `keep`, everything stays until Ctrl-C or SIGTERM.
@@ -74,14 +74,14 @@ impl Cluster {
             nodes: Vec::new(),
             control_plane,
             screen,
-            _folder: folder,
+            folder,
         };
         for number in NODES {
             let node = Node::start(
                 number,
                 programs,
                 &cluster.control_plane,
-                &cluster._folder.0,
+                &cluster.folder.0,
                 &images,
             )?;
             cluster.nodes.push(node);

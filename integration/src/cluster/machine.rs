@@ -63,12 +63,12 @@ impl Machine {
             .iter()
             .map(|cgroup| cgroup.join("cgroup.procs"))
             .collect::<Vec<_>>();
-        // SAFETY: writes "0" into files by plain system calls; this process has one other thread, which allocates nothing meanwhile
-        // that the child would wait for.
         #[allow(
             unsafe_code,
             reason = "the child has to be in its cgroups before it unshares their namespace"
         )]
+        // SAFETY: writes "0" into files by plain system calls; this process has one other thread, which allocates nothing meanwhile
+        // that the child would wait for.
         unsafe {
             command.pre_exec(move || procs.iter().try_for_each(|path| fs::write(path, "0")));
         }
