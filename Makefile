@@ -12,6 +12,7 @@ DEMO_PACKAGES := iptables:iptables ipset:ipset conntrack:conntrack iproute2:ip c
 TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h nftables:nft prometheus:promtool dnsutils:dig \
   knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h etcd-server:etcd patch:patch containernetworking-plugins:/usr/lib/cni/bridge
 IMAGE_PACKAGES := jq:jq binutils:readelf debian-archive-keyring:/usr/share/keyrings/debian-archive-keyring.gpg containerd:containerd runc:runc
+CLUSTER_PACKAGES := $(DEMO_PACKAGES) $(IMAGE_PACKAGES) etcd-server:etcd containernetworking-plugins:/usr/lib/cni/ptp busybox-static:/bin/busybox
 
 # Namespaces, rules and eBPF programs need root.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
@@ -29,6 +30,10 @@ help: ## This list.
 .PHONY: demo
 demo: packages-demo build ## A node, pods and a little internet on this machine: what is allowed, refused, learned, held, expired (KEEP=1 leaves it running).
 	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" target/debug/demo
+
+.PHONY: cluster
+cluster: packages-cluster build ## A Kubernetes cluster of two nodes on this machine, with the chart and a policy; needs Go (KEEP=1 leaves it running).
+	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" target/debug/cluster
 
 .PHONY: test
 test: packages-test build ## Every test, on real packets and real DNS.
@@ -117,13 +122,15 @@ ci: lint test switches ## What .ci/run runs.
 
 # === Packages ===
 
-.PHONY: packages-demo packages-test packages-image
+.PHONY: packages-demo packages-test packages-image packages-cluster
 packages-demo:
 	@$(call install_missing,$(DEMO_PACKAGES))
 packages-test:
 	@$(call install_missing,$(TEST_PACKAGES))
 packages-image:
 	@$(call install_missing,$(IMAGE_PACKAGES))
+packages-cluster:
+	@$(call install_missing,$(CLUSTER_PACKAGES))
 
 define install_missing
 missing=(); \

@@ -18,9 +18,12 @@ use crate::{LookupFailure, WorldError, leftovers_of};
 
 use self::{
     deployment::Deployment,
-    screen::{Mood, Screen, WIDTH},
-    stop::Stop,
+    screen::WIDTH,
     story::{CLEANUP, STORY, Step},
+};
+pub(crate) use self::{
+    screen::{Mood, Screen},
+    stop::Stop,
 };
 
 /// How the demo ended.

@@ -41,6 +41,7 @@ pub mod manifests;
 pub mod kubernetes;
 pub mod api_proxy;
 pub mod demo;
+pub mod cluster;
 pub mod holdings;
 pub mod peers;
 pub mod adversary;

@@ -62,6 +62,31 @@ impl Peer {
         package: "k8s.io/kubernetes/cmd/kubectl",
         stamp: KUBERNETES,
     };
+    /// What a cluster has besides.
+    pub const KUBE_CONTROLLER_MANAGER: Self = Self {
+        name: "kube-controller-manager",
+        module: "kube-apiserver",
+        package: "k8s.io/kubernetes/cmd/kube-controller-manager",
+        stamp: KUBERNETES,
+    };
+    pub const KUBE_SCHEDULER: Self = Self {
+        name: "kube-scheduler",
+        module: "kube-apiserver",
+        package: "k8s.io/kubernetes/cmd/kube-scheduler",
+        stamp: KUBERNETES,
+    };
+    pub const KUBELET: Self = Self {
+        name: "kubelet",
+        module: "kube-apiserver",
+        package: "k8s.io/kubernetes/cmd/kubelet",
+        stamp: KUBERNETES,
+    };
+    pub const KUBE_PROXY: Self = Self {
+        name: "kube-proxy",
+        module: "kube-apiserver",
+        package: "k8s.io/kubernetes/cmd/kube-proxy",
+        stamp: KUBERNETES,
+    };
     /// The API server's network proxy of SIG API Machinery.
     pub const KONNECTIVITY_SERVER: Self = Self {
         name: "konnectivity-server",

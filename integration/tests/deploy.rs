@@ -40,7 +40,7 @@ const OVERLAYS: [&str; 6] = [
     "node-local-dns-ipvs",
 ];
 /// Each value of values.yaml at least once other than its default, with what the objects then say.
-const VALUES: [(&str, &[&str]); 14] = [
+const VALUES: [(&str, &[&str]); 15] = [
     (
         "",
         &["ghcr.io/egret-project/egret:0.1.0", "--dns-address=10.96.0.10"],
@@ -84,6 +84,10 @@ const VALUES: [(&str, &[&str]); 14] = [
             "--on-unknown-pod=allow",
             "maxUnavailable: 1",
         ],
+    ),
+    (
+        "cni.enabled=true,cni.confDir=/etc/other/net.d,cni.binDir=/opt/other/bin",
+        &["- install", "path: /etc/other/net.d", "path: /opt/other/bin"],
     ),
     (
         "enforcer.extraArgs={--deny-action=reject},enforcer.resources.limits.memory=500Mi,dnsd.resources.limits.memory=200Mi",
@@ -153,7 +157,7 @@ fn renderings() -> Result<Option<Vec<Rendering>>, Failure> {
     for values in VALUES
         .map(|(values, _)| values)
         .into_iter()
-        .chain(["cleanup=true"])
+        .chain(["cleanup=true", "cleanup=true,cni.enabled=true"])
     {
         let Some(text) = template(values)? else {
             return Ok(None);
@@ -363,6 +367,9 @@ fn the_programs_understand_their_arguments() -> TestResult {
                     ("--nothing-of-this-name", "--nothing-of-this-name")
                 }
                 ("enforcer", _) => ("--config=/nothing/here.yaml", "/nothing/here.yaml"),
+                ("egret-cni", "install" | "uninstall") => {
+                    ("--nothing-of-this-name", "--nothing-of-this-name")
+                }
                 ("dnsd", "node-cache") => ("-nothing-of-this-name", "nothing-of-this-name"),
                 _ => continue,
             };

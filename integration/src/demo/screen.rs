@@ -5,14 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(super) const WIDTH: u16 = 100;
+pub(crate) const WIDTH: u16 = 100;
 const INDENT: &str = "      ";
 const SHOWN_LINES: usize = 4;
 const POLL: Duration = Duration::from_millis(20);
 
 /// How a line is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mood {
+pub(crate) enum Mood {
     Good,
     Bad,
     Heading,
@@ -20,7 +20,7 @@ pub(super) enum Mood {
 }
 
 impl Mood {
-    pub(super) const fn of(ok: bool) -> Self {
+    pub(crate) const fn of(ok: bool) -> Self {
         if ok { Self::Good } else { Self::Bad }
     }
 
@@ -36,45 +36,45 @@ impl Mood {
 
 /// Where the demo writes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Screen {
+pub(crate) struct Screen {
     is_terminal: bool,
 }
 
 impl Screen {
-    pub(super) fn of_stdout() -> Self {
+    pub(crate) fn of_stdout() -> Self {
         Self {
             is_terminal: stdout().is_terminal(),
         }
     }
 
-    pub(super) fn blank(self) {
+    pub(crate) fn blank(self) {
         println!();
     }
 
-    pub(super) fn plain(self, text: &str) {
+    pub(crate) fn plain(self, text: &str) {
         println!("{text}");
     }
 
-    pub(super) fn heading(self, text: &str) {
+    pub(crate) fn heading(self, text: &str) {
         println!();
         self.paint(Mood::Heading, text);
     }
 
     /// A sentence, broken where it gets too long.
-    pub(super) fn line(self, text: &str) {
+    pub(crate) fn line(self, text: &str) {
         for line in fill(text.split(' '), "", "") {
             println!("{INDENT}{line}");
         }
     }
 
-    pub(super) fn coloured(self, mood: Mood, text: &str) {
+    pub(crate) fn coloured(self, mood: Mood, text: &str) {
         for line in fill(text.split(' '), "", "          ") {
             self.paint(mood, &format!("{INDENT}{line}"));
         }
     }
 
     /// A command as somebody would type it, broken as a shell allows.
-    pub(super) fn typed(self, prompt: &str, command: &str) {
+    pub(crate) fn typed(self, prompt: &str, command: &str) {
         let words = with_their_values(command);
         let words = std::iter::once(prompt).chain(words.iter().map(String::as_str));
         for line in fill(words, " \\", "    ") {
@@ -83,7 +83,7 @@ impl Screen {
     }
 
     /// The first lines of what a program said.
-    pub(super) fn output(self, text: &str) {
+    pub(crate) fn output(self, text: &str) {
         let lines = text.lines().collect::<Vec<_>>();
         for line in lines.iter().take(SHOWN_LINES) {
             println!("{INDENT}  {}", line.trim_end());
@@ -94,7 +94,7 @@ impl Screen {
     }
 
     /// Asks again and again until there is an answer; on a terminal a passing line shows that it goes on.
-    pub(super) fn wait<T>(
+    pub(crate) fn wait<T>(
         self,
         what: &str,
         patience: Duration,
@@ -117,7 +117,7 @@ impl Screen {
     }
 
     /// A line that the next one replaces.
-    pub(super) fn pass(self, text: &str) {
+    pub(crate) fn pass(self, text: &str) {
         if self.is_terminal {
             print!("\r\x1b[K{text}");
             // A terminal that is gone shows nothing; the next `println!` says so.

@@ -9,11 +9,11 @@ use egret_shared::rt::shutdown::{SignalRequest, Signals};
 
 /// Whether the demo shall end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stop(Arc<(Mutex<bool>, Condvar)>);
+pub(crate) struct Stop(Arc<(Mutex<bool>, Condvar)>);
 
 impl Stop {
     /// Listens from now on; whoever asks a second time does not want to wait, and the next world sweeps what is left.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -34,11 +34,11 @@ impl Stop {
         Ok(stop)
     }
 
-    pub(super) fn was_asked(&self) -> bool {
+    pub(crate) fn was_asked(&self) -> bool {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let asked = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.0.1.wait_while(asked, |asked| !*asked));
     }

@@ -97,6 +97,19 @@ yes
 {{- $_ := set $container "env" (append $container.env (dict "name" "HOST_IP" "valueFrom" (dict "fieldRef" (dict "fieldPath" "status.hostIP")))) -}}
 {{- end -}}
 {{- if $values.cleanup }}{{ include "egret.cleanup" . }}{{ end -}}
+{{- if $values.cni.enabled }}{{ include "egret.cni" . }}{{ end -}}
+{{- end -}}
+
+{{- /* Puts egret-cni behind the network plugin of each node, or takes it out again; it needs no capability: the folders are root's. */ -}}
+{{- define "egret.cni" -}}
+{{- $values := .root.Values -}}
+{{- $pod := .object.spec.template.spec -}}
+{{- $security := dict "readOnlyRootFilesystem" true "seccompProfile" (dict "type" "RuntimeDefault") "capabilities" (dict "drop" (list "ALL")) -}}
+{{- $mounts := list (dict "name" "cni-config" "mountPath" "/host/cni/config") (dict "name" "cni-plugins" "mountPath" "/host/cni/plugins") -}}
+{{- $verb := ternary "uninstall" "install" $values.cleanup -}}
+{{- $container := dict "name" "cni" "image" (first $pod.containers).image "imagePullPolicy" $values.image.pullPolicy "command" (list "/usr/bin/egret-cni") "args" (list $verb "--conf-dir=/host/cni/config" "--bin-dir=/host/cni/plugins") "securityContext" $security "volumeMounts" $mounts -}}
+{{- $_ := set $pod "initContainers" (prepend ($pod.initContainers | default list) $container) -}}
+{{- $_ := set $pod "volumes" (concat $pod.volumes (list (dict "name" "cni-config" "hostPath" (dict "path" $values.cni.confDir "type" "DirectoryOrCreate")) (dict "name" "cni-plugins" "hostPath" (dict "path" $values.cni.binDir "type" "DirectoryOrCreate")))) -}}
 {{- end -}}
 
 {{- /* The enforcer's place on each node is taken by `enforcer cleanup`, and then by one that enforces nothing: a node whose pod is ready is clean. */ -}}

@@ -1,0 +1,189 @@
+//! etcd, kube-apiserver, kube-controller-manager, kube-scheduler; beside them what stands for the internet: a resolver and two servers.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::demo::Stop;
+
+use super::{Failure, kubectl::Kubectl, machine::Machine, preconditions::Programs, until};
+
+pub(super) const ADDRESS: &str = "10.100.0.1";
+pub(super) const ALLOWED_ADDRESS: &str = "10.100.0.201";
+pub(super) const REFUSED_ADDRESS: &str = "10.100.0.202";
+const BRIDGE: &str = "cluster";
+const READY_WITHIN: Duration = Duration::from_secs(120);
+/// Who asks the API server, each with the groups.
+const USERS: [(&str, &str, &str); 6] = [
+    ("admin", "admin", "system:masters"),
+    ("controller-manager", "system:kube-controller-manager", ""),
+    ("scheduler", "system:kube-scheduler", ""),
+    ("kube-proxy", "system:kube-proxy", ""),
+    ("node-1", "system:node:node-1", "system:nodes"),
+    ("node-2", "system:node:node-2", "system:nodes"),
+];
+
+/// The machine that it runs on.
+pub(super) struct ControlPlane {
+    machine: Machine,
+    folder: PathBuf,
+    kubectl: String,
+    helm: String,
+}
+
+impl ControlPlane {
+    pub(super) fn start(programs: &Programs, folder: &Path, stop: &Stop) -> Result<Self, Failure> {
+        let machine = Machine::start("control-plane", folder)?;
+        let folder = folder.join("kubernetes");
+        fs::create_dir_all(&folder)?;
+        let mut control_plane = Self {
+            machine,
+            folder,
+            kubectl: programs.kubectl.clone(),
+            helm: programs.helm.clone(),
+        };
+        control_plane.write_keys()?;
+        control_plane.make_network()?;
+        control_plane.start_internet(programs)?;
+        control_plane.start_kubernetes(programs, stop)?;
+        Ok(control_plane)
+    }
+
+    pub(super) fn kubectl(&self) -> Kubectl {
+        Kubectl {
+            net: format!("--net=/proc/{}/ns/net", self.machine.init_process()),
+            kubectl: self.kubectl.clone(),
+            helm: self.helm.clone(),
+            kubeconfig: self.kubeconfig("admin"),
+            folder: self.folder.clone(),
+        }
+    }
+
+    pub(super) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// A cable from a machine to the bridge.
+    pub(super) fn connect(&self, other: &Machine, name: &str, address: &str) -> Result<(), Failure> {
+        let ip = |arguments: &str| self.machine.ip(&arguments.split(' ').collect::<Vec<_>>());
+        ip(&format!(
+            "link add {name} type veth peer name eth0 netns {}",
+            other.init_process()
+        ))?;
+        ip(&format!("link set {name} master {BRIDGE} up"))?;
+        other.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"])?;
+        other.ip(&["link", "set", "eth0", "up"])?;
+        other.ip(&["route", "add", "default", "via", ADDRESS])?;
+        Ok(())
+    }
+
+    pub(super) fn kubeconfig(&self, user: &str) -> String {
+        self.folder
+            .join(format!("{user}.kubeconfig"))
+            .display()
+            .to_string()
+    }
+
+    fn make_network(&self) -> Result<(), Failure> {
+        let ip = |arguments: &str| self.machine.ip(&arguments.split(' ').collect::<Vec<_>>());
+        ip(&format!("link add {BRIDGE} type bridge"))?;
+        for address in [ADDRESS, ALLOWED_ADDRESS, REFUSED_ADDRESS] {
+            ip(&format!("address add {address}/24 dev {BRIDGE}"))?;
+        }
+        ip(&format!("link set {BRIDGE} up"))?;
+        Ok(())
+    }
+
+    fn start_internet(&mut self, programs: &Programs) -> Result<(), Failure> {
+        let corefile = self.folder.join("Corefile");
+        let text = format!(
+            ".:53 {{\n bind {ADDRESS}\n hosts {{\n  {} allowed.example.test\n  {} refused.example.test\n  ttl 5\n }}\n}}\n",
+            ALLOWED_ADDRESS, REFUSED_ADDRESS
+        );
+        fs::write(&corefile, text)?;
+        self.spawn(&programs.coredns, &format!("-conf {}", corefile.display()))?;
+        let pages = self.folder.join("pages");
+        fs::create_dir_all(&pages)?;
+        fs::write(pages.join("index.html"), "hello\n")?;
+        self.spawn(
+            "busybox",
+            &format!("httpd -f -p 0.0.0.0:80 -h {}", pages.display()),
+        )
+    }
+
+    fn start_kubernetes(&mut self, programs: &Programs, stop: &Stop) -> Result<(), Failure> {
+        let folder = self.folder.display().to_string();
+        self.spawn(
+            "etcd",
+            &format!("--data-dir {folder}/etcd --unsafe-no-fsync --log-level warn"),
+        )?;
+        self.spawn(
+            &programs.api_server,
+            &format!(
+                "--etcd-servers http://127.0.0.1:2379 --secure-port 6443 --bind-address {ADDRESS} --advertise-address {ADDRESS} \
+                 --cert-dir {folder}/certificates --service-account-key-file {folder}/tokens.pub \
+                 --service-account-signing-key-file {folder}/tokens.key --service-account-issuer https://kubernetes.default.svc \
+                 --service-cluster-ip-range 10.96.0.0/16 --token-auth-file {folder}/tokens.csv --authorization-mode Node,RBAC \
+                 --enable-admission-plugins NodeRestriction --allow-privileged --kubelet-preferred-address-types InternalIP"
+            ),
+        )?;
+        // It makes the certificate that the kubeconfigs of the others trust.
+        let kubectl = self.kubectl();
+        until(stop, "the API server is ready", READY_WITHIN, || {
+            kubectl.get(&["--raw", "/readyz"]).map(|_| true)
+        })
+        .map_err(|error| format!("{error}\n{}", self.machine.logs()))?;
+        let controllers = self.kubeconfig("controller-manager");
+        self.spawn(
+            &programs.controller_manager,
+            &format!(
+                "--kubeconfig {controllers} --authentication-kubeconfig {controllers} --authorization-kubeconfig {controllers} \
+                 --service-account-private-key-file {folder}/tokens.key --root-ca-file {folder}/certificates/apiserver.crt \
+                 --use-service-account-credentials --leader-elect=false --cert-dir {folder}/controller-manager"
+            ),
+        )?;
+        let scheduler = self.kubeconfig("scheduler");
+        self.spawn(
+            &programs.scheduler,
+            &format!(
+                "--kubeconfig {scheduler} --authentication-kubeconfig {scheduler} --authorization-kubeconfig {scheduler} \
+                 --leader-elect=false"
+            ),
+        )
+    }
+
+    fn spawn(&mut self, program: &str, arguments: &str) -> Result<(), Failure> {
+        let arguments = arguments
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>();
+        self.machine.spawn(program, &arguments)
+    }
+
+    /// The API server makes its own certificate, which the kubeconfigs trust.
+    fn write_keys(&self) -> Result<(), Failure> {
+        let key = rcgen::KeyPair::generate()?;
+        fs::write(self.folder.join("tokens.key"), key.serialize_pem())?;
+        fs::write(self.folder.join("tokens.pub"), key.public_key_pem())?;
+        let mut tokens = String::new();
+        for (file, user, group) in USERS {
+            let token = format!("{:032x}", rand::random::<u128>());
+            tokens += &format!("{token},{user},{user},\"{group}\"\n");
+            let kubeconfig = format!(
+                "apiVersion: v1
+kind: Config
+clusters: [{{name: here, cluster: {{server: \"https://{ADDRESS}:6443\", certificate-authority: {}}}}}]
+users: [{{name: user, user: {{token: \"{token}\"}}}}]
+contexts: [{{name: here, context: {{cluster: here, user: user}}}}]
+current-context: here
+",
+                self.folder.join("certificates/apiserver.crt").display()
+            );
+            fs::write(self.kubeconfig(file), kubeconfig)?;
+        }
+        fs::write(self.folder.join("tokens.csv"), tokens)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! A node: containerd, kubelet, kube-proxy, and a network of routed veth pairs (the plugin `ptp`).
+
+use std::{fs, path::Path};
+
+use super::{
+    Failure,
+    control_plane::{self, ControlPlane},
+    image::{Images, TOOLS},
+    machine::Machine,
+    preconditions::{CNI_PLUGINS, Programs},
+};
+
+const SOCKET: &str = "/run/containerd/containerd.sock";
+
+/// A machine that runs pods.
+pub(super) struct Node {
+    number: u8,
+    machine: Machine,
+}
+
+impl Node {
+    pub(super) fn start(
+        number: u8,
+        programs: &Programs,
+        control_plane: &ControlPlane,
+        folder: &Path,
+        images: &Images,
+    ) -> Result<Self, Failure> {
+        let name = format!("node-{number}");
+        let machine = Machine::start(&name, folder)?;
+        let mut node = Self { number, machine };
+        control_plane.connect(&node.machine, &name, &node.address())?;
+        node.write_files()?;
+        node.start_containerd(images)?;
+        node.start_kubelet(programs, control_plane)?;
+        node.start_kube_proxy(programs, control_plane)?;
+        Ok(node)
+    }
+
+    pub(super) fn address(&self) -> String {
+        format!("10.100.0.{}", 10 + self.number)
+    }
+
+    pub(super) fn pods(&self) -> String {
+        format!("10.244.{}.0/24", self.number)
+    }
+
+    pub(super) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Written from inside, for folders of the machine are covered there.
+    fn write_files(&self) -> Result<(), Failure> {
+        self.machine
+            .run(&["mkdir", "-p", "/etc/cni/net.d", "/opt/cni/bin", "/run/netns"])?;
+        self.machine.run(&["cp", "-rT", CNI_PLUGINS, "/opt/cni/bin"])?;
+        let cni = format!(
+            r#"{{"cniVersion": "1.0.0", "name": "cluster", "plugins": [{{"type": "ptp", "ipam": {{"type": "host-local", "subnet": "{}", "routes": [{{"dst": "0.0.0.0/0"}}]}}}}]}}"#,
+            self.pods()
+        );
+        self.write("cni.conflist", &cni)?;
+        let cni = self.path("cni.conflist");
+        self.machine
+            .run(&["cp", &cni, "/etc/cni/net.d/10-cluster.conflist"])?;
+        self.write(
+            "containerd.toml",
+            &format!(
+                r#"version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[grpc]
+address = "{SOCKET}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{TOOLS}"
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/opt/cni/bin"
+conf_dir = "/etc/cni/net.d"
+"#
+            ),
+        )?;
+        self.write("resolv.conf", &format!("nameserver {}\n", control_plane::ADDRESS))?;
+        let kubelet = format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {{anonymous: {{enabled: true}}, webhook: {{enabled: false}}}}
+authorization: {{mode: AlwaysAllow}}
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+containerRuntimeEndpoint: unix://{SOCKET}
+resolvConf: {}
+imageGCHighThresholdPercent: 100
+evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%, imagefs.inodesFree: 0%}}
+",
+            self.path("resolv.conf")
+        );
+        self.write("kubelet.yaml", &kubelet)
+    }
+
+    fn start_containerd(&mut self, images: &Images) -> Result<(), Failure> {
+        let config = self.path("containerd.toml");
+        self.machine
+            .spawn("containerd", &["--config".to_owned(), config])?;
+        let machine = &self.machine;
+        let answers = || machine.run(&["ctr", "--address", SOCKET, "version"]).is_ok();
+        if !crate::is_soon(std::time::Duration::from_secs(30), answers) {
+            return Err(format!("containerd does not answer:\n{}", machine.logs()).into());
+        }
+        for archive in images.archives() {
+            machine.run(&[
+                "ctr",
+                "--address",
+                SOCKET,
+                "-n",
+                "k8s.io",
+                "images",
+                "import",
+                archive,
+            ])?;
+        }
+        Ok(())
+    }
+
+    fn start_kubelet(&mut self, programs: &Programs, control_plane: &ControlPlane) -> Result<(), Failure> {
+        let name = format!("node-{}", self.number);
+        let arguments = format!(
+            "--config {} --kubeconfig {} --hostname-override {name} --node-ip {} --root-dir /var/lib/kubelet --cert-dir /var/lib/kubelet/pki",
+            self.path("kubelet.yaml"),
+            control_plane.kubeconfig(&name),
+            self.address()
+        );
+        self.spawn(&programs.kubelet, &arguments)
+    }
+
+    fn start_kube_proxy(&mut self, programs: &Programs, control_plane: &ControlPlane) -> Result<(), Failure> {
+        let arguments = format!(
+            "--kubeconfig {} --hostname-override node-{} --proxy-mode iptables --cluster-cidr 10.244.0.0/16 \
+             --conntrack-max-per-core 0 --conntrack-min 0 --conntrack-tcp-timeout-established 0 --conntrack-tcp-timeout-close-wait 0",
+            control_plane.kubeconfig("kube-proxy"),
+            self.number
+        );
+        self.spawn(&programs.kube_proxy, &arguments)
+    }
+
+    fn spawn(&mut self, program: &str, arguments: &str) -> Result<(), Failure> {
+        let arguments = arguments
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>();
+        self.machine.spawn(program, &arguments)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), Failure> {
+        Ok(fs::write(self.machine.folder().join(name), text)?)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.machine.folder().join(name).display().to_string()
+    }
+}
