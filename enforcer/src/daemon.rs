@@ -363,10 +363,11 @@ fn start_events(
 
 /// Serves the admin endpoints on a thread of its own, because reading counters blocks.
 fn serve_admin(address: SocketAddr, handler: Arc<dyn admin::AdminHandler>) -> anyhow::Result<()> {
+    // First, because a runtime must not be dropped inside another one.
+    let listener = admin::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let listener = admin::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     let listener = {
         let _inside = runtime.enter();
         tokio::net::TcpListener::from_std(listener)?
