@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use egret_policies::compiler::NodeScope;
 use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::shutdown::{SignalRequest, Signals};
-use egret_shared::rt::{admin, task, telemetry};
+use egret_shared::rt::{admin, clock, task, telemetry};
 use tokio::sync::mpsc;
 
 use egret_enforcer::address_report::watch_addresses;
@@ -68,10 +68,10 @@ impl Turn {
     /// Binds a socket. A process that ends releases the lock first and its sockets a moment later, so after a wait it is
     /// tried again for a while.
     async fn bind<T>(&self, mut bind: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
-        let until = Instant::now() + SOCKETS_RELEASED;
+        let begun = clock::now();
         loop {
             match bind() {
-                Err(_) if self.waited && Instant::now() < until => {
+                Err(_) if self.waited && clock::now().since(begun) < SOCKETS_RELEASED => {
                     tokio::time::sleep(BIND_INTERVAL).await;
                 }
                 result => return result,

@@ -1,6 +1,7 @@
 //! Two enforcers in one network namespace, as programs: one writes, the other waits.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![allow(clippy::disallowed_methods, reason = "it waits for processes, by their clock")]
 
 use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
