@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::Context;
 use egret_policies::compiler::NodeScope;
 use egret_shared::revision::DnsdInstance;
 use egret_shared::rt::shutdown::{SignalRequest, Signals};
-use egret_shared::rt::{admin, task, telemetry};
+use egret_shared::rt::{admin, clock, task, telemetry};
 use tokio::sync::mpsc;
 
 use egret_enforcer::address_report::watch_addresses;
@@ -25,6 +26,7 @@ use egret_enforcer::policy_report::PolicyReporter;
 use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State, StoredManifests};
 use egret_enforcer::watch::dir::Directory;
 use egret_enforcer::watch::kube::Cluster;
+use egret_enforcer::writer::{Attempt, StandbyAdmin, Writer};
 use egret_enforcer::{cni, events, link};
 
 mod backend;
@@ -33,6 +35,9 @@ mod monitors;
 
 /// Inputs that wait for the engine; beyond that, senders wait.
 const INPUT_QUEUE: usize = 4096;
+/// How long an enforcer that ended may take to release its sockets.
+const SOCKETS_RELEASED: Duration = Duration::from_secs(2);
+const BIND_INTERVAL: Duration = Duration::from_millis(5);
 
 /// An enforcer that runs.
 #[derive(Debug)]
@@ -46,17 +51,53 @@ pub(crate) struct Daemon {
     engine: JoinHandle<Box<dyn Backend>>,
     /// The writer of the source's objects, and its thread.
     objects: Option<(ObjectWriter, JoinHandle<()>)>,
+    /// Held until the process ends; none for a backend that writes no rules of the network namespace.
+    _writer: Option<Writer>,
+}
+
+/// The turn of this process to write.
+struct Turn {
+    writer: Option<Writer>,
+    /// It waited for another process.
+    waited: bool,
+    /// The endpoints that were served while it waited.
+    standby: Option<Arc<StandbyAdmin>>,
+}
+
+impl Turn {
+    /// Binds a socket. A process that ends releases the lock first and its sockets a moment later, so after a wait it is
+    /// tried again for a while.
+    async fn bind<T>(&self, mut bind: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let begun = clock::now();
+        loop {
+            match bind() {
+                Err(_) if self.waited && clock::now().since(begun) < SOCKETS_RELEASED => {
+                    tokio::time::sleep(BIND_INTERVAL).await;
+                }
+                result => return result,
+            }
+        }
+    }
 }
 
 impl Daemon {
-    /// Binds the sockets and starts the parts.
+    /// Waits until no other enforcer writes here, binds the sockets and starts the parts. None if it was asked to stop
+    /// while it waited.
     ///
     /// # Errors
     /// When a socket cannot be bound, or the backend cannot work here.
-    pub(crate) async fn start(args: Args, config: Config) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        args: Args,
+        config: Config,
+        signals: &mut Signals,
+    ) -> anyhow::Result<Option<Self>> {
         let recorder = register_metrics()?;
         let startup = &config.startup;
-        let listener = link::bind(&startup.link)?;
+        // Before anything is bound or written.
+        let Some(turn) = wait_for_turn(startup, &recorder, signals).await? else {
+            return Ok(None);
+        };
+        let listener = turn.bind(|| Ok(link::bind(&startup.link)?)).await?;
         let denials = DenialRegistry::default();
         let interfaces = ReportedInterfaces::default();
         let backend = backend::open(&config, &denials, &interfaces)?;
@@ -68,7 +109,13 @@ impl Daemon {
             recorder,
             rule_metrics: AtomicUsize::new(config.rule_metrics),
         });
-        serve_admin(startup.admin, Arc::clone(&admin) as Arc<dyn admin::AdminHandler>)?;
+        match &turn.standby {
+            Some(standby) => standby.take_over(Arc::clone(&admin)),
+            None => {
+                let handler = || Arc::clone(&admin) as Arc<dyn admin::AdminHandler>;
+                turn.bind(|| serve_admin(startup.admin, handler())).await?;
+            }
+        }
         let name = backend.name();
         let state = open_state(startup);
         let objects = open_objects(startup)?;
@@ -99,7 +146,7 @@ impl Daemon {
         monitors::report_addresses(startup)?;
         let events = start_events(startup, denials, inputs.clone())?;
         tracing::info!(backend = name, link = % startup.link.display(), admin = % startup.admin, %instance, "listening");
-        Ok(Self {
+        Ok(Some(Self {
             args,
             config,
             inputs,
@@ -107,7 +154,8 @@ impl Daemon {
             events,
             engine,
             objects: objects.writer.zip(objects.thread),
-        })
+            _writer: turn.writer,
+        }))
     }
 
     /// Runs until a signal asks to stop. Rules and sets stay in force.
@@ -167,6 +215,55 @@ impl Daemon {
             ..new
         };
         tracing::info!(file, "the configuration was read again");
+    }
+}
+
+/// Waits until this process is the only writer of its network namespace; none if it was asked to stop.
+async fn wait_for_turn(
+    startup: &StartupConfig,
+    recorder: &telemetry::Metrics,
+    signals: &mut Signals,
+) -> anyhow::Result<Option<Turn>> {
+    if startup.backend != BackendKind::Netfilter {
+        return Ok(Some(Turn {
+            writer: None,
+            waited: false,
+            standby: None,
+        }));
+    }
+    let waiting = match Writer::try_acquire().context("the network namespace cannot be locked")? {
+        Attempt::Acquired(writer) => {
+            return Ok(Some(Turn {
+                writer: Some(writer),
+                waited: false,
+                standby: None,
+            }));
+        }
+        Attempt::Held(waiting) => waiting,
+    };
+    tracing::warn!(
+        holder = waiting.holder(),
+        "another enforcer writes the rules of this network namespace; waiting until it ends"
+    );
+    let handler = Arc::new(StandbyAdmin::new(&waiting, recorder.clone()));
+    // The holder may have the same address; then it answers there until it ends.
+    let standby = match serve_admin(
+        startup.admin,
+        Arc::clone(&handler) as Arc<dyn admin::AdminHandler>,
+    ) {
+        Ok(()) => Some(handler),
+        Err(error) => {
+            tracing::warn!("while this enforcer waits, it answers no operator: {error:#}");
+            None
+        }
+    };
+    tokio::select! {
+        writer = waiting.wait() => {
+            let writer = writer.context("the network namespace cannot be locked")?;
+            tracing::info!("the other enforcer ended; this one writes now");
+            Ok(Some(Turn { writer: Some(writer), waited: true, standby }))
+        }
+        () = signals.stop() => Ok(None),
     }
 }
 
@@ -266,10 +363,11 @@ fn start_events(
 
 /// Serves the admin endpoints on a thread of its own, because reading counters blocks.
 fn serve_admin(address: SocketAddr, handler: Arc<dyn admin::AdminHandler>) -> anyhow::Result<()> {
+    // First, because a runtime must not be dropped inside another one.
+    let listener = admin::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let listener = admin::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     let listener = {
         let _inside = runtime.enter();
         tokio::net::TcpListener::from_std(listener)?

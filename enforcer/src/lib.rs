@@ -27,6 +27,7 @@
 //! | [`cni`] | the requests of the CNI plugin | `unix_socket`, `engine` |
 //! | [`events`] | the log of denied packets | `metrics`, `backend`, `engine` |
 //! | [`admin`] | the endpoints for operators | `backend`, `engine` |
+//! | [`writer`] | the one writer of a network namespace | `admin` |
 //! | [`config`] | options, and their validation | `backend`, `events` |
 //!
 //! The binary (`main`, `daemon`) uses all of them. Each module registers and describes its own metrics.
@@ -48,4 +49,5 @@ pub mod link;
 pub mod cni;
 pub mod events;
 pub mod admin;
+pub mod writer;
 pub mod config;

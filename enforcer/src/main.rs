@@ -52,8 +52,11 @@ fn serve(args: Args, config: Config) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let signals = Signals::listen()?;
-        Daemon::start(args, config).await?.run(signals).await
+        let mut signals = Signals::listen()?;
+        match Daemon::start(args, config, &mut signals).await? {
+            Some(daemon) => daemon.run(signals).await,
+            None => Ok(()),
+        }
     })
 }
 
