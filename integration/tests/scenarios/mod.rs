@@ -12,6 +12,7 @@
 
 use egret_integration::World;
 
+pub(crate) mod backend_override;
 mod deployment;
 mod names;
 mod answers;
