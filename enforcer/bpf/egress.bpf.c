@@ -18,6 +18,8 @@
 #define SOCK_RAW 3
 #define AF_INET6 10
 
+#define TCP_SYN 0x02
+
 #define EGRESS 0
 #define INGRESS 1
 
@@ -36,6 +38,8 @@ struct flow {
 	__u8 transport;
 	/* The pod's flow to this peer was allowed before: records whose time is over still count. */
 	__u8 was_allowed;
+	/* The same connection was counted where it was allowed first. */
+	__u8 is_counted;
 };
 
 static __always_inline void count(const void *key)
@@ -176,7 +180,8 @@ static long judge_by_rule(__u64 index, struct judgement *judgement)
 	rule = &judgement->chunk->rules[index];
 	if (number < judgement->next || !port_matches(rule, flow) || !peer_matches(rule, flow, judgement->now))
 		return NEXT_RULE;
-	count(&rule->counter);
+	if (!flow->is_counted || rule->action == ACTION_DENY)
+		count(&rule->counter);
 	if (rule->action == ACTION_PASS) {
 		judgement->next = rule->next;
 		return NEXT_RULE;
@@ -219,7 +224,8 @@ static __always_inline int judge(const struct list *list, const struct flow *flo
 	if (list->count && bpf_loop(MAX_CHUNKS, judge_by_chunk, &judgement, 0) < 0)
 		return DENY;
 	if (judgement.verdict == UNDECIDED) {
-		count_unruled(TIER_DEFAULT, ACTION_ALLOW, direction);
+		if (!flow->is_counted)
+			count_unruled(TIER_DEFAULT, ACTION_ALLOW, direction);
 		return ALLOW;
 	}
 	return judgement.verdict == ALLOW ? ALLOW : DENY;
@@ -464,6 +470,20 @@ static __always_inline int judge_opened(const struct pod *pod, struct flow *flow
 	return judge(&pod->egress, flow, EGRESS);
 }
 
+static __always_inline void report_denied(const struct pod *pod, const struct flow *flow, const struct address *local,
+					  __u16 local_port)
+{
+	struct denied_socket denied = { .pod = pod->id,
+					.local = *local,
+					.peer = flow->peer,
+					.local_port = local_port,
+					.peer_port = flow->port,
+					.transport = flow->transport };
+	__u8 one = 1;
+
+	bpf_map_update_elem(&egret_denied, &denied, &one, BPF_ANY);
+}
+
 /* A packet of a TCP connection, in either direction. */
 static __always_inline int judge_stream(struct __sk_buff *skb, const struct pod *pod, struct bpf_sock *socket,
 					struct flow *flow, const struct address *local, __u16 local_port)
@@ -482,15 +502,18 @@ static __always_inline int judge_stream(struct __sk_buff *skb, const struct pod 
 	} else {
 		opened_by = is_listened_at(skb, local, local_port) ? OPENED_BY_PEER : OPENED_BY_POD;
 	}
-	if (judge_opened(pod, flow, local_port, opened_by) == DENY)
+	if (judge_opened(pod, flow, local_port, opened_by) == DENY) {
+		if (socket->state != BPF_TCP_SYN_SENT)
+			report_denied(pod, flow, local, local_port);
 		return DENY;
+	}
 	remember(socket, pod, flow, opened_by);
 	return ALLOW;
 }
 
 /* A datagram, in either direction. `opens` says who opens a flow that is not known. */
 static __always_inline int judge_datagram(const struct pod *pod, struct bpf_sock *socket, struct flow *flow,
-					  __u16 local_port, __u8 opens)
+					  const struct address *local, __u16 local_port, __u8 opens)
 {
 	struct socket_state *state = bpf_sk_storage_get(&egret_sockets, socket, 0, 0);
 	struct udp_key key = key_of_udp(pod, flow, local_port);
@@ -512,8 +535,11 @@ static __always_inline int judge_datagram(const struct pod *pod, struct bpf_sock
 	flow->was_allowed = known || (state && is_about(state, flow));
 	/* sendmsg(2) was judged a moment ago. */
 	if (!(is_remembered && opens == OPENED_BY_POD) &&
-	    judge_opened(pod, flow, local_port, opened.opened_by) == DENY)
+	    judge_opened(pod, flow, local_port, opened.opened_by) == DENY) {
+		if (socket->dst_port && flow->transport == IPPROTO_UDP)
+			report_denied(pod, flow, local, local_port);
 		return DENY;
+	}
 	bpf_map_update_elem(&egret_udp, &key, &opened, BPF_ANY);
 	if (socket->dst_port)
 		remember(socket, pod, flow, opened.opened_by);
@@ -570,7 +596,7 @@ int egret_departures(struct __sk_buff *skb)
 	if (socket->type == SOCK_RAW || (flow.transport != IPPROTO_TCP && !has_flows(flow.transport)))
 		return judge(&pod->egress, &flow, EGRESS) == ALLOW ? 1 : 0;
 	if (has_flows(flow.transport))
-		return judge_datagram(pod, socket, &flow, packet.source_port, OPENED_BY_POD) == ALLOW ? 1 : 0;
+		return judge_datagram(pod, socket, &flow, &packet.source, packet.source_port, OPENED_BY_POD) == ALLOW ? 1 : 0;
 	/* Answers a SYN that was let in. */
 	if (socket->state == BPF_TCP_LISTEN)
 		return ALLOW;
@@ -585,6 +611,7 @@ int egret_arrivals(struct __sk_buff *skb)
 	struct bpf_sock *socket = skb->sk;
 	struct packet packet;
 	struct flow flow = {};
+	__u8 flags = 0;
 
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
@@ -605,11 +632,18 @@ int egret_arrivals(struct __sk_buff *skb)
 	flow.port = packet.source_port;
 	flow.transport = packet.transport;
 	if (has_flows(flow.transport) && socket->type != SOCK_RAW)
-		return judge_datagram(pod, socket, &flow, packet.destination_port, OPENED_BY_PEER) == ALLOW ? 1 : 0;
+		return judge_datagram(pod, socket, &flow, &packet.destination, packet.destination_port,
+				      OPENED_BY_PEER) == ALLOW ?
+			       1 :
+			       0;
 	if (flow.transport == IPPROTO_TCP && socket->type != SOCK_RAW && socket->state != BPF_TCP_LISTEN)
 		return judge_stream(skb, pod, socket, &flow, &packet.destination, packet.destination_port) == ALLOW ?
 			       1 :
 			       0;
+	/* The last segment of a handshake meets the listener, too: a policy may have changed since the first. */
+	if (flow.transport == IPPROTO_TCP && socket->type != SOCK_RAW)
+		flow.is_counted = !bpf_skb_load_bytes(skb, packet.transport_offset + 13, &flags, 1) &&
+				  !(flags & TCP_SYN);
 	/* Nothing remembers an echo request: who may be asked may answer. */
 	if (is_echo_reply(&packet))
 		return judge(&pod->egress, &flow, EGRESS) == ALLOW ? 1 : 0;

@@ -128,6 +128,18 @@ struct udp_flow {
 
 enum opened_by { OPENED_BY_POD = 1, OPENED_BY_PEER = 2 };
 
+/* A socket whose connection was allowed and is not any more: user space ends it, so that its program hears of
+ * it. When the map is full the oldest is forgotten; its packets are denied all the same. */
+struct denied_socket {
+	__u64 pod;
+	struct address local;
+	struct address peer;
+	__u16 local_port; /* host order */
+	__u16 peer_port;  /* host order */
+	__u8 transport;
+	__u8 unused[3];
+};
+
 /* What the last verdict about a socket was, and about which peer. Another peer or generation is judged
  * again. */
 struct socket_state {
@@ -220,6 +232,14 @@ struct {
 	__type(key, struct udp_key);
 	__type(value, struct udp_flow);
 } egret_udp SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct denied_socket);
+	__type(value, __u8);
+} egret_denied SEC(".maps");
 
 /* TCP connections that came about: 0 opened by pods, 1 accepted by them. */
 struct {

@@ -363,6 +363,13 @@ fn ingress_rules_decide_who_reaches_the_pod() {
         let answer = outside.ask(probe);
         assert_eq!(answer == Answer::Ok, reaches, "{probe}: {answer:?}");
     }
+    let counted = |tier, action| world.count_in(&backend, Some(tier), action, Direction::Ingress);
+    assert_eq!(
+        counted(Tier::NetworkPolicy, Action::Allow),
+        4,
+        "once a connection"
+    );
+    assert_eq!(counted(Tier::NetworkPolicy, Action::Deny), 5);
     // What the pod opens itself is answered.
     assert_eq!(pod.ask("tcp 127.0.0.1:8080"), Answer::Ok);
     assert_eq!(outside.ask("serve-echo 198.18.2.13:9"), Answer::Ok);
@@ -427,6 +434,14 @@ fn a_change_of_policy_reaches_what_is_open_and_leaves_the_rest() {
         let answer = pod.ask(question);
         assert_eq!(answer == Answer::Ok, goes_on, "{question}: {answer:?}");
     }
+    // Their programs hear of it.
+    assert_eq!(backend.search_and_end().sockets, 3);
+    let aborted = format!("{}", std::io::Error::from_raw_os_error(nix::libc::ECONNABORTED));
+    for question in ["receive ended", "receive early", "receive ended-udp"] {
+        assert_eq!(pod.ask(question), Answer::Other(aborted.clone()), "{question}");
+    }
+    assert_eq!(backend.search_and_end().sockets, 0);
+    assert_eq!(pod.ask("exchange kept"), Answer::Ok);
     assert_eq!(outside.ask("exchange accepted"), Answer::Ok);
     world.end(backend, [pod, outside]);
 }

@@ -93,8 +93,136 @@ fn every_scenario_holds_on_ebpf_or_is_a_known_limit() {
     );
 }
 
-/// What the backend `ebpf` cannot do, and the stories that need it.
-const LIMITS: &[(&str, &[&str])] = &[];
+/// What the backend `ebpf` cannot do, or what of a story is about netfilter alone, and the stories that need it.
+const LIMITS: &[(&str, &[&str])] = &[
+    (
+        "the story reads or changes iptables and ipset",
+        &[
+            "an_allowed_name_resolves_and_connects_at_once",
+            "the_pod_that_asked_is_refused_another_names_address",
+            "a_name_with_120_addresses_is_reached_at_each_of_them",
+            "rotating_answers_add_up_for_each_name_under_a_wildcard",
+            "both_families_are_learned_side_by_side",
+            "an_address_lives_as_long_as_the_shortest_alias_on_its_way",
+            "an_address_whose_owner_is_not_on_the_chain_is_not_learned",
+            "a_name_opens_neither_the_node_nor_the_metadata_service",
+            "a_name_opens_neither_a_node_nor_the_api_server",
+            "a_spoofed_answer_is_neither_relayed_nor_learned",
+            "stock_programs_that_are_told_of_truncation_get_all_over_tcp",
+            "what_search_lists_make_of_a_name_is_asked_once_for_all_pods_and_types",
+            "a_thread_that_hangs_keeps_nothing_from_being_told_when_dnsd_ends",
+            "a_question_to_another_resolver_is_answered_in_its_name_and_opens_its_own",
+            "a_resolver_that_nobody_trusts_answers_and_opens_nothing",
+            "what_was_told_while_the_enforcer_was_away_is_realized_soon_after",
+            "a_set_that_others_made_and_hold_closes_its_pod_alone_until_they_let_go",
+            "rules_and_sets_stay_while_the_enforcer_is_away",
+            "a_restarted_enforcer_changes_nothing_that_is_right",
+            "records_stay_when_dnsd_restarts",
+            "what_was_told_last_is_known_although_dnsd_has_ended",
+            "neighbours_are_found_where_everything_is_denied",
+            "what_others_flush_is_put_right_within_five_seconds_and_it_is_said_whose_doing_it_was",
+            "what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_as_soon",
+            "what_others_flush_while_news_are_lost_is_put_right_all_the_same",
+            "what_others_accept_is_judged_first_and_where_it_is_not_that_is_said",
+            "the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap",
+            "a_pod_at_a_used_address_inherits_no_connection",
+            "what_dnsd_told_is_told_again_to_the_same_pod_alone",
+            "the_next_pod_at_an_address_is_told_for_itself",
+            "another_cable_is_another_pods_before_the_source_says_so",
+        ],
+    ),
+    (
+        "a denied call fails at once (EPERM), and the story waits for a timeout or cannot go on",
+        &[
+            "a_packet_in_anothers_name_gains_nothing",
+            "a_change_of_policy_ends_what_only_the_other_side_sends",
+            "echo_passes_by_a_rule_without_ports_alone",
+            "errors_of_path_mtu_reach_who_may_send_and_no_other_icmp_does",
+            "a_rule_of_sctp_opens_sctp_alone_and_one_of_tcp_does_not",
+            "dns_rules_that_were_written_for_kube_dns_go_on_working",
+            "a_neighbours_address_gains_nothing_behind_another_port",
+            "a_flood_is_told_in_few_lines_and_in_sums_that_are_right",
+            "a_refused_sender_hears_it_at_once_in_both_directions_and_families",
+        ],
+    ),
+    (
+        "a Service is judged by its own address",
+        &[
+            "a_service_at_the_port_of_dns_is_asked_itself",
+            "a_program_learns_at_once_that_its_connection_is_forbidden",
+            "a_service_leads_no_pod_to_what_is_denied",
+            "a_client_outside_is_refused_where_a_service_leads_to_what_is_denied",
+            "a_service_is_judged_by_the_pod_behind_it_and_its_port",
+            "a_client_of_a_node_port_is_itself_until_another_node_masquerades",
+            "a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere",
+            "what_kube_proxy_accepts_is_judged_though_it_comes_later",
+            "no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_does",
+            "the_api_server_is_refused_by_every_way_that_leads_there",
+            "a_pod_on_a_bridge_meets_itself_by_a_service_and_its_neighbour_does_not",
+        ],
+    ),
+    (
+        "a source address is not checked against the interface",
+        &[
+            "the_own_node_is_where_packets_start_and_not_what_they_bear",
+        ],
+    ),
+    (
+        "an idle socket is not ended before its next packet, and sockets outside pods never",
+        &[
+            "only_what_is_open_to_members_that_go_is_asked_again",
+            "a_client_on_the_node_learns_that_a_server_does_not_want_it_any_more",
+            "a_client_outside_is_reset_when_its_open_connection_is_forbidden",
+        ],
+    ),
+    (
+        "datagrams from before the programs belong to whom sends next",
+        &[
+            "what_was_open_before_the_first_start_is_judged",
+        ],
+    ),
+    (
+        "records of a restart without the source are not yet compared: see why in the story",
+        &[
+            "a_source_that_is_gone_at_start_counts_as_it_was_known_last",
+        ],
+    ),
+    (
+        "an unknown pod is open",
+        &[
+            "a_new_pod_sends_nothing_before_its_policy_is_in_force",
+            "a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known",
+        ],
+    ),
+    (
+        "interfaces and bridges of pods are not looked at",
+        &[
+            "a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node",
+            "a_filter_on_a_pods_link_is_told_and_counted",
+            "pods_of_one_bridge_are_judged_where_that_is_enabled",
+            "pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well",
+            "a_bridge_that_is_not_judged_is_told",
+        ],
+    ),
+    (
+        "no events",
+        &[
+            "a_denied_connection_is_told_with_its_rule_and_the_name_that_the_pod_was_told",
+            "a_denied_ingress_is_told_of_the_pod_that_was_to_be_reached",
+            "what_no_rule_of_a_pod_denies_is_told_with_its_reason",
+        ],
+    ),
+    (
+        "policies in audit are not counted",
+        &[
+            "a_policy_in_audit_denies_nothing_and_says_once_what_it_would_deny",
+            "a_policy_that_leaves_audit_ends_what_it_forbids",
+            "a_namespace_in_audit_has_no_policy_in_force",
+            "a_node_in_audit_denies_nothing_and_says_what_policies_would_deny",
+            "what_a_policy_in_audit_allows_by_name_is_as_the_pod_was_told",
+        ],
+    ),
+];
 
 fn limit_of(scenario: &str) -> Option<&'static str> {
     LIMITS

@@ -17,7 +17,10 @@ use egret_policies::rules::{Batch, Digest, Member, MembersChanged, SetId, SetKin
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::{Backend, BackendError, Pending, SyncStatus, VerdictCount, VerdictCounters};
+use super::{
+    Backend, BackendError, ConnectionSearch, EndedConnections, Pending, SyncStatus, VerdictCount,
+    VerdictCounters,
+};
 
 mod pod;
 mod render;
@@ -25,12 +28,14 @@ mod layout;
 mod lists;
 mod tables;
 mod counters;
+mod denied;
 mod cgroup;
 mod programs;
 mod pins;
 mod syscall;
 
 use counters::{Counters, Established};
+use denied::DeniedSockets;
 use layout::POD_SIZE;
 use lists::Lists;
 use pins::Pins;
@@ -44,7 +49,7 @@ pub const LIMITS: [&str; 6] = [
     "packet sockets (AF_PACKET, AF_XDP) are not judged, and neither is what the kernel itself sends for a pod, such as echo replies",
     "a Service is judged by its own address, not by those that it leads to: a ClusterEgressFirewall does not see behind it",
     "services.exposure of a ClusterEgressFirewall is not enforced",
-    "what a change of policy forbids sends and receives nothing more, but its program hears of it by timeouts alone",
+    "a program hears that its connection is forbidden at the connection's next packet, not before",
     "a pod is not judged before it is known here: from its first process until its rules arrive",
     "cgroup version 2 alone: a pod that the runtime keeps in version 1 hierarchies is not found",
 ];
@@ -70,6 +75,8 @@ pub struct Ebpf {
     sets: BTreeMap<SetId, SetKind>,
     pods: BTreeMap<PodKey, Pod>,
     last_sweep: Timestamp,
+    /// Whether open connections were to be judged again since the last search.
+    is_search_due: bool,
 }
 
 /// How far it has come.
@@ -106,6 +113,7 @@ impl Ebpf {
             sets: BTreeMap::new(),
             pods: BTreeMap::new(),
             last_sweep: Timestamp::from_millis(0),
+            is_search_due: false,
         }
     }
 
@@ -133,6 +141,7 @@ impl Ebpf {
             storage: Map::open(&maps.join("egret_pods"), (size_of::<u64>(), POD_SIZE), 1).map_err(opened)?,
             tables: Tables::open(&maps).map_err(opened)?,
             lists: Lists::open(&maps).map_err(opened)?,
+            denied: DeniedSockets::open(&maps).map_err(opened)?,
             counters: Arc::new(Counters::open(&maps, processors).map_err(opened)?),
             established: Established::open(&maps, processors).map_err(opened)?,
             pins: self.pins.clone(),
@@ -183,6 +192,7 @@ impl Ebpf {
             self.pods
                 .insert(rules.pod.clone(), Pod::with_rules(pod, rules.clone()));
         }
+        self.is_search_due |= !batch.reevaluate.is_empty();
         for (pod, _) in &batch.reevaluate {
             if let Some(pod) = self.pods.get_mut(pod) {
                 pod.reevaluate();
@@ -331,6 +341,19 @@ impl Backend for Ebpf {
             repaired,
             ..self.status()
         }
+    }
+
+    fn connection_search(&mut self) -> Option<ConnectionSearch> {
+        let is_due = std::mem::take(&mut self.is_search_due);
+        let kernel = self.stage.kernel().filter(|_| is_due)?;
+        Some(kernel.denied.search())
+    }
+
+    fn end_denied_connections(&mut self) -> EndedConnections {
+        let kernel = self.stage.kernel();
+        kernel.map_or_else(EndedConnections::default, |kernel| {
+            kernel.denied.end(&kernel.cgroup_root)
+        })
     }
 
     fn counters(&self) -> Arc<dyn VerdictCounters> {

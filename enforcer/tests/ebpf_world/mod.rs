@@ -149,13 +149,23 @@ impl World {
 
     /// What was counted in the egress direction.
     pub(crate) fn count(&self, backend: &Ebpf, tier: Option<Tier>, action: Action) -> u64 {
+        self.count_in(backend, tier, action, Direction::Egress)
+    }
+
+    pub(crate) fn count_in(
+        &self,
+        backend: &Ebpf,
+        tier: Option<Tier>,
+        action: Action,
+        direction: Direction,
+    ) -> u64 {
         let counts = backend.counters().read().unwrap();
         let of_key = counts.iter().filter(|count| {
             let is_asked = match tier {
                 Some(tier) => count.key.decider == Decider::Tier(tier),
                 None => !matches!(count.key.decider, Decider::Tier(_)),
             };
-            is_asked && count.key.action == action.into() && count.key.direction == Direction::Egress
+            is_asked && count.key.action == action.into() && count.key.direction == direction
         });
         of_key.map(|count| count.packets).sum()
     }
@@ -485,6 +495,12 @@ fn answer(
                 1 => Ok(()),
                 octets => Err(std::io::Error::other(format!("{octets} octets"))),
             }
+        }
+        ["receive", name] => {
+            let (socket, _) = &sockets[*name];
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(2)))?;
+            let mut octets = [std::mem::MaybeUninit::uninit(); 4];
+            socket.recv(&mut octets).map(drop)
         }
         ["serve-echo", at] => serve_datagrams(UdpSocket::bind(peer(at)?)?),
         ["serve-stream", at] => serve_streams(TcpListener::bind(peer(at)?)?),

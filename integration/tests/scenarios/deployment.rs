@@ -152,7 +152,7 @@ impl Setup {
             .then(backend_override::chosen)
             .flatten();
         for pod in self.pods {
-            world.add(if other.is_some() { pod.in_a_cgroup() } else { pod })?;
+            world.add(pod)?;
         }
         world.manifests().write("policy.yaml", &self.policy)?;
         let enforcer = match &other {
@@ -233,7 +233,11 @@ impl Deployment<'_> {
     }
 
     /// Whether the kernel holds a record that lets the pod reach the address.
+    /// Of eBPF the kernel is asked by a connection: there is no listing that says which pod may use a record.
     pub(super) fn kernel_holds(&self, pod: &str, address: &str) -> bool {
+        if backend_override::chosen().is_some() {
+            return !matches!(self.reach(pod, address), Outcome::NotPermitted);
+        }
         let held = self.world.node().holdings().expect("the kernel can be asked");
         held.holds(self.pod(pod), ip(address))
     }

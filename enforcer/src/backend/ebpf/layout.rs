@@ -182,6 +182,16 @@ fn address(address: IpAddr) -> [u8; 20] {
     octets
 }
 
+/// The address in a `struct address`.
+pub(super) fn parse_address(octets: &[u8]) -> Option<IpAddr> {
+    let family = u32::from_ne_bytes(octets.get(..4)?.try_into().ok()?);
+    match family {
+        1 => <[u8; 4]>::try_from(octets.get(4..8)?).ok().map(IpAddr::from),
+        2 => <[u8; 16]>::try_from(octets.get(4..20)?).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
 /// `struct network_key`: the prefix counts the bits of set and family as well.
 fn network_key(set: &[u8], network: &IpNet) -> Vec<u8> {
     let network = canonical(network);

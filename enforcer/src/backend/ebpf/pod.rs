@@ -12,6 +12,7 @@ use egret_shared::pod::PodKey;
 
 use super::cgroup::{self, PodCgroups};
 use super::counters::{Counters, Established};
+use super::denied::DeniedSockets;
 use super::layout::{CounterKey, ListName, PodValue, RuleList, generation_of};
 use super::lists::Lists;
 use super::pins::Pins;
@@ -27,6 +28,7 @@ pub(super) struct Kernel {
     pub(super) storage: Map,
     pub(super) tables: Tables,
     pub(super) lists: Lists,
+    pub(super) denied: DeniedSockets,
     pub(super) counters: Arc<Counters>,
     pub(super) established: Established,
     pub(super) pins: Pins,
