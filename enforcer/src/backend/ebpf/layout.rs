@@ -465,6 +465,6 @@ mod tests {
         let octets = pod.to_octets();
         assert_eq!(octets.len(), 144);
         assert_eq!(generation_of(&octets), Some(7));
-        assert_eq!(generation_of(&vec![0; POD_SIZE]), None);
+        assert_eq!(generation_of(&[0; POD_SIZE]), None);
     }
 }
