@@ -12,6 +12,17 @@
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 
+#define IPPROTO_ICMP 1
+#define IPPROTO_SCTP 132
+#define IPPROTO_ICMPV6 58
+#define SOCK_RAW 3
+#define AF_INET6 10
+
+#define TCP_SYN 0x02
+
+#define EGRESS 0
+#define INGRESS 1
+
 #define DENY 0
 #define ALLOW 1
 
@@ -20,10 +31,15 @@
 
 #define PREFIX_OF_SET_AND_FAMILY ((DIGEST + 4) * 8)
 
+/* What is judged: the other end, and the destination port. */
 struct flow {
 	struct address peer;
 	__u16 port; /* host order */
 	__u8 transport;
+	/* The pod's flow to this peer was allowed before: records whose time is over still count. */
+	__u8 was_allowed;
+	/* The same connection was counted where it was allowed first. */
+	__u8 is_counted;
 };
 
 static __always_inline void count(const void *key)
@@ -36,9 +52,9 @@ static __always_inline void count(const void *key)
 }
 
 /* What no rule decided: counted under a tier that is no tier of policies. */
-static __always_inline void count_unruled(__u8 tier, __u8 action)
+static __always_inline void count_unruled(__u8 tier, __u8 action, __u8 direction)
 {
-	struct counter_key key = { .tier = tier, .action = action };
+	struct counter_key key = { .tier = tier, .action = action, .direction = direction };
 
 	count(&key);
 }
@@ -92,7 +108,7 @@ static __always_inline int in_addresses(const struct rule *rule, const struct fl
 
 	__builtin_memcpy(key.set, rule->set, DIGEST);
 	member = bpf_map_lookup_elem(&egret_members, &key);
-	return member && (member->expires == 0 || member->expires > now);
+	return member && (flow->was_allowed || member->expires == 0 || member->expires > now);
 }
 
 static __always_inline int in_networks(const struct rule *rule, const struct flow *flow)
@@ -130,16 +146,21 @@ static __always_inline int peer_matches(const struct rule *rule, const struct fl
 
 static __always_inline int port_matches(const struct rule *rule, const struct flow *flow)
 {
+	if (rule->transport == TRANSPORT_ICMP)
+		return flow->transport == (flow->peer.family == FAMILY_V4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
 	return rule->transport == 0 || (rule->transport == flow->transport && rule->first_port <= flow->port &&
 					flow->port <= rule->last_port);
 }
 
 struct judgement {
-	const struct pod *pod;
+	const struct list *list;
+	const struct chunk *chunk;
 	const struct flow *flow;
 	__u64 now;
+	__u32 base; /* index of the chunk's first rule */
 	__u32 next; /* no rule before this one is asked */
 	__u32 verdict;
+	__u8 direction;
 };
 
 #define NEXT_RULE 0
@@ -148,18 +169,19 @@ struct judgement {
 
 static long judge_by_rule(__u64 index, struct judgement *judgement)
 {
-	const struct pod *pod = judgement->pod;
 	const struct flow *flow = judgement->flow;
 	const struct rule *rule;
+	__u32 number = judgement->base + (__u32)index;
 
-	if (index >= MAX_RULES || index >= pod->rules_count)
+	if (number >= judgement->list->count)
 		return STOP;
 	/* In assembly, for the compiler knows that this changes nothing, but the verifier does not. */
-	asm volatile("%0 &= %1" : "+r"(index) : "i"(MAX_RULES - 1));
-	rule = &pod->rules[index];
-	if (index < judgement->next || !port_matches(rule, flow) || !peer_matches(rule, flow, judgement->now))
+	asm volatile("%0 &= %1" : "+r"(index) : "i"(RULES_PER_CHUNK - 1));
+	rule = &judgement->chunk->rules[index];
+	if (number < judgement->next || !port_matches(rule, flow) || !peer_matches(rule, flow, judgement->now))
 		return NEXT_RULE;
-	count(&rule->counter);
+	if (!flow->is_counted || rule->action == ACTION_DENY)
+		count(&rule->counter);
 	if (rule->action == ACTION_PASS) {
 		judgement->next = rule->next;
 		return NEXT_RULE;
@@ -168,17 +190,42 @@ static long judge_by_rule(__u64 index, struct judgement *judgement)
 	return STOP;
 }
 
+static long judge_by_chunk(__u64 index, struct judgement *judgement)
+{
+	struct chunk_key key = { .index = (__u32)index };
+
+	judgement->base = (__u32)index * RULES_PER_CHUNK;
+	if (judgement->base >= judgement->list->count)
+		return STOP;
+	if (judgement->base + RULES_PER_CHUNK <= judgement->next)
+		return NEXT_RULE;
+	__builtin_memcpy(key.list, judgement->list->digest, DIGEST);
+	judgement->chunk = bpf_map_lookup_elem(&egret_rules, &key);
+	if (!judgement->chunk || bpf_loop(RULES_PER_CHUNK, judge_by_rule, judgement, 0) < 0) {
+		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, judgement->direction);
+		judgement->verdict = DENY;
+		return STOP;
+	}
+	return judgement->verdict == UNDECIDED ? NEXT_RULE : STOP;
+}
+
 /* The rules in order; behind the last one the flow is allowed, as for a pod that no policy selects. User
  * space has written a tier that isolates as one that ends in a rule which denies everything. */
-static __always_inline int judge(const struct pod *pod, const struct flow *flow, __u64 now)
+static __always_inline int judge(const struct list *list, const struct flow *flow, __u8 direction)
 {
-	struct judgement judgement = { .pod = pod, .flow = flow, .now = now, .verdict = UNDECIDED };
+	struct judgement judgement = {
+		.list = list,
+		.flow = flow,
+		.now = bpf_ktime_get_boot_ns(),
+		.verdict = UNDECIDED,
+		.direction = direction,
+	};
 
-	/* An unrolled loop of 256 rules takes the verifier 0.7 s for each program; this takes it none. */
-	if (bpf_loop(MAX_RULES, judge_by_rule, &judgement, 0) < 0)
+	if (list->count && bpf_loop(MAX_CHUNKS, judge_by_chunk, &judgement, 0) < 0)
 		return DENY;
 	if (judgement.verdict == UNDECIDED) {
-		count_unruled(TIER_DEFAULT, ACTION_ALLOW);
+		if (!flow->is_counted)
+			count_unruled(TIER_DEFAULT, ACTION_ALLOW, direction);
 		return ALLOW;
 	}
 	return judgement.verdict == ALLOW ? ALLOW : DENY;
@@ -186,9 +233,11 @@ static __always_inline int judge(const struct pod *pod, const struct flow *flow,
 
 static __always_inline struct udp_key key_of_udp(const struct pod *pod, const struct flow *flow, __u16 local_port)
 {
-	struct udp_key key = {
-		.pod = pod->id, .peer = flow->peer, .peer_port = flow->port, .local_port = local_port
-	};
+	struct udp_key key = { .pod = pod->id,
+			       .peer = flow->peer,
+			       .peer_port = flow->port,
+			       .local_port = local_port,
+			       .transport = flow->transport };
 
 	return key;
 }
@@ -199,22 +248,27 @@ static __always_inline int is_alive(const struct udp_flow *flow, __u64 now)
 	return (__s64)(now - flow->seen) < (__s64)UDP_FLOW_NANOSECONDS;
 }
 
-/* A datagram of a socket that is not connected: part of a flow that is known, or judged. */
-static __always_inline int judge_datagram(const struct pod *pod, const struct flow *flow, __u16 local_port, __u64 now)
+/* Remembers in the socket what was allowed, so that its packets are not judged one by one. Without memory
+ * for it they are. */
+static __always_inline void remember(struct bpf_sock *socket, const struct pod *pod, const struct flow *flow,
+				     __u8 opened_by)
 {
-	struct udp_key key = key_of_udp(pod, flow, local_port);
-	struct udp_flow *known = bpf_map_lookup_elem(&egret_udp, &key);
-	struct udp_flow opened = { .seen = now, .generation = pod->generation };
+	struct socket_state *state = bpf_sk_storage_get(&egret_sockets, socket, 0, BPF_SK_STORAGE_GET_F_CREATE);
 
-	if (known && is_alive(known, now) &&
-	    (known->generation == 0 || known->generation == pod->generation)) {
-		known->seen = now;
-		return ALLOW;
-	}
-	if (judge(pod, flow, now) == DENY)
-		return DENY;
-	bpf_map_update_elem(&egret_udp, &key, &opened, BPF_ANY);
-	return ALLOW;
+	if (!state)
+		return;
+	/* No generation while the rest changes: another processor may read. */
+	state->generation = 0;
+	state->peer = flow->peer;
+	state->port = flow->port;
+	state->transport = flow->transport;
+	state->opened_by = opened_by;
+	state->generation = pod->generation;
+}
+
+static __always_inline int is_about(const struct socket_state *state, const struct flow *flow)
+{
+	return state->port == flow->port && state->transport == flow->transport && same(&state->peer, &flow->peer);
 }
 
 static __always_inline __u8 transport_of(__u32 protocol)
@@ -228,10 +282,9 @@ static __always_inline int verdict(struct bpf_sock_addr *ctx, struct address pee
 	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
 	struct bpf_sock *socket = ctx->sk;
 	struct flow flow = {};
-	__u64 now;
 
 	if (!pod->programmed) {
-		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY);
+		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, EGRESS);
 		return DENY;
 	}
 	flow.peer = peer;
@@ -239,11 +292,23 @@ static __always_inline int verdict(struct bpf_sock_addr *ctx, struct address pee
 	flow.transport = transport_of(ctx->protocol);
 	if (is_self(pod, &flow.peer))
 		return ALLOW;
-	now = bpf_ktime_get_boot_ns();
 	/* A socket without a port has sent nothing yet, so it has no flow. */
-	if (flow.transport == IPPROTO_UDP && socket && socket->src_port)
-		return judge_datagram(pod, &flow, socket->src_port, now) == ALLOW ? 1 : 0;
-	return judge(pod, &flow, now) == ALLOW ? 1 : 0;
+	if (flow.transport == IPPROTO_UDP && socket && socket->src_port) {
+		struct udp_key key = key_of_udp(pod, &flow, socket->src_port);
+		struct udp_flow *known = bpf_map_lookup_elem(&egret_udp, &key);
+
+		if (known && is_alive(known, bpf_ktime_get_boot_ns())) {
+			/* What the peer opened is judged where the packet leaves. */
+			if (known->opened_by == OPENED_BY_PEER || known->generation == pod->generation)
+				return ALLOW;
+			flow.was_allowed = 1;
+		}
+	}
+	if (judge(&pod->egress, &flow, EGRESS) == DENY)
+		return DENY;
+	if (socket)
+		remember(socket, pod, &flow, OPENED_BY_POD);
+	return ALLOW;
 }
 
 SEC("cgroup/connect4")
@@ -270,80 +335,329 @@ int egret_sendmsg6(struct bpf_sock_addr *ctx)
 	return verdict(ctx, v6(ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3])) ? 1 : 0;
 }
 
-struct arrival {
+/* A packet, as its headers say. */
+struct packet {
 	struct address source;
-	__u32 ports; /* offset of the UDP header; 0: no UDP header here */
+	struct address destination;
+	__u32 transport_offset;
+	__u16 source_port;      /* host order; 0 where there are none */
+	__u16 destination_port; /* host order */
+	__u8 transport;
+	__u8 is_whole; /* 0: headers or ports are not all here, so nothing can be said */
+	__u8 icmp_type;
 };
 
-static __always_inline struct arrival arrival_v4(struct __sk_buff *skb)
+static __always_inline int parse_v4(struct __sk_buff *skb, struct packet *packet)
 {
-	struct arrival arrival = {};
 	__u8 header[20];
 
 	if (bpf_skb_load_bytes(skb, 0, header, sizeof(header)))
-		return arrival;
+		return 0;
+	packet->source.family = packet->destination.family = FAMILY_V4;
+	__builtin_memcpy(&packet->source.words[0], header + 12, 4);
+	__builtin_memcpy(&packet->destination.words[0], header + 16, 4);
+	packet->transport = header[9];
+	packet->transport_offset = (header[0] & 0x0f) * 4;
 	/* Not the first fragment: no ports. */
-	if (header[9] != IPPROTO_UDP || (header[6] & 0x1f) || header[7])
-		return arrival;
-	__builtin_memcpy(&arrival.source.words[0], header + 12, 4);
-	arrival.source.family = FAMILY_V4;
-	arrival.ports = (header[0] & 0x0f) * 4;
-	return arrival;
+	return !((header[6] & 0x1f) || header[7]);
 }
 
-static __always_inline struct arrival arrival_v6(struct __sk_buff *skb)
+#define MAX_EXTENSIONS 8
+#define NEXT_HOP 0
+#define NEXT_ROUTING 43
+#define NEXT_FRAGMENT 44
+#define NEXT_DESTINATION 60
+
+static __always_inline int parse_v6(struct __sk_buff *skb, struct packet *packet)
 {
-	struct arrival arrival = {};
-	__u8 header[40];
+	__u8 header[40], extension[8];
+	__u32 offset = sizeof(header);
+	__u8 next;
 
-	/* Extension headers are not walked: a reply to such a datagram is judged by the rules. */
-	if (bpf_skb_load_bytes(skb, 0, header, sizeof(header)) || header[6] != IPPROTO_UDP)
-		return arrival;
-	__builtin_memcpy(arrival.source.words, header + 8, 16);
-	arrival.source.family = FAMILY_V6;
-	arrival.ports = 40;
-	return arrival;
+	if (bpf_skb_load_bytes(skb, 0, header, sizeof(header)))
+		return 0;
+	packet->source.family = packet->destination.family = FAMILY_V6;
+	__builtin_memcpy(packet->source.words, header + 8, 16);
+	__builtin_memcpy(packet->destination.words, header + 24, 16);
+	next = header[6];
+	for (int i = 0; i < MAX_EXTENSIONS; i++) {
+		if (next != NEXT_HOP && next != NEXT_ROUTING && next != NEXT_FRAGMENT && next != NEXT_DESTINATION) {
+			packet->transport = next;
+			packet->transport_offset = offset;
+			return 1;
+		}
+		if (bpf_skb_load_bytes(skb, offset, extension, sizeof(extension)))
+			return 0;
+		/* The last destination is another one than the header's. */
+		if (next == NEXT_ROUTING && extension[3])
+			return 0;
+		if (next == NEXT_FRAGMENT && (extension[2] || (extension[3] & 0xf8)))
+			return 0;
+		offset += next == NEXT_FRAGMENT ? 8 : ((__u32)extension[1] + 1) * 8;
+		next = extension[0];
+	}
+	return 0;
 }
 
-/* Drops nothing. Notes who sent datagrams to a socket of the pod that is not connected, so that a server
- * may answer them. What answers the pod's own flow is known already and is not noted again. */
+static __always_inline struct packet parse(struct __sk_buff *skb)
+{
+	struct packet packet = {};
+	__u16 ports[2];
+
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		packet.is_whole = parse_v4(skb, &packet);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		packet.is_whole = parse_v6(skb, &packet);
+	if (!packet.is_whole)
+		return packet;
+	if (packet.transport == IPPROTO_TCP || packet.transport == IPPROTO_UDP ||
+	    packet.transport == IPPROTO_SCTP) {
+		packet.is_whole = !bpf_skb_load_bytes(skb, packet.transport_offset, ports, sizeof(ports));
+		packet.source_port = bpf_ntohs(ports[0]);
+		packet.destination_port = bpf_ntohs(ports[1]);
+	} else if (packet.transport == IPPROTO_ICMPV6 || packet.transport == IPPROTO_ICMP) {
+		packet.is_whole = !bpf_skb_load_bytes(skb, packet.transport_offset, &packet.icmp_type, 1);
+	}
+	return packet;
+}
+
+/* Neighbour discovery and multicast listener discovery: no router passes them on (RFC 4861, RFC 3810). */
+static __always_inline int stays_on_link(const struct packet *packet)
+{
+	__u8 type = packet->icmp_type;
+
+	return packet->transport == IPPROTO_ICMPV6 && ((type >= 130 && type <= 137) || type == 143);
+}
+
+/* Whether a program of the pod listens at the port from which the socket sends: the socket was accepted. Asked
+ * of sockets alone that are older than the programs. */
+static __always_inline int is_listened_at(struct __sk_buff *skb, const struct address *local, __u16 port)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *listener;
+	__u32 size;
+	int listens;
+
+	if (local->family == FAMILY_V4) {
+		tuple.ipv4.daddr = local->words[0];
+		tuple.ipv4.dport = bpf_htons(port);
+		size = sizeof(tuple.ipv4);
+	} else {
+		__builtin_memcpy(tuple.ipv6.daddr, local->words, 16);
+		tuple.ipv6.dport = bpf_htons(port);
+		size = sizeof(tuple.ipv6);
+	}
+	listener = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!listener)
+		return 0;
+	listens = listener->state == BPF_TCP_LISTEN;
+	bpf_sk_release(listener);
+	return listens;
+}
+
+/* A flow of the pod's: as the peer opened it, its destination port is the pod's own. */
+static __always_inline int judge_opened(const struct pod *pod, struct flow *flow, __u16 local_port, __u8 opened_by)
+{
+	if (opened_by == OPENED_BY_PEER) {
+		struct flow inbound = *flow;
+
+		/* What the node itself sends to the pod is not judged. */
+		if (bpf_map_lookup_elem(&egret_node, &flow->peer))
+			return ALLOW;
+		inbound.port = local_port;
+		return judge(&pod->ingress, &inbound, INGRESS);
+	}
+	return judge(&pod->egress, flow, EGRESS);
+}
+
+static __always_inline void report_denied(const struct pod *pod, const struct flow *flow, const struct address *local,
+					  __u16 local_port)
+{
+	struct denied_socket denied = { .pod = pod->id,
+					.local = *local,
+					.peer = flow->peer,
+					.local_port = local_port,
+					.peer_port = flow->port,
+					.transport = flow->transport };
+	__u8 one = 1;
+
+	bpf_map_update_elem(&egret_denied, &denied, &one, BPF_ANY);
+}
+
+/* A packet of a TCP connection, in either direction. */
+static __always_inline int judge_stream(struct __sk_buff *skb, const struct pod *pod, struct bpf_sock *socket,
+					struct flow *flow, const struct address *local, __u16 local_port)
+{
+	struct socket_state *state = bpf_sk_storage_get(&egret_sockets, socket, 0, 0);
+	__u8 opened_by;
+
+	if (state && is_about(state, flow)) {
+		if (state->generation == pod->generation)
+			return ALLOW;
+		flow->was_allowed = 1;
+		opened_by = state->opened_by;
+	} else if (socket->state == BPF_TCP_SYN_SENT) {
+		/* Also a subflow of MPTCP, which no connect(2) opens. */
+		opened_by = OPENED_BY_POD;
+	} else {
+		opened_by = is_listened_at(skb, local, local_port) ? OPENED_BY_PEER : OPENED_BY_POD;
+	}
+	if (judge_opened(pod, flow, local_port, opened_by) == DENY) {
+		if (socket->state != BPF_TCP_SYN_SENT)
+			report_denied(pod, flow, local, local_port);
+		return DENY;
+	}
+	remember(socket, pod, flow, opened_by);
+	return ALLOW;
+}
+
+/* A datagram, in either direction. `opens` says who opens a flow that is not known. */
+static __always_inline int judge_datagram(const struct pod *pod, struct bpf_sock *socket, struct flow *flow,
+					  const struct address *local, __u16 local_port, __u8 opens)
+{
+	struct socket_state *state = bpf_sk_storage_get(&egret_sockets, socket, 0, 0);
+	struct udp_key key = key_of_udp(pod, flow, local_port);
+	struct udp_flow opened = { .seen = bpf_ktime_get_boot_ns(), .generation = pod->generation };
+	int is_remembered = state && state->generation == pod->generation && is_about(state, flow);
+	struct udp_flow *known;
+
+	/* A connected socket receives from its peer alone. */
+	if (is_remembered && socket->dst_port)
+		return ALLOW;
+	known = bpf_map_lookup_elem(&egret_udp, &key);
+	if (known && !is_alive(known, opened.seen))
+		known = 0;
+	if (known && known->generation == pod->generation) {
+		known->seen = opened.seen;
+		return ALLOW;
+	}
+	opened.opened_by = known ? known->opened_by : opens;
+	flow->was_allowed = known || (state && is_about(state, flow));
+	/* sendmsg(2) was judged a moment ago. */
+	if (!(is_remembered && opens == OPENED_BY_POD) &&
+	    judge_opened(pod, flow, local_port, opened.opened_by) == DENY) {
+		if (socket->dst_port && flow->transport == IPPROTO_UDP)
+			report_denied(pod, flow, local, local_port);
+		return DENY;
+	}
+	bpf_map_update_elem(&egret_udp, &key, &opened, BPF_ANY);
+	if (socket->dst_port)
+		remember(socket, pod, flow, opened.opened_by);
+	return ALLOW;
+}
+
+/* Protocols whose flows are remembered by addresses and ports, not by the socket alone. */
+static __always_inline int has_flows(__u8 transport)
+{
+	return transport == IPPROTO_UDP || transport == IPPROTO_SCTP;
+}
+
+static __always_inline int is_echo_reply(const struct packet *packet)
+{
+	return packet->transport == IPPROTO_ICMPV6 ? packet->icmp_type == 129 :
+						     packet->transport == IPPROTO_ICMP && packet->icmp_type == 0;
+}
+
+/* What leaves the pod's sockets: connections that were open before a change of policy, datagrams of
+ * connected sockets, and what raw and ping sockets send. */
+SEC("cgroup_skb/egress")
+int egret_departures(struct __sk_buff *skb)
+{
+	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
+	struct bpf_sock *socket = skb->sk;
+	struct packet packet;
+	struct flow flow = {};
+
+	if (socket)
+		socket = bpf_sk_fullsock(socket);
+	if (!pod->programmed || !socket) {
+		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, EGRESS);
+		return DENY;
+	}
+	if (!pod->egress.count && !pod->ingress.count)
+		return ALLOW;
+	packet = parse(skb);
+	if (is_self(pod, &packet.destination)) {
+		/* A datagram to the pod itself in the name of another would open the way to that one. */
+		if (packet.transport != IPPROTO_UDP || is_self(pod, &packet.source))
+			return ALLOW;
+		count_unruled(TIER_DEFAULT, ACTION_DENY, EGRESS);
+		return DENY;
+	}
+	if (stays_on_link(&packet))
+		return ALLOW;
+	if (!packet.is_whole) {
+		count_unruled(TIER_DEFAULT, ACTION_DENY, EGRESS);
+		return DENY;
+	}
+	flow.peer = packet.destination;
+	flow.port = packet.destination_port;
+	flow.transport = packet.transport;
+	if (socket->type == SOCK_RAW || (flow.transport != IPPROTO_TCP && !has_flows(flow.transport)))
+		return judge(&pod->egress, &flow, EGRESS) == ALLOW ? 1 : 0;
+	if (has_flows(flow.transport))
+		return judge_datagram(pod, socket, &flow, &packet.source, packet.source_port, OPENED_BY_POD) == ALLOW ? 1 : 0;
+	/* Answers a SYN that was let in. */
+	if (socket->state == BPF_TCP_LISTEN)
+		return ALLOW;
+	return judge_stream(skb, pod, socket, &flow, &packet.source, packet.source_port) == ALLOW ? 1 : 0;
+}
+
+/* What reaches the pod's sockets. */
 SEC("cgroup_skb/ingress")
 int egret_arrivals(struct __sk_buff *skb)
 {
 	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
 	struct bpf_sock *socket = skb->sk;
-	struct udp_flow *known, opened = {};
-	struct arrival arrival = {};
+	struct packet packet;
 	struct flow flow = {};
-	struct udp_key key;
-	__u16 ports[2];
+	__u8 flags = 0;
 
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
-	if (!pod->programmed || !socket || socket->protocol != IPPROTO_UDP || socket->dst_port)
+	if (!pod->programmed || !socket) {
+		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, INGRESS);
+		return DENY;
+	}
+	if (!pod->egress.count && !pod->ingress.count)
 		return ALLOW;
-	if (skb->protocol == bpf_htons(ETH_P_IP))
-		arrival = arrival_v4(skb);
-	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		arrival = arrival_v6(skb);
-	if (!arrival.ports || bpf_skb_load_bytes(skb, arrival.ports, ports, sizeof(ports)))
+	packet = parse(skb);
+	if (is_self(pod, &packet.source) || stays_on_link(&packet))
 		return ALLOW;
-	flow.peer = arrival.source;
-	flow.port = bpf_ntohs(ports[0]);
-	key = key_of_udp(pod, &flow, bpf_ntohs(ports[1]));
-	opened.seen = bpf_ktime_get_boot_ns();
-	known = bpf_map_lookup_elem(&egret_udp, &key);
-	if (known && is_alive(known, opened.seen))
-		known->seen = opened.seen;
-	else
-		bpf_map_update_elem(&egret_udp, &key, &opened, BPF_ANY);
-	return ALLOW;
+	if (!packet.is_whole) {
+		count_unruled(TIER_DEFAULT, ACTION_DENY, INGRESS);
+		return DENY;
+	}
+	flow.peer = packet.source;
+	flow.port = packet.source_port;
+	flow.transport = packet.transport;
+	if (has_flows(flow.transport) && socket->type != SOCK_RAW)
+		return judge_datagram(pod, socket, &flow, &packet.destination, packet.destination_port,
+				      OPENED_BY_PEER) == ALLOW ?
+			       1 :
+			       0;
+	if (flow.transport == IPPROTO_TCP && socket->type != SOCK_RAW && socket->state != BPF_TCP_LISTEN)
+		return judge_stream(skb, pod, socket, &flow, &packet.destination, packet.destination_port) == ALLOW ?
+			       1 :
+			       0;
+	/* The last segment of a handshake meets the listener, too: a policy may have changed since the first. */
+	if (flow.transport == IPPROTO_TCP && socket->type != SOCK_RAW)
+		flow.is_counted = !bpf_skb_load_bytes(skb, packet.transport_offset + 13, &flags, 1) &&
+				  !(flags & TCP_SYN);
+	/* Nothing remembers an echo request: who may be asked may answer. */
+	if (is_echo_reply(&packet))
+		return judge(&pod->egress, &flow, EGRESS) == ALLOW ? 1 : 0;
+	return judge_opened(pod, &flow, packet.destination_port, OPENED_BY_PEER) == ALLOW ? 1 : 0;
 }
 
-/* Cannot refuse anything (a reply of -1 changes nothing, whatever the operation): it counts. */
+/* Cannot refuse anything (a reply of -1 changes nothing, whatever the operation): it counts, and notes that
+ * a socket was accepted, whose packets are then no connections of the pod's. */
 SEC("sockops")
 int egret_established_count(struct bpf_sock_ops *ctx)
 {
+	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
+	struct bpf_sock *socket = ctx->sk;
+	struct flow flow = {};
 	__u32 accepted;
 	__u64 *counter;
 
@@ -356,6 +670,14 @@ int egret_established_count(struct bpf_sock_ops *ctx)
 	counter = bpf_map_lookup_elem(&egret_established, &accepted);
 	if (counter)
 		__sync_fetch_and_add(counter, 1);
+	if (!accepted || !socket)
+		return 1;
+	flow.peer = ctx->family == AF_INET6 ? v6(ctx->remote_ip6[0], ctx->remote_ip6[1], ctx->remote_ip6[2],
+						 ctx->remote_ip6[3]) :
+					      v4(ctx->remote_ip4);
+	flow.port = bpf_ntohl(ctx->remote_port);
+	flow.transport = IPPROTO_TCP;
+	remember(socket, pod, &flow, OPENED_BY_PEER);
 	return 1;
 }
 

@@ -12,7 +12,10 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define MAX_RULES 256
+/* Rules are stored in pieces of a list: a piece is looked up once for its rules. */
+#define RULES_PER_CHUNK 64
+#define MAX_CHUNKS 1024
+#define MAX_LIST_CHUNKS 16384
 #define MAX_OWN_ADDRESSES 4
 #define MAX_MEMBERS 262144
 #define MAX_COUNTERS 16384
@@ -49,8 +52,26 @@ struct rule {
 	__u16 last_port;
 	__u8 action;
 	__u8 peer;
-	__u8 transport; /* 0: every protocol and port */
+	__u8 transport; /* 0: every protocol and port; TRANSPORT_ICMP: ICMP or ICMPv6, by the family */
 	__u8 unused;
+};
+
+#define TRANSPORT_ICMP 1
+
+/* A list of rules by the digest of its content: pods with equal rules share it, and a pod goes from one
+ * list to the next when its storage names the other digest. A missing chunk denies. */
+struct chunk_key {
+	char list[DIGEST];
+	__u32 index;
+};
+
+struct chunk {
+	struct rule rules[RULES_PER_CHUNK];
+};
+
+struct list {
+	char digest[DIGEST];
+	__u32 count; /* of rules; 0: no policy selects the pod in this direction */
 };
 
 /* A pod, as its attach point knows it. All zero, which is what the kernel makes when a program is
@@ -59,10 +80,11 @@ struct pod {
 	__u64 id; /* the inode of its cgroup, for keys of maps that all pods share */
 	__u32 programmed;
 	__u32 generation; /* changes when open flows are to be judged again; never 0 when programmed */
-	__u32 rules_count;
+	struct list egress;
+	struct list ingress;
 	__u32 own_count;
 	struct address own[MAX_OWN_ADDRESSES];
-	struct rule rules[MAX_RULES];
+	__u32 unused;
 };
 
 struct member_key {
@@ -93,12 +115,39 @@ struct udp_key {
 	struct address peer;
 	__u16 peer_port;  /* host order */
 	__u16 local_port; /* host order */
+	__u8 transport;
+	__u8 unused[7];
 };
 
 struct udp_flow {
 	__u64 seen;	  /* nanoseconds of CLOCK_BOOTTIME */
-	__u32 generation; /* of the pod when its rules allowed the flow; 0: the peer opened it */
-	__u32 unused;
+	__u32 generation; /* of the pod when its rules allowed the flow */
+	__u8 opened_by;
+	__u8 unused[3];
+};
+
+enum opened_by { OPENED_BY_POD = 1, OPENED_BY_PEER = 2 };
+
+/* A socket whose connection was allowed and is not any more: user space ends it, so that its program hears of
+ * it. When the map is full the oldest is forgotten; its packets are denied all the same. */
+struct denied_socket {
+	__u64 pod;
+	struct address local;
+	struct address peer;
+	__u16 local_port; /* host order */
+	__u16 peer_port;  /* host order */
+	__u8 transport;
+	__u8 unused[3];
+};
+
+/* What the last verdict about a socket was, and about which peer. Another peer or generation is judged
+ * again. */
+struct socket_state {
+	struct address peer;
+	__u16 port; /* host order */
+	__u8 transport;
+	__u8 opened_by;
+	__u32 generation;
 };
 
 /* The storage belongs to the attach point, so a socket is judged as the pod in which it was made, whoever
@@ -111,6 +160,24 @@ struct {
 	__type(key, __u64);
 	__type(value, struct pod);
 } egret_pods SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_LIST_CHUNKS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct chunk_key);
+	__type(value, struct chunk);
+} egret_rules SEC(".maps");
+
+/* Belongs to the socket: it goes with it, and whoever holds the socket has it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, int);
+	__type(value, struct socket_state);
+} egret_sockets SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -165,6 +232,14 @@ struct {
 	__type(key, struct udp_key);
 	__type(value, struct udp_flow);
 } egret_udp SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct denied_socket);
+	__type(value, __u8);
+} egret_denied SEC(".maps");
 
 /* TCP connections that came about: 0 opened by pods, 1 accepted by them. */
 struct {

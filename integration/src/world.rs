@@ -35,6 +35,8 @@ pub struct World {
     pods: Vec<Arc<Pod>>,
     /// Pods that there ever were.
     made: u16,
+    /// Whether pods are put into cgroups of their own, whatever they say.
+    cgroups: bool,
     upstream: Upstream,
     upstream_network: UpstreamNetwork,
     node: Node,
@@ -71,6 +73,7 @@ impl World {
         let world = Self {
             pods: Vec::new(),
             made: 0,
+            cgroups: false,
             upstream,
             upstream_network,
             node,
@@ -168,8 +171,14 @@ impl World {
         Ok(self.pods.last().expect("one was just pushed"))
     }
 
+    /// Every pod that is added from now on is in a cgroup of its own.
+    pub const fn put_pods_in_cgroups(&mut self) {
+        self.cgroups = true;
+    }
+
     fn create(&mut self, PodSeat(number): PodSeat, spec: PodSpec) -> Result<&Pod, WorldError> {
         self.made += 1;
+        let spec = if self.cgroups { spec.in_a_cgroup() } else { spec };
         let pod = Pod::create(
             &self.name,
             (number, self.made),

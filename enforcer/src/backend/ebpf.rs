@@ -1,5 +1,6 @@
 //! The backend `ebpf`: judges connect(2) and sendmsg(2) in the pod, so that a denied call fails with EPERM and costs no
-//! packet.
+//! packet. Packets are judged where they leave and reach sockets: those of raw sockets, those that others send to the
+//! pod, and those of connections that were open before a change of policy.
 //!
 //! A pod is its cgroup. Programs are attached to it, and its rules are in the storage of the attach point. So a socket
 //! is judged as the pod that created it, whatever process holds it. Sets, counters and rules are found by digests of
@@ -12,24 +13,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_kernel::links::Links;
-use egret_policies::rules::{Batch, Digest, Direction, MembersChanged, PodRules, SetId, SetKind};
+use egret_policies::rules::{Batch, Digest, Member, MembersChanged, SetId, SetKind};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::{Backend, BackendError, Pending, SyncStatus, VerdictCount, VerdictCounters};
+use super::{
+    Backend, BackendError, ConnectionSearch, EndedConnections, Pending, SyncStatus, VerdictCount,
+    VerdictCounters,
+};
 
 mod pod;
 mod render;
 mod layout;
+mod lists;
 mod tables;
 mod counters;
+mod denied;
 mod cgroup;
 mod programs;
 mod pins;
 mod syscall;
 
 use counters::{Counters, Established};
+use denied::DeniedSockets;
 use layout::POD_SIZE;
+use lists::Lists;
 use pins::Pins;
 use pod::{Kernel, Pod, Scope};
 use programs::Programs;
@@ -37,10 +45,11 @@ use syscall::Map;
 use tables::Tables;
 
 /// What this backend does not do. Logged at start, and in its dump.
-pub const LIMITS: [&str; 5] = [
-    "ingress rules are not enforced by this backend",
-    "raw, packet and ping sockets, and send() on connected UDP sockets, are not judged: only connect() and sendmsg() are",
-    "connections that are open are not ended when a policy changes; UDP flows of unconnected sockets are judged again",
+pub const LIMITS: [&str; 6] = [
+    "packet sockets (AF_PACKET, AF_XDP) are not judged, and neither is what the kernel itself sends for a pod, such as echo replies",
+    "a Service is judged by its own address, not by those that it leads to: a ClusterEgressFirewall does not see behind it",
+    "services.exposure of a ClusterEgressFirewall is not enforced",
+    "a program hears that its connection is forbidden at the connection's next packet, not before",
     "a pod is not judged before it is known here: from its first process until its rules arrive",
     "cgroup version 2 alone: a pod that the runtime keeps in version 1 hierarchies is not found",
 ];
@@ -66,6 +75,8 @@ pub struct Ebpf {
     sets: BTreeMap<SetId, SetKind>,
     pods: BTreeMap<PodKey, Pod>,
     last_sweep: Timestamp,
+    /// Whether open connections were to be judged again since the last search.
+    is_search_due: bool,
 }
 
 /// How far it has come.
@@ -102,6 +113,7 @@ impl Ebpf {
             sets: BTreeMap::new(),
             pods: BTreeMap::new(),
             last_sweep: Timestamp::from_millis(0),
+            is_search_due: false,
         }
     }
 
@@ -128,6 +140,8 @@ impl Ebpf {
             programs,
             storage: Map::open(&maps.join("egret_pods"), (size_of::<u64>(), POD_SIZE), 1).map_err(opened)?,
             tables: Tables::open(&maps).map_err(opened)?,
+            lists: Lists::open(&maps).map_err(opened)?,
+            denied: DeniedSockets::open(&maps).map_err(opened)?,
             counters: Arc::new(Counters::open(&maps, processors).map_err(opened)?),
             established: Established::open(&maps, processors).map_err(opened)?,
             pins: self.pins.clone(),
@@ -142,6 +156,13 @@ impl Ebpf {
         let Some(kernel) = self.stage.kernel() else { return };
         for changed in &batch.members_changed {
             change(&mut kernel.tables, changed);
+        }
+        for expired in &batch.expired {
+            for (address, expires) in &expired.addresses {
+                kernel
+                    .tables
+                    .add(expired.set, &Member::Address(*address), Some(*expires));
+            }
         }
         if matches!(self.stage, Stage::Adopted(_)) {
             self.adopt_records(now);
@@ -167,13 +188,13 @@ impl Ebpf {
             );
         }
         for rules in &batch.rules_replaced {
-            warn_of_unenforced_rules(rules);
             let pod = self.pods.remove(&rules.pod);
             self.pods
                 .insert(rules.pod.clone(), Pod::with_rules(pod, rules.clone()));
         }
-        for (pod, direction) in &batch.reevaluate {
-            if let (Direction::Egress, Some(pod)) = (direction, self.pods.get_mut(pod)) {
+        self.is_search_due |= !batch.reevaluate.is_empty();
+        for (pod, _) in &batch.reevaluate {
+            if let Some(pod) = self.pods.get_mut(pod) {
                 pod.reevaluate();
             }
         }
@@ -322,6 +343,19 @@ impl Backend for Ebpf {
         }
     }
 
+    fn connection_search(&mut self) -> Option<ConnectionSearch> {
+        let is_due = std::mem::take(&mut self.is_search_due);
+        let kernel = self.stage.kernel().filter(|_| is_due)?;
+        Some(kernel.denied.search())
+    }
+
+    fn end_denied_connections(&mut self) -> EndedConnections {
+        let kernel = self.stage.kernel();
+        kernel.map_or_else(EndedConnections::default, |kernel| {
+            kernel.denied.end(&kernel.cgroup_root)
+        })
+    }
+
     fn counters(&self) -> Arc<dyn VerdictCounters> {
         Arc::clone(&self.counters) as Arc<dyn VerdictCounters>
     }
@@ -331,7 +365,10 @@ impl Backend for Ebpf {
         if let Stage::Adopted(kernel) | Stage::Running(kernel) = &self.stage {
             let (members, pending) = kernel.tables.counts();
             let sets = self.sets.len();
-            lines.push(format!("sets {sets}, members {members}, pending {pending}"));
+            let chunks = kernel.lists.count();
+            lines.push(format!(
+                "sets {sets}, members {members}, pending {pending}, chunks of rules {chunks}"
+            ));
             lines.push(match kernel.established.read() {
                 Ok([opened, accepted]) => format!("TCP connections opened {opened}, accepted {accepted}"),
                 Err(error) => format!("TCP connections unknown: {error}"),
@@ -382,12 +419,6 @@ fn change(tables: &mut Tables, changed: &MembersChanged) {
     }
     for member in &changed.removed {
         tables.remove(changed.set, member);
-    }
-}
-
-fn warn_of_unenforced_rules(rules: &PodRules) {
-    if !rules.ingress.tiers.is_empty() {
-        tracing::warn!(pod = %rules.pod, "policies have ingress rules for this pod, which the backend ebpf does not enforce");
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -149,13 +149,23 @@ impl World {
 
     /// What was counted in the egress direction.
     pub(crate) fn count(&self, backend: &Ebpf, tier: Option<Tier>, action: Action) -> u64 {
+        self.count_in(backend, tier, action, Direction::Egress)
+    }
+
+    pub(crate) fn count_in(
+        &self,
+        backend: &Ebpf,
+        tier: Option<Tier>,
+        action: Action,
+        direction: Direction,
+    ) -> u64 {
         let counts = backend.counters().read().unwrap();
         let of_key = counts.iter().filter(|count| {
             let is_asked = match tier {
                 Some(tier) => count.key.decider == Decider::Tier(tier),
                 None => !matches!(count.key.decider, Decider::Tier(_)),
             };
-            is_asked && count.key.action == action.into() && count.key.direction == Direction::Egress
+            is_asked && count.key.action == action.into() && count.key.direction == direction
         });
         of_key.map(|count| count.packets).sum()
     }
@@ -438,6 +448,62 @@ fn answer(
                 .send_to(&packet, &SocketAddr::from((parse(to)?, 0)).into())
                 .map(drop)
         }
+        // A later fragment of a UDP datagram.
+        ["raw-fragment", to] => {
+            let to: std::net::Ipv4Addr = to.parse().map_err(std::io::Error::other)?;
+            let socket = Socket::new(
+                Domain::IPV4,
+                Type::RAW,
+                Some(Protocol::from(nix::libc::IPPROTO_RAW)),
+            )?;
+            let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0, 8, 64, 17, 0, 0, 198, 18, 2, 2];
+            packet.extend(to.octets());
+            packet.extend([0; 8]);
+            socket
+                .send_to(&packet, &SocketAddr::from((to, 0)).into())
+                .map(drop)
+        }
+        ["ping", to] => {
+            let to: IpAddr = to.parse().map_err(std::io::Error::other)?;
+            let (domain, protocol, kind) = match to {
+                IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8),
+                IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, 128),
+            };
+            let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
+            let echo = [kind, 0, 0xf7, 0xff, 0, 0, 0, 0];
+            socket.send_to(&echo, &SocketAddr::from((to, 0)).into()).map(drop)
+        }
+        ["tcp-from", from, to] => connect_from(from, peer(to)?).map(drop),
+        ["open-tcp-from", name, from, to] => {
+            let socket = connect_from(from, peer(to)?)?;
+            sockets.insert((*name).to_owned(), (socket, None));
+            Ok(())
+        }
+        ["udp-connected", name, to] => {
+            let socket = datagrams(peer(to)?)?;
+            socket.connect(&peer(to)?.into())?;
+            sockets.insert((*name).to_owned(), (socket, None));
+            Ok(())
+        }
+        // There and back again.
+        ["exchange", name] => {
+            let (socket, _) = &sockets[*name];
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(2)))?;
+            socket.send(b"?")?;
+            let mut octets = [std::mem::MaybeUninit::uninit(); 4];
+            match socket.recv(&mut octets)? {
+                1 => Ok(()),
+                octets => Err(std::io::Error::other(format!("{octets} octets"))),
+            }
+        }
+        ["receive", name] => {
+            let (socket, _) = &sockets[*name];
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(2)))?;
+            let mut octets = [std::mem::MaybeUninit::uninit(); 4];
+            socket.recv(&mut octets).map(drop)
+        }
+        ["serve-echo", at] => serve_datagrams(UdpSocket::bind(peer(at)?)?),
+        ["serve-stream", at] => serve_streams(TcpListener::bind(peer(at)?)?),
         ["pass", name, path] => pass_on(&sockets[*name].0, path),
         ["take", name, place] => {
             let passed = take(&sockets[*place].0)?;
@@ -525,7 +591,16 @@ fn run(arguments: &[&str]) -> std::io::Result<()> {
     }
 }
 
-/// Accepts TCP on 8080 and 5353, and echoes datagrams on port 7 of both families.
+fn connect_from(from: &str, to: SocketAddr) -> std::io::Result<Socket> {
+    let from: IpAddr = from.parse().map_err(std::io::Error::other)?;
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((from, 0)).into())?;
+    // Below the second after which the kernel repeats a SYN.
+    socket.connect_timeout(&to.into(), std::time::Duration::from_millis(500))?;
+    Ok(socket)
+}
+
+/// Accepts TCP on 8080 and 5353, echoes streams on 11 and 8081, and datagrams on port 7 of both families.
 fn serve() -> std::io::Result<()> {
     for port in [8080, 5353] {
         let listener = TcpListener::bind(("::", port))?;
@@ -536,17 +611,41 @@ fn serve() -> std::io::Result<()> {
             }
         });
     }
-    for own in ["198.18.2.2:7", "[2001:db8::2]:7"] {
-        let socket = UdpSocket::bind(own)?;
-        std::thread::spawn(move || {
-            let mut octets = [0; 16];
-            while let Ok((length, from)) = socket.recv_from(&mut octets) {
-                if socket.send_to(&octets[..length], from).is_err() {
-                    return;
-                }
-            }
-        });
+    for port in [11, 8081] {
+        serve_streams(TcpListener::bind(("::", port))?)?;
     }
+    for own in ["198.18.2.2:7", "[2001:db8::2]:7"] {
+        serve_datagrams(UdpSocket::bind(own)?)?;
+    }
+    Ok(())
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "an answer of a pod")]
+fn serve_datagrams(socket: UdpSocket) -> std::io::Result<()> {
+    std::thread::spawn(move || {
+        let mut octets = [0; 16];
+        while let Ok((length, from)) = socket.recv_from(&mut octets) {
+            // A refused answer concerns its peer alone.
+            drop(socket.send_to(&octets[..length], from));
+        }
+    });
+    Ok(())
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "an answer of a pod")]
+fn serve_streams(listener: TcpListener) -> std::io::Result<()> {
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            std::thread::spawn(move || {
+                let mut octets = [0; 16];
+                while let Ok(length @ 1..) = stream.read(&mut octets) {
+                    if stream.write_all(&octets[..length]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
     Ok(())
 }
 

@@ -12,6 +12,7 @@
 
 use egret_integration::World;
 
+pub(crate) mod backend_override;
 mod deployment;
 mod names;
 mod answers;
@@ -61,6 +62,10 @@ use switch::Switch;
 #[derive(Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
+    #[allow(
+        dead_code,
+        reason = "not every program that tells stories takes mechanisms away"
+    )]
     pub(crate) switch: Switch,
     story: fn(&mut World) -> TestResult,
 }
@@ -71,6 +76,9 @@ impl Scenario {
         let Some(mut world) = World::or_skip() else {
             return Ok(());
         };
+        if backend_override::is_set() {
+            world.put_pods_in_cgroups();
+        }
         (self.story)(&mut world)?;
         world.assert_nothing_left();
         Ok(())

@@ -53,6 +53,16 @@ impl PodCgroups {
             .map(|metadata| (path.as_path(), metadata.ino()))
     }
 
+    /// A process of the pod whose cgroup has this id. None where there is none, or where this program sees processes of its
+    /// own container alone.
+    pub(super) fn process_of(&self, id: u64) -> Option<u32> {
+        let is_asked = |path: &&PathBuf| fs::metadata(path).is_ok_and(|found| found.ino() == id);
+        self.0
+            .values()
+            .find(is_asked)
+            .and_then(|path| first_process(path, MAX_DEPTH))
+    }
+
     fn search(&mut self, directory: &Path, levels: usize) -> io::Result<()> {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
@@ -67,6 +77,21 @@ impl PodCgroups {
         }
         Ok(())
     }
+}
+
+/// 0 stands for a process of another PID namespace.
+fn first_process(cgroup: &Path, levels: usize) -> Option<u32> {
+    let processes = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+    let own = processes
+        .lines()
+        .filter_map(|pid| pid.parse().ok())
+        .find(|pid| *pid != 0);
+    if own.is_some() || levels == 0 {
+        return own;
+    }
+    let below = fs::read_dir(cgroup).ok()?.flatten();
+    let mut below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    below.find_map(|entry| first_process(&entry.path(), levels - 1))
 }
 
 fn ignore_if_gone(result: io::Result<()>) -> io::Result<()> {

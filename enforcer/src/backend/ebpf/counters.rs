@@ -182,11 +182,13 @@ fn every_key() -> impl Iterator<Item = CounterKey> {
         .into_iter()
         .map(CounterTier::Policy)
         .chain([CounterTier::Default, CounterTier::Unprogrammed]);
-    tiers.flat_map(|tier| {
+    let directed =
+        tiers.flat_map(|tier| [Direction::Egress, Direction::Ingress].map(|direction| (tier, direction)));
+    directed.flat_map(|(tier, direction)| {
         let key = move |action| CounterKey {
             tier,
             action,
-            direction: Direction::Egress,
+            direction,
             digest: None,
         };
         [Action::Allow, Action::Deny, Action::Pass].map(key)

@@ -2,18 +2,27 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
+use std::time::Duration;
 
 use egret_policies::rules::{Action, Digest, Direction, Member, SetId, Tier};
 use egret_shared::net::{IpNet, PortRange, Transport};
 use egret_shared::time::Timestamp;
 use ipnet::Ipv4Net;
 
-/// `MAX_RULES`.
-pub(super) const MAX_RULES: usize = 256;
+/// `RULES_PER_CHUNK`.
+pub(super) const RULES_PER_CHUNK: usize = 64;
+/// The longest list of rules: `MAX_CHUNKS` chunks.
+pub(super) const MAX_RULES: usize = 1024 * RULES_PER_CHUNK;
+/// `MAX_MEMBERS`: of each map of members.
+pub(super) const MAX_MEMBERS: usize = 262_144;
 /// `MAX_OWN_ADDRESSES`: further ones are judged like any other.
 const MAX_OWN_ADDRESSES: usize = 4;
 /// `sizeof(struct pod)`.
-pub(super) const POD_SIZE: usize = 104 + MAX_RULES * RULE_SIZE;
+pub(super) const POD_SIZE: usize = 144;
+/// `sizeof(struct chunk)`.
+pub(super) const CHUNK_SIZE: usize = RULES_PER_CHUNK * RULE_SIZE;
+/// `sizeof(struct chunk_key)`.
+pub(super) const CHUNK_KEY_SIZE: usize = 20;
 const RULE_SIZE: usize = 48;
 const NANOSECONDS_PER_MILLISECOND: u64 = 1_000_000;
 
@@ -144,9 +153,15 @@ pub(super) fn later(held: &[u8], value: Vec<u8>) -> Vec<u8> {
 
 /// Whether a value of [`Table::Members`] has expired.
 pub(super) fn has_expired(value: &[u8], now: Timestamp) -> bool {
+    has_expired_for(value, now, Duration::ZERO)
+}
+
+/// Whether a value of [`Table::Members`] expired that long ago.
+pub(super) fn has_expired_for(value: &[u8], now: Timestamp, time: Duration) -> bool {
     value.try_into().is_ok_and(|octets| {
         let expires = u64::from_ne_bytes(octets);
-        expires != 0 && expires <= nanoseconds(now)
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        expires != 0 && expires.saturating_add(time) <= nanoseconds(now)
     })
 }
 
@@ -165,6 +180,16 @@ fn address(address: IpAddr) -> [u8; 20] {
     };
     octets[..4].copy_from_slice(&family.to_ne_bytes());
     octets
+}
+
+/// The address in a `struct address`.
+pub(super) fn parse_address(octets: &[u8]) -> Option<IpAddr> {
+    let family = u32::from_ne_bytes(octets.get(..4)?.try_into().ok()?);
+    match family {
+        1 => <[u8; 4]>::try_from(octets.get(4..8)?).ok().map(IpAddr::from),
+        2 => <[u8; 16]>::try_from(octets.get(4..20)?).ok().map(IpAddr::from),
+        _ => None,
+    }
 }
 
 /// `struct network_key`: the prefix counts the bits of set and family as well.
@@ -247,8 +272,7 @@ const fn action_number(action: Action) -> u8 {
 pub(super) struct RuleValue {
     pub(super) counter: CounterKey,
     pub(super) peer: PeerValue,
-    /// None for every protocol and port.
-    pub(super) ports: Option<(Transport, PortRange)>,
+    pub(super) ports: PortValue,
     /// Where a Pass continues.
     pub(super) next: u32,
 }
@@ -263,6 +287,15 @@ pub(super) enum PeerValue {
     OwnNode,
 }
 
+/// Which protocols and ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PortValue {
+    Any,
+    Range(Transport, PortRange),
+    /// ICMP or ICMPv6, by the family of the peer.
+    Icmp,
+}
+
 impl RuleValue {
     fn write(&self, octets: &mut Vec<u8>) {
         let (peer, set) = match self.peer {
@@ -272,9 +305,12 @@ impl RuleValue {
             PeerValue::AddressPorts(set) => (4, Some(set)),
             PeerValue::OwnNode => (5, None),
         };
-        let (transport, first, last) = self.ports.map_or((0, 0, 0), |(transport, range)| {
-            (transport.number(), range.first(), range.last())
-        });
+        let (transport, first, last) = match self.ports {
+            PortValue::Any => (0, 0, 0),
+            PortValue::Range(transport, range) => (transport.number(), range.first(), range.last()),
+            // `TRANSPORT_ICMP`.
+            PortValue::Icmp => (1, 0, 0),
+        };
         octets.extend(self.counter.to_octets());
         match set {
             Some(set) => octets.extend(set.digest().as_str().as_bytes()),
@@ -287,27 +323,81 @@ impl RuleValue {
     }
 }
 
+/// A list of rules as chunks of the map `egret_rules`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RuleList {
+    pub(super) name: ListName,
+    /// Keys and values.
+    pub(super) chunks: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// `struct list`: the digest of a list, and how many rules it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ListName {
+    digest: Option<Digest>,
+    count: u32,
+}
+
+impl RuleList {
+    pub(super) fn of(rules: &[RuleValue]) -> Self {
+        let mut octets = Vec::with_capacity(rules.len() * RULE_SIZE);
+        rules.iter().for_each(|rule| rule.write(&mut octets));
+        let digest = Digest::of(&format!("{octets:?}"));
+        let chunk = |(index, rules): (usize, &[u8])| {
+            let index = u32::try_from(index).expect("lists are bounded before they are written");
+            let mut value = rules.to_vec();
+            value.resize(CHUNK_SIZE, 0);
+            ([digest.as_str().as_bytes(), &index.to_ne_bytes()].concat(), value)
+        };
+        Self {
+            name: ListName {
+                digest: (!rules.is_empty()).then_some(digest),
+                count: u32::try_from(rules.len()).expect("lists are bounded before they are written"),
+            },
+            chunks: octets.chunks(CHUNK_SIZE).enumerate().map(chunk).collect(),
+        }
+    }
+}
+
+impl ListName {
+    /// A list that no map has: the programs deny.
+    pub(super) const CLOSED: Self = Self {
+        digest: None,
+        count: 1,
+    };
+
+    fn to_octets(self) -> [u8; 20] {
+        let mut octets = [0; 20];
+        if let Some(digest) = self.digest {
+            octets[..16].copy_from_slice(digest.as_str().as_bytes());
+        }
+        octets[16..].copy_from_slice(&self.count.to_ne_bytes());
+        octets
+    }
+}
+
 /// `struct pod`, programmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodValue {
     pub(super) id: u64,
     pub(super) generation: u32,
     pub(super) own: Vec<IpAddr>,
-    pub(super) rules: Vec<RuleValue>,
+    pub(super) egress: ListName,
+    pub(super) ingress: ListName,
 }
 
 impl PodValue {
     pub(super) fn to_octets(&self) -> Vec<u8> {
         let own = &self.own[..self.own.len().min(MAX_OWN_ADDRESSES)];
-        let count = |number: usize| u32::try_from(number).expect("lists are bounded before they are written");
+        let own_count = u32::try_from(own.len()).expect("at most four");
         let mut octets = Vec::with_capacity(POD_SIZE);
         octets.extend(self.id.to_ne_bytes());
-        for word in [1, self.generation, count(self.rules.len()), count(own.len())] {
-            octets.extend(word.to_ne_bytes());
-        }
+        octets.extend(1_u32.to_ne_bytes());
+        octets.extend(self.generation.to_ne_bytes());
+        octets.extend(self.egress.to_octets());
+        octets.extend(self.ingress.to_octets());
+        octets.extend(own_count.to_ne_bytes());
         own.iter().for_each(|own| octets.extend(address(*own)));
-        octets.resize(104, 0);
-        self.rules.iter().for_each(|rule| rule.write(&mut octets));
         octets.resize(POD_SIZE, 0);
         octets
     }
@@ -369,11 +459,12 @@ mod tests {
             id: 1,
             generation: 7,
             own: vec!["2001:db8::1".parse().unwrap(); 5],
-            rules: Vec::new(),
+            egress: RuleList::of(&[]).name,
+            ingress: ListName::CLOSED,
         };
         let octets = pod.to_octets();
-        assert_eq!(octets.len(), 12_392);
+        assert_eq!(octets.len(), 144);
         assert_eq!(generation_of(&octets), Some(7));
-        assert_eq!(generation_of(&vec![0; POD_SIZE]), None);
+        assert_eq!(generation_of(&[0; POD_SIZE]), None);
     }
 }

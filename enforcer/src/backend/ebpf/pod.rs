@@ -7,15 +7,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use egret_policies::rules::{Action, Direction, PeerMatch, PodRules, SetId, SetKind};
+use egret_policies::rules::{Action, PeerMatch, PodRules, SetId, SetKind};
 use egret_shared::pod::PodKey;
 
 use super::cgroup::{self, PodCgroups};
 use super::counters::{Counters, Established};
-use super::layout::{CounterKey, PodValue, generation_of};
+use super::denied::DeniedSockets;
+use super::layout::{CounterKey, ListName, PodValue, RuleList, generation_of};
+use super::lists::Lists;
 use super::pins::Pins;
 use super::programs::{self, HOOKS_OF_A_POD, Programs};
-use super::render::{Rendered, deny_everything, render};
+use super::render::{Rendered, render};
 use super::syscall::{Map, Update};
 use super::tables::{Fault, Tables};
 
@@ -25,6 +27,8 @@ pub(super) struct Kernel {
     pub(super) programs: Programs,
     pub(super) storage: Map,
     pub(super) tables: Tables,
+    pub(super) lists: Lists,
+    pub(super) denied: DeniedSockets,
     pub(super) counters: Arc<Counters>,
     pub(super) established: Established,
     pub(super) pins: Pins,
@@ -35,10 +39,26 @@ pub(super) struct Kernel {
 #[derive(Debug)]
 pub(super) struct Pod {
     rules: PodRules,
-    rendered: Rendered,
+    lists: PodLists,
     state: State,
-    /// Whether its open UDP flows are re-evaluated.
+    /// Whether its open flows are re-evaluated.
     reevaluate: bool,
+}
+
+/// The lists that judge a pod, with the numbers of their rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PodLists {
+    egress: ListName,
+    ingress: ListName,
+    counts: [usize; 2],
+}
+
+impl PodLists {
+    const CLOSED: Self = Self {
+        egress: ListName::CLOSED,
+        ingress: ListName::CLOSED,
+        counts: [0; 2],
+    };
 }
 
 /// How far a pod is programmed.
@@ -71,13 +91,13 @@ impl Pod {
         let reevaluate = old.is_some_and(|old| old.reevaluate);
         Self {
             rules,
-            rendered: Rendered::default(),
+            lists: PodLists::CLOSED,
             state: State::New,
             reevaluate,
         }
     }
 
-    /// Re-evaluates its open UDP flows.
+    /// Re-evaluates its open connections and flows.
     pub(super) const fn reevaluate(&mut self) {
         self.reevaluate = true;
     }
@@ -128,11 +148,14 @@ impl Pod {
         cgroups: &PodCgroups,
         sets: &BTreeMap<SetId, SetKind>,
     ) -> bool {
-        let (rendered, state) = match self.render(kernel, sets) {
-            Ok(rendered) => (rendered, State::Programmed),
-            Err(why) => (deny_everything(), State::Denied(why)),
+        let lists = self
+            .render(kernel, sets)
+            .and_then(|rendered| write_lists(kernel, &rendered));
+        let (lists, state) = match lists {
+            Ok(lists) => (lists, State::Programmed),
+            Err(why) => (PodLists::CLOSED, State::Denied(why)),
         };
-        self.rendered = rendered;
+        self.lists = lists;
         match self.write(kernel, cgroups) {
             Ok(changed) => {
                 self.state = self.missing_member(kernel).map_or(state, State::Failed);
@@ -173,12 +196,8 @@ impl Pod {
     }
 
     fn sets(&self) -> impl Iterator<Item = (Action, SetId)> {
-        let rules = self
-            .rules
-            .direction(Direction::Egress)
-            .tiers
-            .iter()
-            .flat_map(|tier| &tier.rules);
+        let tiers = self.rules.egress.tiers.iter().chain(&self.rules.ingress.tiers);
+        let rules = tiers.flat_map(|tier| &tier.rules);
         rules.flat_map(|rule| {
             let peer = match rule.peer {
                 PeerMatch::In(set) => Some((rule.action, set)),
@@ -241,10 +260,27 @@ impl Pod {
             id,
             generation,
             own: self.rules.addresses.clone(),
-            rules: self.rendered.rules.clone(),
+            egress: self.lists.egress,
+            ingress: self.lists.ingress,
         }
         .to_octets()
     }
+}
+
+/// Writes the lists of a pod, before its storage names them.
+fn write_lists(kernel: &mut Kernel, rendered: &Rendered) -> Result<PodLists, String> {
+    let [egress, ingress] = [&rendered.egress, &rendered.ingress].map(|rules| RuleList::of(rules));
+    for list in [&egress, &ingress] {
+        kernel
+            .lists
+            .write(list)
+            .map_err(|error| format!("its rules cannot be written: {error}"))?;
+    }
+    Ok(PodLists {
+        egress: egress.name,
+        ingress: ingress.name,
+        counts: [rendered.egress.len(), rendered.ingress.len()],
+    })
 }
 
 fn not_written(set: SetId, why: &str) -> String {
@@ -254,10 +290,8 @@ fn not_written(set: SetId, why: &str) -> String {
 impl fmt::Display for Pod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let uid = self.rules.uid.as_deref().unwrap_or("unknown");
-        write!(f, "uid {uid}, {} egress rules", self.rendered.rules.len())?;
-        if !self.rules.ingress.tiers.is_empty() {
-            f.write_str(", ingress NOT enforced")?;
-        }
+        let [egress, ingress] = self.lists.counts;
+        write!(f, "uid {uid}, {egress} egress rules, {ingress} ingress rules")?;
         match self.fault() {
             Some(fault) => write!(f, ", {fault}"),
             None => f.write_str(", programmed"),
@@ -278,9 +312,13 @@ pub(super) fn program(
     register_counters(kernel, pods, sets, scope);
     let due = pods.values_mut().filter(|pod| pod.is_due(scope));
     match PodCgroups::find(&kernel.cgroup_root) {
-        Ok(cgroups) => due
-            .map(|pod| u64::from(pod.program(kernel, &cgroups, sets)))
-            .sum(),
+        Ok(cgroups) => {
+            let changed = due
+                .map(|pod| u64::from(pod.program(kernel, &cgroups, sets)))
+                .sum();
+            kernel.remove_unused_lists(pods.values());
+            changed
+        }
         Err(error) => {
             let why = format!(
                 "cannot look for cgroups in {}: {error}",
@@ -318,6 +356,16 @@ fn register_counters(
 }
 
 impl Kernel {
+    /// Removes lists that no pod names. A pod whose storage still names one is denied everything.
+    fn remove_unused_lists<'a>(&mut self, pods: impl Iterator<Item = &'a Pod>) {
+        let used = pods
+            .flat_map(|pod| [pod.lists.egress, pod.lists.ingress])
+            .collect();
+        if let Err(error) = self.lists.retain(&used) {
+            tracing::error!(%error, "lists of rules that no pod has stay");
+        }
+    }
+
     /// Removes pins of pods that are gone, if their cgroup is gone.
     pub(super) fn remove_severed<'a>(&self, pods: impl Iterator<Item = &'a Pod>) {
         let wanted: Vec<&str> = pods.filter_map(|pod| pod.uid().ok()).collect();

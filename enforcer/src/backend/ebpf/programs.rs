@@ -30,7 +30,7 @@ enum Kind {
 }
 
 /// In the order of attachment: what denies comes first.
-const HOOKS: [Hook; 6] = [
+const HOOKS: [Hook; 7] = [
     Hook {
         program: "egret_connect4",
         kind: Kind::SockAddr,
@@ -51,15 +51,21 @@ const HOOKS: [Hook; 6] = [
         kind: Kind::SockAddr,
         attach_type: 15,
     },
+    // What is accepted from here on is known to be accepted before its packets are judged.
+    Hook {
+        program: "egret_established_count",
+        kind: Kind::SockOps,
+        attach_type: 3,
+    },
     Hook {
         program: "egret_arrivals",
         kind: Kind::Skb,
         attach_type: 0,
     },
     Hook {
-        program: "egret_established_count",
-        kind: Kind::SockOps,
-        attach_type: 3,
+        program: "egret_departures",
+        kind: Kind::Skb,
+        attach_type: 1,
     },
 ];
 

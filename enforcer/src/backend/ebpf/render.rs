@@ -8,63 +8,68 @@ use egret_policies::rules::{
     Tier, TierRules,
 };
 
-use super::layout::{CounterKey, CounterTier, MAX_RULES, PeerValue, RuleValue};
+use super::layout::{CounterKey, CounterTier, MAX_RULES, PeerValue, PortValue, RuleValue};
 
 /// Why rules cannot be rendered: the pod is denied everything instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unrenderable {
-    #[error("its egress rules are {0}, the eBPF programs hold at most {MAX_RULES} for one pod")]
-    TooMany(usize),
+    #[error("its {} rules are {count}, the eBPF programs hold at most {MAX_RULES} for one direction", .direction.word())]
+    TooMany { direction: Direction, count: usize },
     #[error("a rule of {policy} names the set {set}, which was never made")]
     UnknownSet { policy: Arc<str>, set: Digest },
     #[error("a rule of {policy} is about the pod itself, which the eBPF programs do not judge")]
     Itself { policy: Arc<str> },
-    #[error("a rule of {policy} is about ICMP, which the eBPF programs do not tell apart")]
-    Icmp { policy: Arc<str> },
 }
 
-/// The rendered list, and the rules of its counters.
+/// The rendered lists of a pod, and the rules of their counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rendered {
-    pub(super) rules: Vec<RuleValue>,
+    pub(super) egress: Vec<RuleValue>,
+    pub(super) ingress: Vec<RuleValue>,
     pub(super) labels: Vec<(CounterKey, (Arc<str>, usize))>,
 }
 
-/// Renders the egress rules of a pod; `kind_of` gives the kinds of sets.
+/// Renders the rules of a pod; `kind_of` gives the kinds of sets.
 pub(super) fn render(
     pod: &PodRules,
     kind_of: impl Fn(SetId) -> Option<SetKind>,
 ) -> Result<Rendered, Unrenderable> {
-    let mut rendered = Rendered::default();
-    for tier in &pod.egress.tiers {
-        rendered.append(tier, &kind_of)?;
-    }
-    match rendered.rules.len() {
-        count if count > MAX_RULES => Err(Unrenderable::TooMany(count)),
-        _ => Ok(rendered),
-    }
+    let egress = List::of(pod, Direction::Egress, &kind_of)?;
+    let ingress = List::of(pod, Direction::Ingress, &kind_of)?;
+    Ok(Rendered {
+        egress: egress.rules,
+        ingress: ingress.rules,
+        labels: egress.labels.into_iter().chain(ingress.labels).collect(),
+    })
 }
 
-/// The list of a pod whose rules cannot be rendered.
-pub(super) fn deny_everything() -> Rendered {
-    let counter = CounterKey {
-        tier: CounterTier::Unprogrammed,
-        action: Action::Deny,
-        direction: Direction::Egress,
-        digest: None,
-    };
-    Rendered {
-        rules: vec![RuleValue {
-            counter,
-            peer: PeerValue::Any,
-            ports: None,
-            next: 0,
-        }],
-        labels: Vec::new(),
-    }
+/// The list of one direction.
+struct List {
+    direction: Direction,
+    rules: Vec<RuleValue>,
+    labels: Vec<(CounterKey, (Arc<str>, usize))>,
 }
 
-impl Rendered {
+impl List {
+    fn of(
+        pod: &PodRules,
+        direction: Direction,
+        kind_of: &impl Fn(SetId) -> Option<SetKind>,
+    ) -> Result<Self, Unrenderable> {
+        let mut list = Self {
+            direction,
+            rules: Vec::new(),
+            labels: Vec::new(),
+        };
+        for tier in &pod.direction(direction).tiers {
+            list.append(tier, kind_of)?;
+        }
+        match list.rules.len() {
+            count if count > MAX_RULES => Err(Unrenderable::TooMany { direction, count }),
+            _ => Ok(list),
+        }
+    }
+
     fn append(
         &mut self,
         tier: &TierRules,
@@ -78,12 +83,9 @@ impl Rendered {
         for rule in rules() {
             let counter = self.counter(tier.tier, rule.action, &rule.origin);
             let ports = match rule.port {
-                PortMatch::Any => None,
-                PortMatch::Range(transport, range) => Some((transport, range)),
-                PortMatch::Icmp => {
-                    let policy = Arc::clone(&rule.origin.policy);
-                    return Err(Unrenderable::Icmp { policy });
-                }
+                PortMatch::Any => PortValue::Any,
+                PortMatch::Range(transport, range) => PortValue::Range(transport, range),
+                PortMatch::Icmp => PortValue::Icmp,
             };
             if let Some(except) = rule.except {
                 // A Pass in front of the rule skips it.
@@ -92,7 +94,7 @@ impl Rendered {
                 self.rules.push(RuleValue {
                     counter,
                     peer: in_set(except, rule, kind_of)?,
-                    ports: None,
+                    ports: PortValue::Any,
                     next: behind,
                 });
             }
@@ -108,7 +110,7 @@ impl Rendered {
             self.rules.push(RuleValue {
                 counter,
                 peer: PeerValue::Any,
-                ports: None,
+                ports: PortValue::Any,
                 next,
             });
         }
@@ -121,7 +123,7 @@ impl Rendered {
         let counter = CounterKey {
             tier: CounterTier::Policy(tier),
             action,
-            direction: Direction::Egress,
+            direction: self.direction,
             digest: Some(Digest::of(&text)),
         };
         self.labels
@@ -226,7 +228,7 @@ mod tests {
         ]);
         let rendered = render(&pod, |_| None).unwrap();
         let list: Vec<_> = rendered
-            .rules
+            .egress
             .iter()
             .map(|rule| (rule.counter.action, rule.peer, rule.next))
             .collect();
@@ -239,7 +241,7 @@ mod tests {
                 (Action::Deny, PeerValue::Any, 4),
             ]
         );
-        assert_eq!(rendered.rules[3].ports, None);
+        assert_eq!(rendered.egress[3].ports, PortValue::Any);
     }
 
     #[test]
@@ -256,7 +258,7 @@ mod tests {
         ]);
         let rendered = render(&pod, |_| Some(SetKind::Networks)).unwrap();
         let list: Vec<_> = rendered
-            .rules
+            .egress
             .iter()
             .map(|rule| (rule.counter.action, rule.peer, rule.next))
             .collect();
@@ -270,29 +272,43 @@ mod tests {
                 (Action::Deny, PeerValue::Any, 5),
             ]
         );
-        assert_eq!(rendered.rules[0].ports, None, "an exception is about addresses");
-    }
-
-    #[test]
-    fn a_rule_about_icmp_is_an_error() {
-        let icmp = Rule {
-            port: PortMatch::Icmp,
-            ..rule(Action::Deny, PeerMatch::Any)
-        };
-        let firewalls = tier(Tier::ClusterEgressFirewall, vec![icmp], DefaultAction::NextTier);
-        let policy = "Kind/a".into();
         assert_eq!(
-            render(&pod(vec![firewalls]), |_| None),
-            Err(Unrenderable::Icmp { policy })
+            rendered.egress[0].ports,
+            PortValue::Any,
+            "an exception is about addresses"
         );
     }
 
     #[test]
+    fn each_direction_has_its_own_list_and_counters() {
+        let mut pod = pod(vec![tier(
+            Tier::NetworkPolicy,
+            vec![rule(Action::Allow, PeerMatch::Any)],
+            DefaultAction::Deny,
+        )]);
+        pod.ingress.tiers = vec![tier(
+            Tier::ClusterEgressFirewall,
+            vec![Rule {
+                port: PortMatch::Icmp,
+                ..rule(Action::Deny, PeerMatch::Any)
+            }],
+            DefaultAction::NextTier,
+        )];
+        let rendered = render(&pod, |_| None).unwrap();
+        assert_eq!((rendered.egress.len(), rendered.ingress.len()), (2, 1));
+        assert_eq!(rendered.ingress[0].ports, PortValue::Icmp);
+        let directions = |rules: &[RuleValue]| rules[0].counter.direction;
+        assert_eq!(directions(&rendered.egress), Direction::Egress);
+        assert_eq!(directions(&rendered.ingress), Direction::Ingress);
+        assert_eq!(rendered.labels.len(), 3);
+    }
+
+    #[test]
     fn no_tier_is_no_rule_and_an_isolating_tier_without_rules_is_one() {
-        assert_eq!(render(&pod(Vec::new()), |_| None).unwrap().rules.len(), 0);
+        assert_eq!(render(&pod(Vec::new()), |_| None).unwrap().egress.len(), 0);
         let isolated = pod(vec![tier(Tier::NetworkPolicy, Vec::new(), DefaultAction::Deny)]);
         assert_eq!(
-            render(&isolated, |_| None).unwrap().rules[0].counter.action,
+            render(&isolated, |_| None).unwrap().egress[0].counter.action,
             Action::Deny
         );
     }
@@ -301,10 +317,16 @@ mod tests {
     fn what_cannot_be_held_is_an_error() {
         let many = pod(vec![tier(
             Tier::NetworkPolicy,
-            vec![rule(Action::Allow, PeerMatch::Any); 256],
+            vec![rule(Action::Allow, PeerMatch::Any); MAX_RULES],
             DefaultAction::Deny,
         )]);
-        assert_eq!(render(&many, |_| None), Err(Unrenderable::TooMany(257)));
+        assert_eq!(
+            render(&many, |_| None),
+            Err(Unrenderable::TooMany {
+                direction: Direction::Egress,
+                count: MAX_RULES + 1
+            })
+        );
         let set = SetId::of_content("unheard of");
         let unknown = pod(vec![tier(
             Tier::NetworkPolicy,

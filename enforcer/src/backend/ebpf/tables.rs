@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use egret_policies::rules::{Member, SetId};
 use egret_shared::time::Timestamp;
 
-use super::layout::{ElementKey, Table, has_expired, later};
+use super::layout::{ElementKey, MAX_MEMBERS, Table, has_expired, has_expired_for, later};
 use super::syscall::{Map, Update};
 use crate::apply::tracker::Tracker;
+
+/// As long as a TCP connection without traffic lives without keepalive probes (`tcp_keepalive_time`).
+const EXPIRED_KEPT: Duration = Duration::from_secs(7200);
 
 /// The maps of members, with their desired content.
 #[derive(Debug)]
@@ -124,10 +128,13 @@ impl Tables {
             .for_each(|(element, value)| self.tracker.set_desired(element, value));
     }
 
-    /// Removes expired members: the programs ignore them, but they take space.
+    /// Removes expired members. They open nothing, but what they opened is judged by them again after a change of policy: so
+    /// they stay for a while, as long as there is room.
     pub(super) fn sweep(&mut self, now: Timestamp) {
+        let is_roomy = self.tracker.programmed().len() < MAX_MEMBERS / 2;
+        let ended = if is_roomy { EXPIRED_KEPT } else { Duration::ZERO };
         let expired = |(element, value): &(&ElementKey, &Vec<u8>)| {
-            element.table == Table::Members && has_expired(value, now)
+            element.table == Table::Members && has_expired_for(value, now, ended)
         };
         let elements: Vec<_> = self
             .tracker

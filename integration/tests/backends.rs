@@ -1,0 +1,318 @@
+//! Every story that uses the usual setup, on the backend `ebpf`: the table of scenario and backend.
+//!
+//! Each is told by a child process of this program. `LIMITS` lists what the backend cannot do; a story of that list that
+//! goes well fails the test as well, so that the list stays true.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a child that hangs is ended at a real moment"
+)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
+
+use std::{
+    env, fs,
+    io::Read as _,
+    panic,
+    path::PathBuf,
+    process::{Command, Stdio, exit},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use comfy_table::Table;
+
+#[path = "scenarios/mod.rs"]
+#[allow(unused_macros, reason = "the list makes tests in the other program")]
+mod scenarios;
+
+use scenarios::{SCENARIOS, Scenario, backend_override};
+
+/// Names the scenario that a child is to tell.
+const TELL: &str = "EGRET_SCENARIO";
+/// How a child says what came of it.
+const FAILED: i32 = 10;
+const OWN_SETUP: i32 = 12;
+/// Stories are short; this is for one that hangs.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Worlds at once.
+const AT_ONCE: usize = 3;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum End {
+    Holds,
+    /// An assertion of the story, in its words.
+    Fails(String),
+    /// The story starts its enforcer itself, on netfilter.
+    OwnSetup,
+}
+
+#[test]
+fn every_scenario_holds_on_ebpf_or_is_a_known_limit() {
+    if let Ok(name) = env::var(TELL) {
+        tell(&name);
+    }
+    if !nix::unistd::geteuid().is_root() {
+        assert_ne!(env::var("CI").as_deref(), Ok("true"), "not root");
+        eprintln!("*** NOT TESTED: worlds need root ***");
+        return;
+    }
+    let only = env::var("EGRET_ONLY").unwrap_or_default();
+    let chosen: Vec<_> = SCENARIOS
+        .iter()
+        .filter(|scenario| scenario.name.contains(&only))
+        .collect();
+    let results = run_all(&chosen);
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(["scenario", "ebpf"]);
+    let mut wrong = Vec::new();
+    for (scenario, end) in &results {
+        let limit = limit_of(scenario.name);
+        let text = match (end, limit) {
+            (End::Holds, None) => "holds".to_owned(),
+            (End::OwnSetup, _) => "not run: a setup of its own".to_owned(),
+            (End::Fails(_), Some(why)) => format!("limit: {why}"),
+            (End::Fails(why), None) => format!("FAILS: {why}"),
+            (End::Holds, Some(why)) => format!("HOLDS, but is listed: {why}"),
+        };
+        if text.starts_with("FAILS") || text.starts_with("HOLDS") {
+            wrong.push(scenario.name);
+        }
+        table.add_row([scenario.name, &text]);
+    }
+    println!("{table}");
+    assert!(
+        wrong.is_empty(),
+        "{} of {}: {wrong:#?}",
+        wrong.len(),
+        results.len()
+    );
+}
+
+/// What the backend `ebpf` cannot do, or what of a story is about netfilter alone, and the stories that need it.
+const LIMITS: &[(&str, &[&str])] = &[
+    (
+        "the story reads or changes iptables and ipset",
+        &[
+            "an_allowed_name_resolves_and_connects_at_once",
+            "the_pod_that_asked_is_refused_another_names_address",
+            "a_name_with_120_addresses_is_reached_at_each_of_them",
+            "rotating_answers_add_up_for_each_name_under_a_wildcard",
+            "both_families_are_learned_side_by_side",
+            "an_address_lives_as_long_as_the_shortest_alias_on_its_way",
+            "an_address_whose_owner_is_not_on_the_chain_is_not_learned",
+            "a_name_opens_neither_the_node_nor_the_metadata_service",
+            "a_name_opens_neither_a_node_nor_the_api_server",
+            "a_spoofed_answer_is_neither_relayed_nor_learned",
+            "stock_programs_that_are_told_of_truncation_get_all_over_tcp",
+            "what_search_lists_make_of_a_name_is_asked_once_for_all_pods_and_types",
+            "a_thread_that_hangs_keeps_nothing_from_being_told_when_dnsd_ends",
+            "a_question_to_another_resolver_is_answered_in_its_name_and_opens_its_own",
+            "a_resolver_that_nobody_trusts_answers_and_opens_nothing",
+            "what_was_told_while_the_enforcer_was_away_is_realized_soon_after",
+            "a_set_that_others_made_and_hold_closes_its_pod_alone_until_they_let_go",
+            "rules_and_sets_stay_while_the_enforcer_is_away",
+            "a_restarted_enforcer_changes_nothing_that_is_right",
+            "a_source_that_is_gone_at_start_counts_as_it_was_known_last",
+            "records_stay_when_dnsd_restarts",
+            "what_was_told_last_is_known_although_dnsd_has_ended",
+            "neighbours_are_found_where_everything_is_denied",
+            "what_others_flush_is_put_right_within_five_seconds_and_it_is_said_whose_doing_it_was",
+            "what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_as_soon",
+            "what_others_flush_while_news_are_lost_is_put_right_all_the_same",
+            "what_others_accept_is_judged_first_and_where_it_is_not_that_is_said",
+            "the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap",
+            "a_pod_at_a_used_address_inherits_no_connection",
+            "what_dnsd_told_is_told_again_to_the_same_pod_alone",
+            "the_next_pod_at_an_address_is_told_for_itself",
+            "another_cable_is_another_pods_before_the_source_says_so",
+        ],
+    ),
+    (
+        "a denied call fails at once (EPERM), and the story waits for a timeout or cannot go on",
+        &[
+            "a_packet_in_anothers_name_gains_nothing",
+            "a_change_of_policy_ends_what_only_the_other_side_sends",
+            "echo_passes_by_a_rule_without_ports_alone",
+            "errors_of_path_mtu_reach_who_may_send_and_no_other_icmp_does",
+            "a_rule_of_sctp_opens_sctp_alone_and_one_of_tcp_does_not",
+            "dns_rules_that_were_written_for_kube_dns_go_on_working",
+            "a_neighbours_address_gains_nothing_behind_another_port",
+            "a_flood_is_told_in_few_lines_and_in_sums_that_are_right",
+            "a_refused_sender_hears_it_at_once_in_both_directions_and_families",
+        ],
+    ),
+    (
+        "a Service is judged by its own address",
+        &[
+            "a_service_at_the_port_of_dns_is_asked_itself",
+            "a_program_learns_at_once_that_its_connection_is_forbidden",
+            "a_service_leads_no_pod_to_what_is_denied",
+            "a_client_outside_is_refused_where_a_service_leads_to_what_is_denied",
+            "a_service_is_judged_by_the_pod_behind_it_and_its_port",
+            "a_client_of_a_node_port_is_itself_until_another_node_masquerades",
+            "a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere",
+            "what_kube_proxy_accepts_is_judged_though_it_comes_later",
+            "no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_does",
+            "the_api_server_is_refused_by_every_way_that_leads_there",
+            "a_pod_on_a_bridge_meets_itself_by_a_service_and_its_neighbour_does_not",
+        ],
+    ),
+    (
+        "a source address is not checked against the interface",
+        &["the_own_node_is_where_packets_start_and_not_what_they_bear"],
+    ),
+    (
+        "an idle socket is not ended before its next packet, and sockets outside pods never",
+        &[
+            "only_what_is_open_to_members_that_go_is_asked_again",
+            "a_client_on_the_node_learns_that_a_server_does_not_want_it_any_more",
+            "a_client_outside_is_reset_when_its_open_connection_is_forbidden",
+        ],
+    ),
+    (
+        "datagrams from before the programs belong to whom sends next",
+        &["what_was_open_before_the_first_start_is_judged"],
+    ),
+    (
+        "an unknown pod is open",
+        &[
+            "a_new_pod_sends_nothing_before_its_policy_is_in_force",
+            "a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known",
+        ],
+    ),
+    (
+        "interfaces and bridges of pods are not looked at",
+        &[
+            "a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node",
+            "a_filter_on_a_pods_link_is_told_and_counted",
+            "pods_of_one_bridge_are_judged_where_that_is_enabled",
+            "pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well",
+            "a_bridge_that_is_not_judged_is_told",
+        ],
+    ),
+    (
+        "no events",
+        &[
+            "a_denied_connection_is_told_with_its_rule_and_the_name_that_the_pod_was_told",
+            "a_denied_ingress_is_told_of_the_pod_that_was_to_be_reached",
+            "what_no_rule_of_a_pod_denies_is_told_with_its_reason",
+        ],
+    ),
+    (
+        "policies in audit are not counted",
+        &[
+            "a_policy_in_audit_denies_nothing_and_says_once_what_it_would_deny",
+            "a_policy_that_leaves_audit_ends_what_it_forbids",
+            "a_namespace_in_audit_has_no_policy_in_force",
+            "a_node_in_audit_denies_nothing_and_says_what_policies_would_deny",
+            "what_a_policy_in_audit_allows_by_name_is_as_the_pod_was_told",
+        ],
+    ),
+];
+
+fn limit_of(scenario: &str) -> Option<&'static str> {
+    LIMITS
+        .iter()
+        .find(|(_, scenarios)| scenarios.contains(&scenario))
+        .map(|(why, _)| *why)
+}
+
+/// The child: tells one story and exits with what came of it.
+fn tell(name: &str) -> ! {
+    let scenario = SCENARIOS
+        .iter()
+        .find(|scenario| scenario.name == name)
+        .expect("the parent knows the list");
+    let ended = panic::catch_unwind(|| scenario.tell());
+    if !backend_override::was_used() {
+        exit(OWN_SETUP);
+    }
+    match ended {
+        Ok(Ok(())) => exit(0),
+        Ok(Err(error)) => {
+            eprintln!("panicked at {error}");
+            exit(FAILED)
+        }
+        Err(_) => exit(FAILED),
+    }
+}
+
+fn run_all<'a>(chosen: &[&'a Scenario]) -> Vec<(&'a Scenario, End)> {
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(scenario) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let end = run(scenario);
+                    results.lock().unwrap().push((*scenario, end));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap();
+    results.sort_by_key(|(scenario, _)| chosen.iter().position(|other| other.name == scenario.name));
+    results
+}
+
+fn run(scenario: &Scenario) -> End {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let pins = PathBuf::from(format!("/sys/fs/bpf/eg-backends-{}-{number}", std::process::id()));
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args([
+            "every_scenario_holds_on_ebpf_or_is_a_known_limit",
+            "--exact",
+            "--nocapture",
+        ])
+        .env(TELL, scenario.name)
+        .env(backend_override::BACKEND, "ebpf")
+        .env(backend_override::PINS, &pins)
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = child.stderr.take().unwrap();
+    let reader = thread::spawn(move || {
+        let mut text = Vec::new();
+        said.read_to_end(&mut text).unwrap();
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if begin.elapsed() > LONGEST {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            break None;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let text = reader.join().unwrap();
+    if pins.exists() {
+        fs::remove_dir_all(&pins).unwrap();
+    }
+    match status.map(|status| status.code()) {
+        Some(Some(0)) => End::Holds,
+        Some(Some(OWN_SETUP)) => End::OwnSetup,
+        Some(_) => End::Fails(first_assertion(&text)),
+        None => End::Fails("hangs".to_owned()),
+    }
+}
+
+fn first_assertion(text: &str) -> String {
+    let mut lines = text.lines().skip_while(|line| !line.contains("panicked at"));
+    let place = lines.next().unwrap_or_default();
+    let place = place.split("panicked at ").nth(1).unwrap_or_default();
+    let words: String = lines.next().unwrap_or_default().chars().take(160).collect();
+    format!("{place} {words}")
+}
