@@ -63,6 +63,10 @@ switches: packages-test ## Every scenario with its mechanism removed: fails if o
 	@CARGO_BUILD_BUILD_DIR="$(CURDIR)/target" $(CARGO) build --locked --manifest-path target/switches/src/Cargo.toml -p egret-dnsd -p egret-enforcer --bins --target-dir target/switches
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/switches/debug" $(CARGO) test --workspace --test switches -- --ignored --nocapture
 
+.PHONY: backends
+backends: packages-test build ## The scenarios on the backend ebpf: a table of what holds, and of what it cannot do.
+	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" $(CARGO) test --workspace --test backends -- --ignored --nocapture
+
 .PHONY: properties
 properties: ## All properties on ten times the cases, drawn anew; then random clusters of all kinds, decided in three ways, for an hour (EGRET_PROPERTY_SECONDS).
 	@crates="$$($(PROPERTIES) */src */tests | cut -d/ -f1 | sort -u | sed 's/^/-p egret-/')"; \
