@@ -108,6 +108,11 @@ impl Cluster {
     fn play(self, keep: bool, stop: &Stop) -> Result<bool, Failure> {
         let as_expected = story::play(&self.kubectl(), self.screen, stop)
             .map_err(|error| format!("{error}\n{}", self.logs()))?;
+        for node in &self.nodes {
+            if !node.chains_egret()? {
+                return Err("egret-cni is not in the network configuration of a node".into());
+            }
+        }
         if keep && !stop.was_asked() {
             self.screen.heading("It runs until Ctrl-C");
             self.screen.plain(&self.kubectl().how_to_use());

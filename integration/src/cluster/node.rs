@@ -10,6 +10,7 @@ use super::{
     preconditions::{CNI_PLUGINS, Programs},
 };
 
+const CNI_CONFIG: &str = "/etc/cni/net.d/10-cluster.conflist";
 const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// A machine that runs pods.
@@ -45,6 +46,12 @@ impl Node {
         format!("10.244.{}.0/24", self.number)
     }
 
+    /// Whether the chart has put the plugin behind `ptp`.
+    pub(super) fn chains_egret(&self) -> Result<bool, Failure> {
+        let config = self.machine.run(&["cat", CNI_CONFIG])?;
+        Ok(config.contains("egret-cni"))
+    }
+
     pub(super) fn machine(&self) -> &Machine {
         &self.machine
     }
@@ -60,8 +67,7 @@ impl Node {
         );
         self.write("cni.conflist", &cni)?;
         let cni = self.path("cni.conflist");
-        self.machine
-            .run(&["cp", &cni, "/etc/cni/net.d/10-cluster.conflist"])?;
+        self.machine.run(&["cp", &cni, CNI_CONFIG])?;
         self.write(
             "containerd.toml",
             &format!(

@@ -256,11 +256,10 @@ spec:
 
 fn install(kubectl: &Kubectl, screen: Screen, stop: &Stop) -> Result<(), Failure> {
     screen.heading("The chart");
-    let command = ["install", "egret", CHART, "--namespace", "kube-system"];
-    screen.typed(
-        "$ helm",
-        "install egret deploy/helm/egret --namespace kube-system",
-    );
+    let options = ["--namespace", "kube-system", "--set", "cni.enabled=true"];
+    let command = [&["install", "egret", CHART], &options[..]].concat();
+    let typed = format!("install egret deploy/helm/egret {}", options.join(" "));
+    screen.typed("$ helm", &typed);
     kubectl.helm(&command)?;
     until(
         stop,
