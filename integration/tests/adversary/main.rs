@@ -11,6 +11,9 @@
 
 use egret_integration::World;
 
+#[path = "../scenarios/backend_override.rs"]
+#[allow(dead_code, reason = "other stories run on other backends, too")]
+mod backend_override;
 #[path = "../scenarios/deployment.rs"]
 #[allow(dead_code, reason = "the words of other stories, too")]
 mod deployment;
