@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use egret_shared::go_duration::{ACCEPTED, parse_duration};
 use http::HeaderValue;
 use http::header::InvalidHeaderValue;
 
@@ -36,43 +37,12 @@ pub struct LogFlags {
     skip_headers: Option<Option<String>>,
 }
 
-/// Reads a duration as Go writes them: `30s`, `1m30s`, `0`. It has whole units.
+/// Reads a duration as Go writes them: `30s`, `1m30s`, `1.5s`, `0`.
 ///
 /// # Errors
 /// With what is accepted.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let (mut rest, mut total) = (text, Duration::ZERO);
-    let refused = || format!("{text:?} is no duration such as 30s, 1m30s or 500ms");
-    while !rest.is_empty() {
-        let digits = rest.len() - rest.trim_start_matches(|it: char| it.is_ascii_digit()).len();
-        let (number, behind) = rest.split_at(digits);
-        let letters = behind.len()
-            - behind
-                .trim_start_matches(|it: char| it.is_ascii_alphabetic())
-                .len();
-        let (unit, behind) = behind.split_at(letters);
-        let number: u64 = number.parse().map_err(|_none| refused())?;
-        let milliseconds = match unit {
-            "ms" => 1,
-            "s" => 1000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            _ => return Err(refused()),
-        };
-        let piece = number.checked_mul(milliseconds).map(Duration::from_millis);
-        total = piece
-            .and_then(|piece| total.checked_add(piece))
-            .ok_or_else(refused)?;
-        rest = behind;
-    }
-    if text.is_empty() {
-        Err(refused())
-    } else {
-        Ok(total)
-    }
+    parse_duration(text).ok_or_else(|| format!("{text:?} is not {ACCEPTED}"))
 }
 
 /// Reads a path, which manifests leave empty for none.

@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod time;
+pub mod go_duration;
 pub mod name;
 pub mod net;
 pub mod pod;

@@ -21,11 +21,12 @@ mod operations;
 mod patterns;
 mod upstream;
 mod serde_forms;
-pub(crate) mod go_duration;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub(crate) use egret_shared::go_duration;
 
 pub use cache::{CacheRules, Capacity, Disabled, Prefetch, Refresh, ServeStale};
 pub use encryption::{ClientAuth, Scheme, ServerTls};

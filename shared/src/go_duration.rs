@@ -21,10 +21,11 @@ const UNITS: [(&str, u128); 8] = [
 const LONGEST: u128 = (1 << 63) - 1;
 
 /// The accepted syntax, for errors.
-pub(crate) const ACCEPTED: &str = "a span of time with ns, us, ms, s, m or h, as in \"30s\" or \"1m30s\"";
+pub const ACCEPTED: &str = "a span of time with ns, us, ms, s, m or h, as in \"30s\" or \"1m30s\"";
 
-/// Parses a duration; `None` if it is invalid or negative.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+/// Parses a duration, in nanoseconds up to Go's longest; `None` if it is invalid or negative.
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Some(Duration::ZERO);
@@ -66,8 +67,9 @@ fn part(number: &str, nanos: u128) -> Option<u128> {
     (total <= LONGEST).then_some(total)
 }
 
-/// Whole seconds as hours, minutes and seconds, `1h30m`; others in the largest unit without remainder, `1500ms`.
-pub(crate) fn write_duration(span: Duration) -> String {
+/// Writes whole seconds as hours, minutes and seconds, `1h30m`; others in the largest unit without remainder, `1500ms`.
+#[must_use]
+pub fn write_duration(span: Duration) -> String {
     if span.is_zero() {
         return "0s".to_owned();
     }
@@ -100,34 +102,42 @@ fn push(text: &mut String, number: u128, unit: &str) {
 }
 
 /// For `#[serde(with)]`.
-pub(super) fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&write_duration(*span))
 }
 
 /// For `#[serde(with)]`.
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+///
+/// # Errors
+/// With the text and what is accepted.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_duration(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is not {ACCEPTED}")))
 }
 
 /// The same for an optional duration.
-pub(super) mod optional {
+pub mod optional {
     use super::{Deserialize, Deserializer, Duration, Serializer, write_duration};
 
-    #[expect(clippy::ref_option, reason = "serde calls it so")]
-    pub(in super::super) fn serialize<S: Serializer>(
-        span: &Option<Duration>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    /// For `#[serde(with)]`.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
         match span {
             Some(span) => serializer.serialize_str(&write_duration(*span)),
             None => serializer.serialize_none(),
         }
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Duration>, D::Error> {
+    /// For `#[serde(with)]`.
+    ///
+    /// # Errors
+    /// With the text and what is accepted.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
         #[derive(Deserialize)]
         struct Span(#[serde(with = "super")] Duration);
         let span = Option::<Span>::deserialize(deserializer)?;
