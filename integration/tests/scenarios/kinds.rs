@@ -468,7 +468,7 @@ spec:
   - {name: nobody, action: Deny, from: [{namespaces: {}}]}
 "#;
 
-/// CASE-33, CASE-22: the three kinds of probes of a kubelet; those of another node are nobody's.
+/// CASE-33, CASE-22: `tcpSocket` and `httpGet` of the own node. Another node is refused where a NetworkPolicy isolates.
 pub(super) fn a_kubelet_probes_pods_that_nobody_else_reaches(world: &mut World) -> TestResult {
     let elsewhere = world.lay_other_node()?;
     let deployment = Setup::of(NOBODY).and_pod("other").and_pod("free").deploy(world)?;
