@@ -142,12 +142,11 @@ impl AdminHandler for StandbyAdmin {
         self.engine.get().map_or(Ok(()), |engine| engine.health())
     }
 
-    /// A process that waits is ready: with `maxSurge` a DaemonSet ends the old pod only when the new one is, so one that
-    /// reported otherwise would wait for ever.
+    /// A process that waits is not ready, whoever holds the lock: nobody else says whether this node's rules are written.
     fn readiness(&self) -> Result<String, String> {
         match self.engine.get() {
             Some(engine) => engine.readiness(),
-            None => Ok(format!(
+            None => Err(format!(
                 "standby: {} writes the rules of this network namespace; this one takes over when it ends",
                 self.holder
             )),

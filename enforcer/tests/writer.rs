@@ -134,7 +134,7 @@ fn a_second_enforcer_waits_says_for_whom_and_takes_over_when_the_first_is_killed
 
         let second = Enforcer::start(folder.path(), "second", "", 9255);
         second.becomes(
-            "HTTP/1.1 200",
+            "HTTP/1.1 503",
             &format!("standby: process {} writes the rules", first.process.id()),
         );
         // Longer than the second needs to start and write.
@@ -169,7 +169,7 @@ fn an_enforcer_that_waits_ends_when_it_is_told_to() {
         let first = Enforcer::start(folder.path(), "first", POD, 9254);
         first.becomes("HTTP/1.1 200", "ready: 1 pods");
         let mut second = Enforcer::start(folder.path(), "second", "", 9255);
-        second.becomes("HTTP/1.1 200", "standby: ");
+        second.becomes("HTTP/1.1 503", "standby: ");
         let pid = nix::unistd::Pid::from_raw(second.process.id().try_into().unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
         assert!(second.process.wait().unwrap().success());
