@@ -51,7 +51,7 @@ impl Api {
             })
         };
         std::thread::scope(|scope| scope.spawn(run).join())
-            .map_err(|_| anyhow::anyhow!("the client panicked"))?
+            .map_err(|_panic| anyhow::anyhow!("the client panicked"))?
     }
 
     /// Stores objects, status included; returns how many.

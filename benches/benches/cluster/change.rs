@@ -52,7 +52,9 @@ pub(crate) fn measure(world: &World, api: &Api, changes: usize) -> anyhow::Resul
         });
         let probes = probe(world, changes, &wishes, &arrived);
         drop(wishes);
-        let client = client.join().map_err(|_| anyhow::anyhow!("the watch panicked"))?;
+        let client = client
+            .join()
+            .map_err(|_panic| anyhow::anyhow!("the watch panicked"))?;
         client.and(probes)
     })
 }
