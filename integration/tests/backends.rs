@@ -3,25 +3,9 @@
 //! Each is told by a child process of this program. `LIMITS` lists what the backend cannot do; a story of that list that
 //! goes well fails the test as well, so that the list stays true.
 
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a child that hangs is ended at a real moment"
-)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 
-use std::{
-    env, fs,
-    io::Read as _,
-    panic,
-    path::PathBuf,
-    process::{Command, Stdio, exit},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, panic, path::Path, process::exit};
 
 use comfy_table::Table;
 
@@ -29,17 +13,14 @@ use comfy_table::Table;
 #[allow(unused_macros, reason = "the list makes tests in the other program")]
 mod scenarios;
 
-use scenarios::{SCENARIOS, Scenario, backend_override};
+#[path = "scenarios/in_child.rs"]
+mod in_child;
 
-/// Names the scenario that a child is to tell.
-const TELL: &str = "EGRET_SCENARIO";
-/// How a child says what came of it.
-const FAILED: i32 = 10;
+use in_child::FAILED;
+use scenarios::{Scenario, backend_override};
+
+/// How a child says that the story starts its enforcer itself.
 const OWN_SETUP: i32 = 12;
-/// Stories are short; this is for one that hangs.
-const LONGEST: Duration = Duration::from_secs(60);
-/// Worlds at once.
-const AT_ONCE: usize = 3;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
@@ -53,20 +34,15 @@ enum End {
 #[test]
 #[ignore = "some minutes: make backends"]
 fn every_scenario_holds_on_ebpf_or_is_a_known_limit() {
-    if let Ok(name) = env::var(TELL) {
-        tell(&name);
+    if let Some(scenario) = in_child::of_child() {
+        tell(scenario);
     }
     if !nix::unistd::geteuid().is_root() {
-        assert_ne!(env::var("CI").as_deref(), Ok("true"), "not root");
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not root");
         eprintln!("*** NOT TESTED: worlds need root ***");
         return;
     }
-    let only = env::var("EGRET_ONLY").unwrap_or_default();
-    let chosen: Vec<_> = SCENARIOS
-        .iter()
-        .filter(|scenario| scenario.name.contains(&only))
-        .collect();
-    let results = run_all(&chosen);
+    let results = in_child::run_all(&in_child::chosen(), run);
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     table.set_header(["scenario", "ebpf"]);
@@ -224,11 +200,7 @@ fn limit_of(scenario: &str) -> Option<&'static str> {
 }
 
 /// The child: tells one story and exits with what came of it.
-fn tell(name: &str) -> ! {
-    let scenario = SCENARIOS
-        .iter()
-        .find(|scenario| scenario.name == name)
-        .expect("the parent knows the list");
+fn tell(scenario: &Scenario) -> ! {
     let ended = panic::catch_unwind(|| scenario.tell());
     if !backend_override::was_used() {
         exit(OWN_SETUP);
@@ -243,71 +215,25 @@ fn tell(name: &str) -> ! {
     }
 }
 
-fn run_all<'a>(chosen: &[&'a Scenario]) -> Vec<(&'a Scenario, End)> {
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                while let Some(scenario) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let end = run(scenario);
-                    results.lock().unwrap().push((*scenario, end));
-                }
-            });
-        }
-    });
-    let mut results = results.into_inner().unwrap();
-    results.sort_by_key(|(scenario, _)| chosen.iter().position(|other| other.name == scenario.name));
-    results
-}
-
 fn run(scenario: &Scenario) -> End {
-    static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let pins = PathBuf::from(format!("/sys/fs/bpf/eg-backends-{}-{number}", std::process::id()));
-    let mut child = Command::new(env::current_exe().unwrap())
-        .args([
-            "every_scenario_holds_on_ebpf_or_is_a_known_limit",
-            "--exact",
-            "--ignored",
-            "--nocapture",
-        ])
-        .env(TELL, scenario.name)
-        .env(backend_override::BACKEND, "ebpf")
-        .env(backend_override::PINS, &pins)
-        .env("RUST_BACKTRACE", "0")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = child.stderr.take().unwrap();
-    let reader = thread::spawn(move || {
-        let mut text = Vec::new();
-        said.read_to_end(&mut text).unwrap();
-        String::from_utf8_lossy(&text).into_owned()
-    });
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break Some(status);
-        }
-        if begin.elapsed() > LONGEST {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            break None;
-        }
-        thread::sleep(Duration::from_millis(20));
-    };
-    let text = reader.join().unwrap();
-    if pins.exists() {
+    let pins = format!("/sys/fs/bpf/eg-backends-{}-{}", std::process::id(), scenario.name);
+    let variables = [
+        (backend_override::BACKEND, "ebpf"),
+        (backend_override::PINS, &*pins),
+    ];
+    let (status, said) = in_child::run(
+        scenario,
+        "every_scenario_holds_on_ebpf_or_is_a_known_limit",
+        &variables,
+    );
+    if Path::new(&pins).exists() {
         fs::remove_dir_all(&pins).unwrap();
     }
-    match status.map(|status| status.code()) {
-        Some(Some(0)) => End::Holds,
-        Some(Some(OWN_SETUP)) => End::OwnSetup,
-        Some(_) => End::Fails(first_assertion(&text)),
-        None => End::Fails("hangs".to_owned()),
+    match status {
+        Some(0) => End::Holds,
+        Some(OWN_SETUP) => End::OwnSetup,
+        Some(_) => End::Fails(first_assertion(&said)),
+        None => End::Fails("hangs, or was ended by a signal".to_owned()),
     }
 }
 

@@ -4,25 +4,12 @@
 //! (so that a story that cannot be told is not taken for one that fails as it should), then with its switch in
 //! `EGRET_SWITCH_OFF`, which the daemons inherit.
 
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a child that hangs is ended at a real moment"
-)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 
 use std::{
-    env,
-    fs::File,
-    io::Read as _,
     panic,
     path::Path,
-    process::{Command, Stdio, exit},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
+    process::{Command, exit},
 };
 
 use comfy_table::Table;
@@ -30,18 +17,14 @@ use comfy_table::Table;
 #[path = "scenarios/mod.rs"]
 #[allow(unused_macros, reason = "the list makes tests in the other program")]
 mod scenarios;
+#[path = "scenarios/in_child.rs"]
+mod in_child;
 
-use scenarios::{SCENARIOS, Scenario, switch::Switch};
+use in_child::FAILED;
+use scenarios::{Scenario, switch::Switch};
 
-/// Names the scenario that a child is to tell.
-const TELL: &str = "EGRET_SCENARIO";
-/// How a child says what came of it.
-const FAILED: i32 = 10;
+/// How a child says that the story could not begin.
 const COULD_NOT_BE_TOLD: i32 = 11;
-/// Stories are short; this is for a story that hangs without its mechanism.
-const LONGEST: Duration = Duration::from_secs(60);
-/// Worlds at once.
-const AT_ONCE: usize = 3;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
@@ -80,20 +63,25 @@ fn read_all(folder: &Path, text: &mut String) {
 #[test]
 #[ignore = "needs daemons with switches: make switches"]
 fn every_scenario_fails_without_its_mechanism() {
-    if let Ok(name) = env::var(TELL) {
-        tell(&name);
+    if let Some(scenario) = in_child::of_child() {
+        tell(scenario);
     }
     assert!(nix::unistd::geteuid().is_root(), "worlds need root");
-    let only = env::var("EGRET_ONLY").unwrap_or_default();
-    let chosen: Vec<_> = SCENARIOS
-        .iter()
-        .filter(|scenario| scenario.name.contains(&only))
-        .collect();
-    let results = run_all(&chosen);
+    let results = in_child::run_all(&in_child::chosen(), |scenario| {
+        let ends = [None, Some(scenario.switch.name())].map(|off| run(scenario, off));
+        let [as_it_is, without] = &ends;
+        eprintln!(
+            "{}: {} / {}",
+            scenario.name,
+            verdict_as_it_is(as_it_is),
+            verdict_without(without)
+        );
+        ends
+    });
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     table.set_header(["scenario", "switch", "as it is", "without its mechanism"]);
-    for (scenario, as_it_is, without) in &results {
+    for (scenario, [as_it_is, without]) in &results {
         let switch = scenario.switch.name();
         table.add_row([
             scenario.name,
@@ -105,7 +93,7 @@ fn every_scenario_fails_without_its_mechanism() {
     println!("{table}");
     let wrong = results
         .iter()
-        .filter(|(_, as_it_is, without)| *as_it_is != End::WentWell || !matches!(without, End::Failed(_)));
+        .filter(|(_, [as_it_is, without])| *as_it_is != End::WentWell || !matches!(without, End::Failed(_)));
     let wrong: Vec<_> = wrong.map(|(scenario, ..)| scenario.name).collect();
     assert!(
         wrong.is_empty(),
@@ -132,9 +120,7 @@ fn verdict_without(end: &End) -> String {
 }
 
 /// The child: tells one story and exits with what came of it.
-fn tell(name: &str) -> ! {
-    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
-    let scenario = scenario.expect("the parent names scenarios of the list");
+fn tell(scenario: &Scenario) -> ! {
     match panic::catch_unwind(|| scenario.tell()) {
         Ok(Ok(())) => exit(0),
         Ok(Err(error)) => {
@@ -145,76 +131,9 @@ fn tell(name: &str) -> ! {
     }
 }
 
-type Row<'a> = (&'a Scenario, End, End);
-
-fn run_all<'a>(chosen: &[&'a Scenario]) -> Vec<Row<'a>> {
-    let next = AtomicUsize::new(0);
-    let rows: Mutex<Vec<(usize, Row<'a>)>> = Mutex::default();
-    thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                loop {
-                    let place = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(scenario) = chosen.get(place) else { return };
-                    let row = (
-                        *scenario,
-                        run(scenario, None),
-                        run(scenario, Some(scenario.switch.name())),
-                    );
-                    eprintln!(
-                        "{}: {} / {}",
-                        row.0.name,
-                        verdict_as_it_is(&row.1),
-                        verdict_without(&row.2)
-                    );
-                    rows.lock().unwrap().push((place, row));
-                }
-            });
-        }
-    });
-    let mut rows = rows.into_inner().unwrap();
-    rows.sort_by_key(|(place, _)| *place);
-    rows.into_iter().map(|(_, row)| row).collect()
-}
-
 fn run(scenario: &Scenario, off: Option<&str>) -> End {
-    let log = env::temp_dir().join(format!(
-        "egret-switches-{}-{}.log",
-        std::process::id(),
-        scenario.name
-    ));
-    let file = File::create(&log).unwrap();
-    let mut child = Command::new(env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "every_scenario_fails_without_its_mechanism",
-            "--ignored",
-            "--nocapture",
-        ])
-        .env(TELL, scenario.name)
-        .env("EGRET_SWITCH_OFF", off.unwrap_or_default())
-        .env("CI", "true")
-        .env("RUST_BACKTRACE", "0")
-        .stdin(Stdio::null())
-        .stdout(file.try_clone().unwrap())
-        .stderr(file)
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + LONGEST;
-    let status = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break status.code(),
-            None if Instant::now() > deadline => {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                break None;
-            }
-            None => thread::sleep(Duration::from_millis(20)),
-        }
-    };
-    let mut said = String::new();
-    File::open(&log).unwrap().read_to_string(&mut said).unwrap();
-    std::fs::remove_file(&log).unwrap();
+    let off = [("EGRET_SWITCH_OFF", off.unwrap_or_default())];
+    let (status, said) = in_child::run(scenario, "every_scenario_fails_without_its_mechanism", &off);
     match status {
         Some(0) => End::WentWell,
         Some(FAILED) => End::Failed(assertion(&said)),
