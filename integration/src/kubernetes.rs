@@ -433,25 +433,35 @@ fn api_server(folder: &Path, binary: PathBuf) -> DaemonSpec {
 }
 
 fn write_keys(folder: &Path) -> Result<(), Failure> {
-    let key = rcgen::KeyPair::generate()?;
-    fs::write(folder.join("tokens.key"), key.serialize_pem())?;
-    fs::write(folder.join("tokens.pub"), key.public_key_pem())?;
+    write_token_keys(folder)?;
     fs::write(
         folder.join("tokens.csv"),
         format!("{TOKEN},admin,1,system:masters\n"),
     )?;
     fs::write(folder.join("audit.yaml"), AUDIT)?;
+    fs::write(folder.join("kubeconfig"), kubeconfig(API, folder, TOKEN))?;
+    Ok(())
+}
+
+/// The keys by which an API server signs and reads tokens of service accounts: `tokens.key`, `tokens.pub`.
+pub(crate) fn write_token_keys(folder: &Path) -> Result<(), Failure> {
+    let key = rcgen::KeyPair::generate()?;
+    fs::write(folder.join("tokens.key"), key.serialize_pem())?;
+    fs::write(folder.join("tokens.pub"), key.public_key_pem())?;
+    Ok(())
+}
+
+/// A kubeconfig for who has this token. It trusts the certificate that the API server makes for itself in `folder`.
+pub(crate) fn kubeconfig(server: SocketAddr, folder: &Path, token: &str) -> String {
     let authority = folder.join("certificates/apiserver.crt");
-    let kubeconfig = format!(
+    format!(
         "apiVersion: v1
 kind: Config
-clusters: [{{name: here, cluster: {{server: \"https://{API}\", certificate-authority: {}}}}}]
-users: [{{name: admin, user: {{token: {TOKEN}}}}}]
+clusters: [{{name: here, cluster: {{server: \"https://{server}\", certificate-authority: {}}}}}]
+users: [{{name: admin, user: {{token: {token}}}}}]
 contexts: [{{name: here, context: {{cluster: here, user: admin}}}}]
 current-context: here
 ",
         authority.display()
-    );
-    fs::write(folder.join("kubeconfig"), kubeconfig)?;
-    Ok(())
+    )
 }

@@ -49,44 +49,19 @@ impl Peer {
         stamp: "",
     };
     /// What `--source kube` watches.
-    pub const KUBE_APISERVER: Self = Self {
-        name: "kube-apiserver",
-        module: "kube-apiserver",
-        package: "k8s.io/kubernetes/cmd/kube-apiserver",
-        stamp: KUBERNETES,
-    };
+    pub const KUBE_APISERVER: Self =
+        Self::of_kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver");
     /// Of the same version; Debian's is too old.
-    pub const KUBECTL: Self = Self {
-        name: "kubectl",
-        module: "kube-apiserver",
-        package: "k8s.io/kubernetes/cmd/kubectl",
-        stamp: KUBERNETES,
-    };
+    pub const KUBECTL: Self = Self::of_kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl");
     /// What a cluster has besides.
-    pub const KUBE_CONTROLLER_MANAGER: Self = Self {
-        name: "kube-controller-manager",
-        module: "kube-apiserver",
-        package: "k8s.io/kubernetes/cmd/kube-controller-manager",
-        stamp: KUBERNETES,
-    };
-    pub const KUBE_SCHEDULER: Self = Self {
-        name: "kube-scheduler",
-        module: "kube-apiserver",
-        package: "k8s.io/kubernetes/cmd/kube-scheduler",
-        stamp: KUBERNETES,
-    };
-    pub const KUBELET: Self = Self {
-        name: "kubelet",
-        module: "kube-apiserver",
-        package: "k8s.io/kubernetes/cmd/kubelet",
-        stamp: KUBERNETES,
-    };
-    pub const KUBE_PROXY: Self = Self {
-        name: "kube-proxy",
-        module: "kube-apiserver",
-        package: "k8s.io/kubernetes/cmd/kube-proxy",
-        stamp: KUBERNETES,
-    };
+    pub const KUBE_CONTROLLER_MANAGER: Self = Self::of_kubernetes(
+        "kube-controller-manager",
+        "k8s.io/kubernetes/cmd/kube-controller-manager",
+    );
+    pub const KUBE_SCHEDULER: Self =
+        Self::of_kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler");
+    pub const KUBELET: Self = Self::of_kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet");
+    pub const KUBE_PROXY: Self = Self::of_kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy");
     /// The API server's network proxy of SIG API Machinery.
     pub const KONNECTIVITY_SERVER: Self = Self {
         name: "konnectivity-server",
@@ -109,6 +84,16 @@ impl Peer {
         // The version of Kubernetes for which it renders without a cluster.
         stamp: " -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
     };
+
+    /// One of Kubernetes' programs; all are of one module and version.
+    const fn of_kubernetes(name: &'static str, package: &'static str) -> Self {
+        Self {
+            name,
+            module: "kube-apiserver",
+            package,
+            stamp: KUBERNETES,
+        }
+    }
 
     /// Its binary, built unless it has been already; `None` where there is no Go for it.
     ///

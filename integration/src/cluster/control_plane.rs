@@ -2,11 +2,12 @@
 
 use std::{
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use crate::demo::Stop;
+use crate::{demo::Stop, kubernetes};
 
 use super::{Failure, kubectl::Kubectl, machine::Machine, preconditions::Programs, until};
 
@@ -103,11 +104,12 @@ impl ControlPlane {
             ALLOWED_ADDRESS, REFUSED_ADDRESS
         );
         fs::write(&corefile, text)?;
-        self.spawn(&programs.coredns, &format!("-conf {}", corefile.display()))?;
+        self.machine
+            .spawn(&programs.coredns, &format!("-conf {}", corefile.display()))?;
         let pages = self.folder.join("pages");
         fs::create_dir_all(&pages)?;
         fs::write(pages.join("index.html"), "hello\n")?;
-        self.spawn(
+        self.machine.spawn(
             "busybox",
             &format!("httpd -f -p 0.0.0.0:80 -h {}", pages.display()),
         )
@@ -115,11 +117,11 @@ impl ControlPlane {
 
     fn start_kubernetes(&mut self, programs: &Programs, stop: &Stop) -> Result<(), Failure> {
         let folder = self.folder.display().to_string();
-        self.spawn(
+        self.machine.spawn(
             "etcd",
             &format!("--data-dir {folder}/etcd --unsafe-no-fsync --log-level warn"),
         )?;
-        self.spawn(
+        self.machine.spawn(
             &programs.api_server,
             &format!(
                 "--etcd-servers http://127.0.0.1:2379 --secure-port 6443 --bind-address {ADDRESS} --advertise-address {ADDRESS} \
@@ -136,7 +138,7 @@ impl ControlPlane {
         })
         .map_err(|error| format!("{error}\n{}", self.machine.logs()))?;
         let controllers = self.kubeconfig("controller-manager");
-        self.spawn(
+        self.machine.spawn(
             &programs.controller_manager,
             &format!(
                 "--kubeconfig {controllers} --authentication-kubeconfig {controllers} --authorization-kubeconfig {controllers} \
@@ -145,7 +147,7 @@ impl ControlPlane {
             ),
         )?;
         let scheduler = self.kubeconfig("scheduler");
-        self.spawn(
+        self.machine.spawn(
             &programs.scheduler,
             &format!(
                 "--kubeconfig {scheduler} --authentication-kubeconfig {scheduler} --authorization-kubeconfig {scheduler} \
@@ -154,33 +156,16 @@ impl ControlPlane {
         )
     }
 
-    fn spawn(&mut self, program: &str, arguments: &str) -> Result<(), Failure> {
-        let arguments = arguments
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>();
-        self.machine.spawn(program, &arguments)
-    }
-
     /// The API server makes its own certificate, which the kubeconfigs trust.
     fn write_keys(&self) -> Result<(), Failure> {
-        let key = rcgen::KeyPair::generate()?;
-        fs::write(self.folder.join("tokens.key"), key.serialize_pem())?;
-        fs::write(self.folder.join("tokens.pub"), key.public_key_pem())?;
+        kubernetes::write_token_keys(&self.folder)?;
+        let server = SocketAddr::new(ADDRESS.parse()?, 6443);
         let mut tokens = String::new();
         for (file, user, group) in USERS {
-            let token = format!("{:032x}", rand::random::<u128>());
+            // A letter first, or YAML could take it for a number.
+            let token = format!("t{:032x}", rand::random::<u128>());
             tokens += &format!("{token},{user},{user},\"{group}\"\n");
-            let kubeconfig = format!(
-                "apiVersion: v1
-kind: Config
-clusters: [{{name: here, cluster: {{server: \"https://{ADDRESS}:6443\", certificate-authority: {}}}}}]
-users: [{{name: user, user: {{token: \"{token}\"}}}}]
-contexts: [{{name: here, context: {{cluster: here, user: user}}}}]
-current-context: here
-",
-                self.folder.join("certificates/apiserver.crt").display()
-            );
+            let kubeconfig = kubernetes::kubeconfig(server, &self.folder, &token);
             fs::write(self.kubeconfig(file), kubeconfig)?;
         }
         fs::write(self.folder.join("tokens.csv"), tokens)?;

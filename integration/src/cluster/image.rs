@@ -1,10 +1,8 @@
 //! The images that the nodes import: Egret's, by deploy/image/build, and one with busybox and CoreDNS for everything else.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
+
+use crate::daemon;
 
 use super::{Failure, machine::output, preconditions::Programs};
 
@@ -34,15 +32,11 @@ impl Images {
 
 /// Of the programs that are built, without their symbols.
 fn build_egret(folder: &Path) -> Result<String, Failure> {
-    let built = env::var_os("EGRET_BIN_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug"),
-        PathBuf::from,
-    );
     let programs = folder.join("programs");
     fs::create_dir_all(&programs)?;
     for program in PROGRAMS {
         let (from, to) = (
-            built.join(program).display().to_string(),
+            daemon::binary(program)?.display().to_string(),
             programs.join(program).display().to_string(),
         );
         run(&["strip", "-o", &to, &from])?;

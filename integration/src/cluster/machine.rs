@@ -88,8 +88,8 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Starts a program in it; its log is in the folder of the machine.
-    pub(super) fn spawn(&mut self, program: &str, arguments: &[String]) -> Result<(), Failure> {
+    /// Starts a program in it, with arguments that spaces part; its log is in the folder of the machine.
+    pub(super) fn spawn(&mut self, program: &str, arguments: &str) -> Result<(), Failure> {
         let name = Path::new(program)
             .file_name()
             .unwrap_or_default()
@@ -98,7 +98,7 @@ impl Machine {
         let log = fs::File::create(self.folder.join(format!("{name}.log")))?;
         let child = Command::new("nsenter")
             .args(["--all", "--target", &self.init, program])
-            .args(arguments)
+            .args(arguments.split_whitespace())
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -108,8 +108,7 @@ evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree:
 
     fn start_containerd(&mut self, images: &Images) -> Result<(), Failure> {
         let config = self.path("containerd.toml");
-        self.machine
-            .spawn("containerd", &["--config".to_owned(), config])?;
+        self.machine.spawn("containerd", &format!("--config {config}"))?;
         let machine = &self.machine;
         let answers = || machine.run(&["ctr", "--address", SOCKET, "version"]).is_ok();
         if !crate::is_soon(std::time::Duration::from_secs(30), answers) {
@@ -138,7 +137,7 @@ evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree:
             control_plane.kubeconfig(&name),
             self.address()
         );
-        self.spawn(&programs.kubelet, &arguments)
+        self.machine.spawn(&programs.kubelet, &arguments)
     }
 
     fn start_kube_proxy(&mut self, programs: &Programs, control_plane: &ControlPlane) -> Result<(), Failure> {
@@ -148,15 +147,7 @@ evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree:
             control_plane.kubeconfig("kube-proxy"),
             self.number
         );
-        self.spawn(&programs.kube_proxy, &arguments)
-    }
-
-    fn spawn(&mut self, program: &str, arguments: &str) -> Result<(), Failure> {
-        let arguments = arguments
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>();
-        self.machine.spawn(program, &arguments)
+        self.machine.spawn(&programs.kube_proxy, &arguments)
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), Failure> {

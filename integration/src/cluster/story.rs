@@ -233,20 +233,13 @@ spec:
         "CoreDNS and the clients run",
         Duration::from_secs(120),
         || {
-            Ok(["kube-system/coredns", "shop/client"].iter().all(|name| {
-                let (namespace, name) = name.split_once('/').unwrap_or_default();
-                kubectl
-                    .run(&[
-                        "-n",
-                        namespace,
-                        "rollout",
-                        "status",
-                        "deployment",
-                        name,
-                        "--timeout=2s",
-                    ])
-                    .is_ok()
-            }))
+            Ok(are_rolled_out(
+                kubectl,
+                &[
+                    ("kube-system", "deployment/coredns"),
+                    ("shop", "deployment/client"),
+                ],
+            ))
         },
     )
     .map_err(|error| diagnose(kubectl, &error))?;
@@ -266,22 +259,28 @@ fn install(kubectl: &Kubectl, screen: Screen, stop: &Stop) -> Result<(), Failure
         "Egret is ready on both nodes",
         Duration::from_secs(180),
         || {
-            Ok([
-                ("egret-system", "daemonset/egret-enforcer"),
-                ("kube-system", "daemonset/egret-dnsd"),
-                ("egret-system", "deployment/egret-controller"),
-            ]
-            .iter()
-            .all(|(namespace, name)| {
-                kubectl
-                    .run(&["-n", namespace, "rollout", "status", name, "--timeout=2s"])
-                    .is_ok()
-            }))
+            Ok(are_rolled_out(
+                kubectl,
+                &[
+                    ("egret-system", "daemonset/egret-enforcer"),
+                    ("kube-system", "daemonset/egret-dnsd"),
+                    ("egret-system", "deployment/egret-controller"),
+                ],
+            ))
         },
     )
     .map_err(|error| diagnose(kubectl, &error))?;
     screen.plain(&kubectl.get(&["pods", "-A"])?);
     Ok(())
+}
+
+/// Whether all pods of these are ready, each with its namespace.
+fn are_rolled_out(kubectl: &Kubectl, all: &[(&str, &str)]) -> bool {
+    all.iter().all(|(namespace, name)| {
+        kubectl
+            .run(&["-n", namespace, "rollout", "status", name, "--timeout=2s"])
+            .is_ok()
+    })
 }
 
 /// With what Kubernetes says of its pods.
