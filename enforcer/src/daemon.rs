@@ -65,6 +65,15 @@ struct Turn {
 }
 
 impl Turn {
+    /// Of a process that waited for no other.
+    const fn at_once(writer: Option<Writer>) -> Self {
+        Self {
+            writer,
+            waited: false,
+            standby: None,
+        }
+    }
+
     /// Binds a socket. A process that ends releases the lock first and its sockets a moment later, so after a wait it is
     /// tried again for a while.
     async fn bind<T>(&self, mut bind: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
@@ -225,20 +234,10 @@ async fn wait_for_turn(
     signals: &mut Signals,
 ) -> anyhow::Result<Option<Turn>> {
     if startup.backend != BackendKind::Netfilter {
-        return Ok(Some(Turn {
-            writer: None,
-            waited: false,
-            standby: None,
-        }));
+        return Ok(Some(Turn::at_once(None)));
     }
     let waiting = match Writer::try_acquire().context("the network namespace cannot be locked")? {
-        Attempt::Acquired(writer) => {
-            return Ok(Some(Turn {
-                writer: Some(writer),
-                waited: false,
-                standby: None,
-            }));
-        }
+        Attempt::Acquired(writer) => return Ok(Some(Turn::at_once(Some(writer)))),
         Attempt::Held(waiting) => waiting,
     };
     tracing::warn!(

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sched::{CloneFlags, unshare};
+mod node_world;
+
+use node_world::in_fresh_namespace;
 
 const POD: &str = "
 apiVersion: v1
@@ -100,19 +102,15 @@ fn rules() -> String {
         .collect()
 }
 
-fn in_fresh_namespace(test: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("root is needed to make a network namespace");
-        ip("link set lo up");
+/// With the pod's interface.
+fn on_a_node(test: impl FnOnce() + Send + 'static) {
+    in_fresh_namespace(|| {
         ip("link add veth-a type veth peer name eth-a");
         ip("link set veth-a up");
         ip("link set eth-a up");
         ip("route add 10.0.0.1 dev veth-a");
         test();
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 fn ip(arguments: &str) {
@@ -122,7 +120,7 @@ fn ip(arguments: &str) {
 
 #[test]
 fn a_second_enforcer_waits_says_for_whom_and_takes_over_when_the_first_is_killed() {
-    in_fresh_namespace(|| {
+    on_a_node(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut first = Enforcer::start(folder.path(), "first", POD, 9254);
         first.becomes("HTTP/1.1 200", "ready: 1 pods");
@@ -149,7 +147,7 @@ fn a_second_enforcer_waits_says_for_whom_and_takes_over_when_the_first_is_killed
 
 #[test]
 fn a_second_enforcer_with_the_same_admin_address_takes_it_over_too() {
-    in_fresh_namespace(|| {
+    on_a_node(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut first = Enforcer::start(folder.path(), "first", POD, 9254);
         first.becomes("HTTP/1.1 200", "ready: 1 pods");
@@ -164,7 +162,7 @@ fn a_second_enforcer_with_the_same_admin_address_takes_it_over_too() {
 
 #[test]
 fn an_enforcer_that_waits_ends_when_it_is_told_to() {
-    in_fresh_namespace(|| {
+    on_a_node(|| {
         let folder = tempfile::tempdir().unwrap();
         let first = Enforcer::start(folder.path(), "first", POD, 9254);
         first.becomes("HTTP/1.1 200", "ready: 1 pods");

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! The denial of a name says nothing of the name above it, so that one is queried by itself in the background (a pre-query). That
-//! is done only where the server is known to answer for empty non-terminals: CoreDNS' plugin `kubernetes` answers for namespaces and services without records
-//! (plugin/kubernetes/parse.go, kubernetes.go). Other servers deny empty non-terminals, which is why resolvers believe such
-//! denials in signed zones only (unbound's `harden-below-nxdomain`). An existing name opens all names above it for an hour.
+//! is done only where the server is known to answer for empty non-terminals: CoreDNS' plugin `kubernetes` answers for namespaces
+//! and services without records (plugin/kubernetes/parse.go, kubernetes.go). Other servers deny empty non-terminals, which is why
+//! resolvers believe such denials in signed zones only (unbound's `harden-below-nxdomain`). An existing name opens all names above
+//! it for an hour.
 
 mod ancestors;
 mod public_suffix;

@@ -10,7 +10,6 @@ use tokio::time::timeout;
 use super::query::{QueryView, WaitingQuery};
 use super::reply::{Delivery, UnsentReply};
 use super::{Disposition, Pending, Resolver, StaleFallback};
-
 use crate::cache::{Hit, Key};
 use crate::config::OnStall;
 use crate::config::host_setup::INTERCEPT_PORT;

@@ -104,7 +104,7 @@ impl Ebpf {
     #[must_use]
     pub fn new(options: Options) -> Self {
         // The digest of the object file.
-        let object = Digest::of(&format!("{:?}", programs::OBJECT)).to_string();
+        let object = Digest::of(programs::OBJECT).to_string();
         Self {
             pins: Pins::new(&options.pin_path, object),
             options,

@@ -12,10 +12,10 @@ pub struct Digest([u8; 16]);
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
 impl Digest {
-    /// The digest of a text.
+    /// The digest of a text, or of octets.
     #[must_use]
-    pub fn of(text: &str) -> Self {
-        let hash = Sha256::digest(text.as_bytes());
+    pub fn of(content: &(impl AsRef<[u8]> + ?Sized)) -> Self {
+        let hash = Sha256::digest(content);
         let mut letters = [0; 16];
         for (group, octets) in hash[..10].chunks_exact(5).enumerate() {
             let bits = octets

@@ -342,7 +342,7 @@ impl RuleList {
     pub(super) fn of(rules: &[RuleValue]) -> Self {
         let mut octets = Vec::with_capacity(rules.len() * RULE_SIZE);
         rules.iter().for_each(|rule| rule.write(&mut octets));
-        let digest = Digest::of(&format!("{octets:?}"));
+        let digest = Digest::of(&octets);
         let chunk = |(index, rules): (usize, &[u8])| {
             let index = u32::try_from(index).expect("lists are bounded before they are written");
             let mut value = rules.to_vec();
