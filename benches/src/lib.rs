@@ -9,6 +9,7 @@ use egret_policies::model::cluster::Entity;
 use egret_shared::time::Timestamp;
 
 pub mod big;
+pub mod process;
 
 /// The moment at which benches begin.
 pub const START: Timestamp = Timestamp::from_millis(1_000_000);

@@ -7,9 +7,8 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use egret_benches::process::{self, Whose, mebibytes};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{SysconfVar, sysconf};
 
 /// The CPU time of this process so far.
 pub(crate) fn own() -> Duration {
@@ -19,24 +18,12 @@ pub(crate) fn own() -> Duration {
 
 /// The CPU time of programs that were run and have ended: exact, but told in hundredths of seconds.
 pub(crate) fn of_programs() -> anyhow::Result<Duration> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let ticks = |at: usize| {
-        fields
-            .get(at)
-            .context("too few fields")?
-            .parse::<u64>()
-            .context("no number")
-    };
-    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("no ticks")?;
-    let millis = (ticks(13)? + ticks(14)?) * 1000 / u64::try_from(per_second)?;
-    Ok(Duration::from_millis(millis))
+    process::cpu("self", Whose::EndedChildren)
 }
 
 /// A line of `/proc/self/status`, in MiB.
 pub(crate) fn memory(line: &str) -> anyhow::Result<f64> {
-    mebibytes(&fs::read_to_string("/proc/self/status")?, line)
+    process::memory("self", line)
 }
 
 /// What of this process's memory is in use, in MiB: where that stays and the rest grows, it lies between what is in use.
@@ -58,18 +45,6 @@ pub(crate) fn of_kernel() -> anyhow::Result<String> {
     let all = fs::read_to_string("/proc/meminfo")?;
     let (slab, of_processors) = (mebibytes(&all, "SUnreclaim")?, mebibytes(&all, "Percpu")?);
     Ok(format!("{slab:.1}, {of_processors:.1}"))
-}
-
-/// A line of a page of `/proc` that speaks of kB.
-fn mebibytes(page: &str, line: &str) -> anyhow::Result<f64> {
-    let found = page
-        .lines()
-        .find_map(|one| one.strip_prefix(line)?.strip_prefix(':'));
-    let kibibytes: f64 = found
-        .and_then(|rest| rest.trim().strip_suffix(" kB"))
-        .context("no such line")?
-        .parse()?;
-    Ok(kibibytes / 1024.0)
 }
 
 /// The time within which this share of them was done, in milliseconds.

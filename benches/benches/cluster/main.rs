@@ -79,7 +79,7 @@ fn measure(world: &World, kubernetes: &Kubernetes, api: &Api, agents: usize) -> 
     );
     row(
         "RSS of the enforcer; most",
-        &format!("{} MiB; {} MiB", usage.rss_mib, usage.peak_mib),
+        &format!("{:.0} MiB; {:.0} MiB", usage.rss_mib, usage.peak_mib),
     );
 
     let rest = at_rest(kubernetes, 1)?;
@@ -102,27 +102,26 @@ fn measure(world: &World, kubernetes: &Kubernetes, api: &Api, agents: usize) -> 
     row(
         "… the API server: CPU; RSS before and after",
         &format!(
-            "{:.1} s; {} and {} MiB",
+            "{:.1} s; {:.0} and {:.0} MiB",
             (after.cpu - server.cpu).as_secs_f64(),
             server.rss_mib,
             after.rss_mib
         ),
     );
-    let rss: Vec<u64> = others
+    let rss = others
         .iter()
         .map(|agent| Ok(Usage::of(agent.pid())?.rss_mib))
-        .collect::<anyhow::Result<_>>()?;
+        .collect::<anyhow::Result<Vec<f64>>>()?;
     row(
         "… RSS of an agent, least and most",
         &format!(
-            "{} and {} MiB",
-            rss.iter().min().context("an agent")?,
-            rss.iter().max().context("an agent")?
+            "{:.0} and {:.0} MiB",
+            rss.iter().copied().reduce(f64::min).context("an agent")?,
+            rss.iter().copied().reduce(f64::max).context("an agent")?
         ),
     );
-    row("requests at rest, all", &at_rest(kubernetes, agents + 1)?);
     let before = Usage::of(kubernetes.server_pid())?;
-    std::thread::sleep(SPAN);
+    row("requests at rest, all", &at_rest(kubernetes, agents + 1)?);
     let idle = Usage::of(kubernetes.server_pid())?.cpu - before.cpu;
     let (before, of_enforcer) = (Usage::of(kubernetes.server_pid())?, Usage::of(enforcer.pid())?);
     let made = api.churn(SPAN, CHURN)?;

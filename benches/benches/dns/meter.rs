@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use egret_benches::process;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, gettid};
 
@@ -54,14 +55,10 @@ impl Meter {
 
     /// Resident memory of the process, in MiB.
     pub(crate) fn memory(&self) -> anyhow::Result<f64> {
-        let path = match self {
-            Self::Thread(_) => "/proc/self/status".to_owned(),
-            Self::Process(id) => format!("/proc/{id}/status"),
-        };
-        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<f64>().ok());
-        Ok(kibibytes.with_context(|| format!("{path}: no VmRSS"))? / 1024.0)
+        match self {
+            Self::Thread(_) => process::memory("self", "VmRSS"),
+            Self::Process(id) => process::memory(&id.to_string(), "VmRSS"),
+        }
     }
 
     fn tasks(&self) -> anyhow::Result<Vec<PathBuf>> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use egret_benches::process::{Whose, cpu};
 use nix::unistd::{SysconfVar, sysconf};
 
 /// So far, over its threads: the first field of `schedstat`.
@@ -40,12 +41,7 @@ pub(crate) fn memory_of_process(process: u32) -> anyhow::Result<u64> {
 
 /// Of the programs that it ran and that have ended: `cutime` and `cstime` of proc_pid_stat(5).
 pub(crate) fn of_children(process: u32) -> anyhow::Result<Duration> {
-    let text = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let (_, behind_name) = text.rsplit_once(')').context("stat has a name in brackets")?;
-    let fields = behind_name.split_whitespace().skip(13).take(2);
-    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
-    let second = sysconf(SysconfVar::CLK_TCK)?.context("a second has ticks")?;
-    Ok(Duration::from_millis(ticks * 1000 / u64::try_from(second)?))
+    cpu(&process.to_string(), Whose::EndedChildren)
 }
 
 /// Once it has done what it was asked for.

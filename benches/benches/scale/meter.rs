@@ -1,9 +1,8 @@
 //! CPU time and memory.
 
-use std::fs;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use egret_benches::process::memory;
 use nix::time::{ClockId, clock_gettime};
 
 /// The CPU time of this thread so far.
@@ -14,14 +13,7 @@ pub(crate) fn cpu() -> Duration {
 
 /// The most memory that a process had at any time, in MiB; none for a process that has ended.
 pub(crate) fn peak(process: &str) -> anyhow::Result<f64> {
-    let path = format!("/proc/{process}/status");
-    let status = fs::read_to_string(&path).context(path)?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes: f64 = line
-        .and_then(|line| line.trim().strip_suffix(" kB"))
-        .context("no VmHWM")?
-        .parse()?;
-    Ok(kibibytes / 1024.0)
+    memory(process, "VmHWM")
 }
 
 /// Times of one thing that was done often.
