@@ -121,6 +121,8 @@ const LIMITS: &[(&str, &[&str])] = &[
             "a_neighbours_address_gains_nothing_behind_another_port",
             "a_flood_is_told_in_few_lines_and_in_sums_that_are_right",
             "a_refused_sender_hears_it_at_once_in_both_directions_and_families",
+            "a_firewall_of_icmp_refuses_echo_and_nothing_else",
+            "who_connects_to_a_pod_gets_replies_though_the_pod_may_reach_nobody",
         ],
     ),
     (
