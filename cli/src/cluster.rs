@@ -140,6 +140,18 @@ impl Cluster {
         }
     }
 
+    /// Whether two addresses are those of one node.
+    #[must_use]
+    pub fn is_one_node(&self, one: IpAddr, other: IpAddr) -> bool {
+        match (
+            self.owners.get(&one.to_canonical()),
+            self.owners.get(&other.to_canonical()),
+        ) {
+            (Some(AddressOwner::Nodes(these)), Some(AddressOwner::Nodes(those))) => !these.is_disjoint(those),
+            (Some(AddressOwner::Pod(_) | AddressOwner::Nodes(_)) | None, _) => false,
+        }
+    }
+
     /// The addresses at which a pod is reached, each family in the order of its status: those that are its
     /// own, or its node's where it uses the node's network.
     #[must_use]

@@ -109,9 +109,9 @@ fn an_object_that_ignores_exposure_is_about_pods_alone() {
     assert_eq!(seen, expected);
 }
 
-/// A pod meets the node port at its own node; what it sends to another is that node's affair (E-5).
+/// A pod meets the node port at its own node; what it sends to another comes to that node from outside (E-5).
 #[test]
-fn a_node_port_leads_a_pod_on_at_its_own_node() {
+fn a_node_port_leads_a_pod_on_at_its_own_node_and_at_another() {
     let on_node = |name: &str, node: &str| {
         format!(
             "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{nodeName: {node}}}\n\
@@ -125,7 +125,10 @@ fn a_node_port_leads_a_pod_on_at_its_own_node() {
         .tcp("shop/there", "192.0.2.1", 30080)
         .rows();
     let seen: Vec<String> = rows.iter().map(words).collect();
-    assert_eq!(seen, ["deny cef none", "allow default none"]);
+    assert_eq!(
+        seen, ["deny cef none"; 2],
+        "by the own node, and by another as anybody outside"
+    );
 }
 
 /// What is wrong with an object is said where it is asked, and it rejects.

@@ -64,6 +64,11 @@ pub struct ConnectionPath {
 pub struct PathEnd {
     /// Whose policies: a pod, or who else is there.
     pub of: String,
+    /// The other end as they see it.
+    pub peer: IpAddr,
+    /// The port of the destination as they see it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// The decision.
     #[serde(flatten)]
     pub end: EndVerdict,

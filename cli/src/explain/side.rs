@@ -26,11 +26,15 @@ pub(super) fn side<'a>(
     decision: &Decision,
     now: Timestamp,
 ) -> (PathEnd, Option<Viewpoint<'a>>) {
-    let address = match direction {
-        Direction::Egress => connection.source,
-        Direction::Ingress => connection.destination,
+    let seen = connection.seen(direction);
+    let (address, peer) = match direction {
+        Direction::Egress => (seen.source, seen.destination),
+        Direction::Ingress => (seen.destination, seen.source),
     };
-    let view = Viewpoint::new(asked, direction, connection, now).filter(|_| decision.tier != "none");
+    let is_refused_by_node =
+        direction == Direction::Egress && asked.judge.is_refused_by_node(&asked.cluster, connection, now);
+    let view = Viewpoint::new(asked, direction, &seen, now)
+        .filter(|_| decision.tier != "none" && !is_refused_by_node);
     let tiers = match &view {
         Some(view) if is_judged(view, decision) => {
             let policies: Vec<&Policy> = selection.policies_of(&view.subject.pod).collect();
@@ -48,6 +52,8 @@ pub(super) fn side<'a>(
     let side = PathEnd {
         audit: tried.map(|policy| policy.id.to_string()).collect(),
         of: name_of(asked, address),
+        peer,
+        port: seen.port.map(|(_, port)| port.get()),
         because: match &view {
             Some(view) => because(view, &end, &tiers),
             None if direction == Direction::Egress

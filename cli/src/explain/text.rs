@@ -66,13 +66,15 @@ fn headline(explanation: &Explanation) -> String {
 }
 
 fn render_way(way: &ConnectionPath) -> String {
-    let port = way.port.map(|port| format!(" port {port}")).unwrap_or_default();
     let mut text = String::new();
-    for (direction, side, other) in [
-        ("egress", &way.egress, format!("to {}{port}", way.destination)),
-        ("ingress", &way.ingress, format!("from {}{port}", way.source)),
-    ] {
-        let title = format!("{} of {} {other}", capitalized(direction), side.of);
+    for (direction, side, word) in [("egress", &way.egress, "to"), ("ingress", &way.ingress, "from")] {
+        let port = side.port.map(|port| format!(" port {port}")).unwrap_or_default();
+        let title = format!(
+            "{} of {} {word} {}{port}",
+            capitalized(direction),
+            side.of,
+            side.peer
+        );
         text.push_str(&render_side(&title, side));
     }
     let change = match way.change.to {

@@ -91,8 +91,7 @@ impl<'a> ProbeAnswerer<'a> {
 
     fn answer_endpoints(&mut self, probe: &Probe, connections: Vec<ProbeConnection>) -> Row {
         let mut notes = self.notes_of_ends(probe);
-        if let Destination::Address(address) = &probe.to {
-            let message = format!("{address} is the address of a Service: its endpoints are judged");
+        if let Some(message) = self.about_address(probe, &connections) {
             notes.push(Note::new(Severity::Info, "service-address", message));
         }
         if connections.is_empty() {
@@ -110,6 +109,32 @@ impl<'a> ProbeAnswerer<'a> {
             endpoints: Some(parts.clone()),
             ..row_of_parts(probe, &parts, notes)
         }
+    }
+
+    /// That something else is judged than the address of the probe.
+    fn about_address(&self, probe: &Probe, connections: &[ProbeConnection]) -> Option<String> {
+        let is_node = match &probe.to {
+            Destination::Address(address) => self.cluster.nodes_at(*address).is_some(),
+            Destination::Node(_) => true,
+            Destination::Pod(_) | Destination::Service(_) | Destination::Name(_) => return None,
+        };
+        let (to, port) = (&probe.to, &probe.protocol);
+        if !is_node {
+            return Some(format!(
+                "{to} is the address of a Service: its endpoints are judged"
+            ));
+        }
+        let masked = connections.iter().filter_map(|connection| {
+            let entry = connection.taken_by?;
+            (entry.seen_source != connection.source).then_some(entry.address)
+        });
+        let seen = masked.last().map(|node| {
+            format!("; those on other nodes see {node}, not who connects (externalTrafficPolicy: Cluster)")
+        });
+        Some(format!(
+            "{port} of {to} is the port of a Service: its endpoints are judged{}",
+            seen.unwrap_or_default()
+        ))
     }
 
     fn answer_addresses(&mut self, probe: &Probe, reached: Vec<NameTarget>) -> Row {
@@ -192,22 +217,12 @@ impl<'a> ProbeAnswerer<'a> {
         if is_forwarded_from_outside(self.cluster, connection) {
             self.note_exposure(notes);
         }
-        self.note_made_up(
-            Direction::Egress,
-            source,
-            destination,
-            connection,
-            &decision.egress,
-            notes,
-        );
-        self.note_made_up(
-            Direction::Ingress,
-            destination,
-            source,
-            connection,
-            &decision.ingress,
-            notes,
-        );
+        for (direction, of_end) in [
+            (Direction::Egress, &decision.egress),
+            (Direction::Ingress, &decision.ingress),
+        ] {
+            self.note_made_up(direction, &connection.seen(direction), of_end, notes);
+        }
         decision
     }
 
@@ -265,12 +280,18 @@ impl<'a> ProbeAnswerer<'a> {
     fn note_made_up(
         &mut self,
         direction: Direction,
-        subject: Option<&PodMember>,
-        peer: Option<&PodMember>,
         connection: &ProbeConnection,
         decision: &Decision,
         notes: &mut RowNotes,
     ) {
+        let (source, destination) = (
+            self.cluster.pod_at(connection.source),
+            self.cluster.pod_at(connection.destination),
+        );
+        let (subject, peer) = match direction {
+            Direction::Egress => (source, destination),
+            Direction::Ingress => (destination, source),
+        };
         let (Some(subject), Some(peer)) = (subject, peer.filter(|peer| peer.is_made_up)) else {
             return;
         };

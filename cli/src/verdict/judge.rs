@@ -142,6 +142,9 @@ impl Judge {
         connection: &ProbeConnection,
         now: Timestamp,
     ) -> ConnectionDecision {
+        if connection.taken_by.is_some() {
+            return self.decide_at_other_node(cluster, connection, now);
+        }
         let source = cluster.pod_at(connection.source);
         let destination = cluster.pod_at(connection.destination);
         let protocol = protocol_of(connection);
@@ -173,6 +176,7 @@ impl Judge {
         direction: Direction,
         now: Timestamp,
     ) -> Option<Decision> {
+        let connection = &connection.seen(direction);
         let source = cluster.pod_at(connection.source);
         let destination = cluster.pod_at(connection.destination);
         let (pod, other, peer) = match direction {
@@ -190,6 +194,45 @@ impl Judge {
             protocol: protocol_of(connection),
         };
         self.simulator.would_deny(&question, now)
+    }
+
+    /// The source's own policies see the node that takes the connection, those of the destination what that node sends on.
+    /// In between the node judges it as it does any client outside.
+    fn decide_at_other_node(
+        &self,
+        cluster: &Cluster,
+        connection: &ProbeConnection,
+        now: Timestamp,
+    ) -> ConnectionDecision {
+        let leaving = self
+            .decide(cluster, &connection.seen(Direction::Egress), now)
+            .egress;
+        let entering = self.decide_forwarded(connection, protocol_of(connection), now);
+        let is_refused = leaving.verdict == Verdict::Allow && entering.verdict == Verdict::Deny;
+        let is_pod = cluster.pod_at(connection.source).is_some();
+        ConnectionDecision {
+            egress: if is_refused || !is_pod { entering } else { leaving },
+            ingress: self
+                .decide(cluster, &connection.seen(Direction::Ingress), now)
+                .ingress,
+        }
+    }
+
+    /// Whether the node that takes a connection refuses what the policies of the source allow.
+    #[must_use]
+    pub fn is_refused_by_node(
+        &self,
+        cluster: &Cluster,
+        connection: &ProbeConnection,
+        now: Timestamp,
+    ) -> bool {
+        connection.taken_by.is_some()
+            && self
+                .decide(cluster, &connection.seen(Direction::Egress), now)
+                .egress
+                .verdict
+                == Verdict::Allow
+            && self.decide(cluster, connection, now).egress.verdict == Verdict::Deny
     }
 
     /// A client outside is judged by the node that takes its connection, whichever that is: what is local to it and
@@ -239,11 +282,12 @@ impl Judge {
     }
 }
 
-/// Whether a client outside connects by a Service. A node that does so is not outside, and neither is a pod that has
-/// the node's address.
+/// Whether a client outside connects by a Service: also who comes from another node. A node that does so itself is not
+/// outside, and neither is a pod that has the node's address.
 pub(crate) fn is_forwarded_from_outside(cluster: &Cluster, connection: &ProbeConnection) -> bool {
     let source = connection.source;
-    connection.is_forwarded && cluster.pod_at(source).is_none() && cluster.nodes_at(source).is_none()
+    let is_outside = cluster.pod_at(source).is_none() && cluster.nodes_at(source).is_none();
+    connection.taken_by.is_some() || (connection.is_forwarded && is_outside)
 }
 
 /// The protocol of a connection in the words of the simulator.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use egret_policies::model::Direction;
 use egret_policies::model::cluster::PodLife;
 use egret_shared::name::DnsName;
 use egret_shared::net::{Family, Transport};
@@ -32,6 +33,43 @@ pub struct ProbeConnection {
     pub port: Option<(Transport, NonZeroU16)>,
     /// Whether a Service led to the destination: then a pod that meets itself is judged all the same.
     pub is_forwarded: bool,
+    /// The node that takes the connection for a Service, where it is another one than the source's.
+    pub taken_by: Option<NodeEntry>,
+}
+
+/// Where a connection to a NodePort enters another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeEntry {
+    /// The address of the node: what the policies of the source see.
+    pub address: IpAddr,
+    /// The NodePort.
+    pub port: NonZeroU16,
+    /// The source as the policies of the destination see it. A node masks who it sends to another one.
+    pub seen_source: IpAddr,
+}
+
+impl ProbeConnection {
+    /// The connection as the policies of a direction see it.
+    #[must_use]
+    pub fn seen(&self, direction: Direction) -> Self {
+        let Some(entry) = self.taken_by else {
+            return self.clone();
+        };
+        match direction {
+            Direction::Egress => Self {
+                destination: entry.address,
+                port: self.port.map(|(transport, _)| (transport, entry.port)),
+                is_forwarded: false,
+                taken_by: None,
+                ..*self
+            },
+            Direction::Ingress => Self {
+                source: entry.seen_source,
+                taken_by: None,
+                ..*self
+            },
+        }
+    }
 }
 
 /// What a probe asks about.
@@ -91,9 +129,8 @@ impl Router<'_> {
             Destination::Service(key) => self.route_to_service(&origin, key, port),
             Destination::Node(name) => {
                 let addresses = self.addresses_of_node(name)?;
-                origin
-                    .connect(&probe.to.to_string(), &addresses, port)
-                    .map(Route::Direct)
+                let connection = origin.connect(&probe.to.to_string(), &addresses, port)?;
+                self.route_to_address(&origin, connection.destination, port)
             }
             Destination::Name(name) => self.route_to_name(&origin, probe, name, port),
         }
@@ -149,37 +186,53 @@ impl Router<'_> {
         address: IpAddr,
         port: EndpointPort,
     ) -> Result<Route, Unjudgeable> {
-        let forward = port
-            .filter(|_| !self.cluster.is_asked_for_names(address, port))
-            .and_then(|(transport, number)| {
-                let own = self.cluster.forward_at(address, transport, number);
-                own.or_else(|| self.forward_at_node(origin, address, transport, number))
-            });
-        match forward {
-            Some(forward) => self.route_to_endpoints(origin, &forward),
-            None => origin
-                .connect(&address.to_string(), &[address], port)
-                .map(Route::Direct),
+        let direct = origin.connect(&address.to_string(), &[address], port)?;
+        let rewritten = port.filter(|_| !self.cluster.is_asked_for_names(address, port));
+        let Some((transport, number)) = rewritten else {
+            return Ok(Route::Direct(direct));
+        };
+        let origin = origin.connecting_from(direct.source);
+        if let Some(forward) = self.cluster.forward_at(address, transport, number) {
+            return self.route_to_endpoints(&origin, &forward);
+        }
+        let at_node = self.cluster.forward_at_node(transport, number);
+        let is_node = self.cluster.nodes_at(address).is_some() || self.cluster.is_dnsd(address);
+        match at_node.filter(|_| is_node) {
+            Some(forward) => {
+                let route = self.route_to_endpoints(&origin, &forward)?;
+                Ok(self.taken_by_node(route, address, number))
+            }
+            None => Ok(Route::Direct(direct)),
         }
     }
 
-    /// A node rewrites what comes to it, so a pod meets the Service at its own node; what it sends to another one leaves
-    /// as it is.
-    fn forward_at_node(
-        &self,
-        origin: &ProbeSource,
-        address: IpAddr,
-        transport: Transport,
-        port: NonZeroU16,
-    ) -> Option<ServiceRoute<'_>> {
-        let source = origin.pod.as_ref().and_then(|key| self.cluster.member(key));
-        let is_rewritten = match source.filter(|member| member.is_policed()) {
-            Some(member) => self.cluster.is_own_node(&member.pod, address),
-            None => self.cluster.nodes_at(address).is_some(),
+    /// A node rewrites what comes to it, so a pod meets the Service at its own node. What it sends to another one leaves
+    /// as it is, and becomes the Service's there.
+    fn taken_by_node(&self, route: Route, node: IpAddr, port: NonZeroU16) -> Route {
+        let Route::Endpoints(connections) = route else {
+            return route;
         };
-        is_rewritten
-            .then(|| self.cluster.forward_at_node(transport, port))
-            .flatten()
+        let enter = |connection: ProbeConnection| ProbeConnection {
+            taken_by: self.entry(&connection, node, port),
+            ..connection
+        };
+        Route::Endpoints(connections.into_iter().map(enter).collect())
+    }
+
+    fn entry(&self, connection: &ProbeConnection, node: IpAddr, port: NonZeroU16) -> Option<NodeEntry> {
+        let is_on_node = |address: IpAddr| match self.cluster.pod_at(address) {
+            Some(member) => self.cluster.is_own_node(&member.pod, node),
+            None => self.cluster.is_one_node(address, node),
+        };
+        (!is_on_node(connection.source)).then(|| NodeEntry {
+            address: node,
+            port,
+            seen_source: if is_on_node(connection.destination) {
+                connection.source
+            } else {
+                node
+            },
+        })
     }
 
     fn route_to_service(
@@ -210,6 +263,7 @@ impl Router<'_> {
                     destination: endpoint.address,
                     port: Some((forward.transport(), endpoint.port)),
                     is_forwarded: true,
+                    taken_by: None,
                 };
                 return Ok(Route::Endpoints(endpoints.into_iter().map(connect).collect()));
             }

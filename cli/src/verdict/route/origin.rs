@@ -39,12 +39,22 @@ impl ProbeSource {
                     destination: *destination,
                     port,
                     is_forwarded: false,
+                    taken_by: None,
                 })
         };
         self.addresses.iter().find_map(to).ok_or_else(|| {
             let families = addresses.iter().copied().map(Family::of).collect();
             self.no_common_family(name.to_owned(), families)
         })
+    }
+
+    /// The same source, which connects from one of its addresses.
+    pub(super) fn connecting_from(&self, address: IpAddr) -> Self {
+        Self {
+            written: self.written.clone(),
+            pod: self.pod.clone(),
+            addresses: vec![address],
+        }
     }
 
     pub(super) fn no_common_family(&self, to: String, to_families: BTreeSet<Family>) -> Unjudgeable {
