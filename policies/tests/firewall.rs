@@ -486,6 +486,29 @@ fn an_object_that_is_not_understood_denies_everything_external() {
     assert_eq!(egress(&cluster(lowered.entities), WORLD, tcp(80)), Deny);
 }
 
+/// The author of an object that is closed as a whole learns of all its mistakes at once.
+#[test]
+fn an_unknown_field_of_the_spec_hides_nothing_else_that_is_wrong() {
+    let spec = "subject: {namespaces: {}}\npriority: 1001\nrules: [{action: Pass, to: [{external: {}}]}, {action: Deny, to: [{networks: [10.0.0.0/33]}]}]";
+    let lowered = lowered(&object("one", spec));
+    assert_eq!(
+        codes(&lowered.diagnostics),
+        [
+            Code::UnknownField,
+            Code::InvalidPriority,
+            Code::InvalidAction,
+            Code::InvalidCidr
+        ]
+    );
+    for diagnostic in &lowered.diagnostics {
+        assert_eq!(
+            diagnostic.enforced, "everything external is denied to all pods",
+            "{diagnostic}"
+        );
+    }
+    assert_eq!(egress(&cluster(lowered.entities), WORLD, tcp(80)), Deny);
+}
+
 /// E-12.
 #[test]
 fn unusual_fields_that_are_understood_give_a_warning() {

@@ -398,6 +398,28 @@ fn what_is_not_understood_fails_closed() {
     );
 }
 
+/// The author of a policy that is closed as a whole learns of all its mistakes at once.
+#[test]
+fn an_unknown_field_of_the_spec_hides_nothing_else_that_is_wrong() {
+    let rules = "policyTypes: [Egress]\negress: [{action: Allow, to: [{namespaces: {}}]}, {action: Deny, to: [{networks: [10.0.0.0/33]}]}]";
+    let (policy, diagnostics) = policy(&As::Cnp.object(rules));
+    assert_eq!(
+        codes_of(&diagnostics),
+        [Code::UnknownField, Code::InvalidAction, Code::InvalidCidr]
+    );
+    for diagnostic in &diagnostics {
+        assert_eq!(
+            diagnostic.enforced, "everything is denied to its subject, in both directions",
+            "{diagnostic}"
+        );
+    }
+    assert_eq!(
+        policy.ingress.rules().len(),
+        1,
+        "denied in the other direction, too"
+    );
+}
+
 #[test]
 fn the_enforced_part_of_a_diagnostic_says_what_became_of_the_rule() {
     for (action, enforced) in [

@@ -58,6 +58,11 @@ impl<'a> Field<'a> {
         (node.value != Value::Null || child.repeats == Repeats::Here).then_some(child)
     }
 
+    /// Its name, without what it is in.
+    pub(crate) fn name(&self) -> &str {
+        self.path.rsplit('.').next().unwrap_or(&self.path)
+    }
+
     /// A field that must be there.
     pub(crate) fn require(&self, key: &str, accepted: &str, notes: &mut Notes) -> Result<Self, Refused> {
         self.get(key).ok_or_else(|| {

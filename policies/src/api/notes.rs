@@ -50,6 +50,13 @@ impl Notes {
         }
     }
 
+    /// Says of all notes since the mark what is enforced, whatever was said before: what they are in is closed as a whole.
+    pub(crate) fn overrule(&mut self, mark: usize, enforced: &str) {
+        for note in &mut self.list[mark..] {
+            note.enforced = Some(enforced.to_owned());
+        }
+    }
+
     /// Whether it is told of a field, or of what it is in, that it is there twice.
     fn tells_of_repeated(&self, field: &str) -> bool {
         let is_within = |whole: &str| {

@@ -75,8 +75,8 @@ codes! {
         "An API server would take the last one. Inside the spec of a policy the part that has it is enforced closed.",
         "Remove one.";
     UnquotedText = "EG0008", Warning: "Text that YAML reads as something else",
-        "Without quotes YAML makes a number or a truth value of it, and an API server refuses the object. It is read as the text that is written.",
-        "Put it in quotes.";
+        "Without quotes YAML makes a number or a boolean of it, and an API server refuses the object. It is read as the text that is written.",
+        "Put it in quotes: without them y, yes, n, no, on and off are booleans in YAML, like true and false, and 1.0, 1e3 and 0x1f are numbers.";
     ForeignPolicy = "EG0009", Warning: "A policy of another product",
         "It is not evaluated.",
         "Write it as one of the kinds that are.";
@@ -122,7 +122,7 @@ codes! {
         "Write Admin or Baseline.";
     InvalidAction = "EG0112", Error: "An invalid action",
         "The rule becomes Deny all.",
-        "AdminNetworkPolicy: Allow, Deny, Pass; BaselineAdminNetworkPolicy: Allow, Deny; ClusterNetworkPolicy: Accept, Deny, Pass.";
+        "Write an action that is accepted: AdminNetworkPolicy has Allow, Deny and Pass; ClusterNetworkPolicy Accept, Deny and Pass; BaselineAdminNetworkPolicy and ClusterEgressFirewall Allow and Deny.";
     BaselineName = "EG0113", Error: "A BaselineAdminNetworkPolicy that is not called default",
         "An API server admits only the one called default: allow rules match nothing, Deny rules count.",
         "Call it default.";
@@ -175,7 +175,7 @@ codes! {
         "A whole number not below port, which must be there and be a number.";
     InvalidProtocol = "EG0204", Error: "An unknown protocol",
         "In a NetworkPolicy the rule is closed. In an AdminNetworkPolicy, whose schema admits any text, this port matches nothing.",
-        "TCP, UDP or SCTP.";
+        "Write TCP, UDP or SCTP; in the form of 2016 (extensions/v1beta1) TCP or UDP.";
     EmptyRange = "EG0205", Warning: "A range that ends before it starts",
         "It matches nothing.",
         "Write the lower port first.";
@@ -204,13 +204,13 @@ codes! {
     // Names.
     InvalidDomain = "EG0401", Error: "An invalid domain name",
         "The name matches nothing; the other names of the rule count.",
-        "Two labels or more of letters, digits, '-' and '_', optionally behind \"*.\".";
+        "Two labels or more of letters, digits, '-' and '_', optionally behind \"*.\", which stands for one label or several.";
     DomainNamesNeedAllow = "EG0402", Error: "Domain names in a rule that does not allow",
         "Names are learnt from what pods ask, so a Deny could always be walked around: the rule becomes Deny all.",
-        "Use domainNames only with Allow or Accept, and deny everything else behind it.";
+        "Use domainNames (of apiServer: additionalNames) only with Allow or Accept, and deny everything else behind it.";
     DomainNameIsAddress = "EG0403", Warning: "A domain name that looks like an address",
         "It is a name that nobody asks for: it matches nothing.",
-        "Use networks for addresses.";
+        "Use networks (of apiServer: additionalAddresses) for addresses.";
     DuplicateItem = "EG0404", Warning: "The same item twice",
         "It counts once; an API server refuses the list.",
         "Remove one.";

@@ -74,29 +74,40 @@ impl Dialect {
 /// Lowers a policy of a version that is known.
 pub(super) fn lower(object: &Object, dialect: Dialect, notes: &mut Notes) -> Policy {
     let mark = notes.mark();
-    let spec = Field::policy(&object.body, notes.reading).require("spec", "a mapping", notes);
-    let spec = spec.and_then(|spec| spec.only(dialect.spec, notes).map(|()| spec));
-    notes.enforce(mark, "everything is denied to its subject, in both directions");
-    let Ok(spec) = spec else {
-        return denying(object, dialect, notes, |_| Direction::ALL.to_vec());
+    let spec = spec::required(object, notes);
+    // Everything is read before anything is given up, so that all that is wrong is said at once.
+    let known = spec.as_ref().map(|spec| spec.only(dialect.spec, notes));
+    notes.enforce(mark, ALL_DENIED);
+    let (Ok(spec), Ok(known)) = (&spec, known) else {
+        return Policy {
+            egress: deny_everything(),
+            ingress: deny_everything(),
+            ..silent(object, dialect, strongest(dialect), rule::every_pod())
+        };
     };
-    let (rank, ranked) = rank(object, &spec, dialect, notes);
-    let (subject, understood) = subject(&spec, dialect, notes);
+    let (rank, ranked) = rank(object, spec, dialect, notes);
+    let (subject, understood) = subject(spec, dialect, notes);
     notes.enforce(mark, UNSOUND);
     let reader = AdminRuleReader {
         dialect,
         sound: ranked && understood,
     };
+    let effects = Direction::ALL.map(|direction| reader.effect(spec, direction, notes));
+    let [egress, ingress] = match known {
+        Ok(()) => effects,
+        Err(Refused) => {
+            notes.overrule(mark, ALL_DENIED);
+            [deny_everything(), deny_everything()]
+        }
+    };
     Policy {
-        id: id_of(object, dialect.kind),
-        rank,
-        subject,
-        egress: reader.effect(&spec, Direction::Egress, notes),
-        ingress: reader.effect(&spec, Direction::Ingress, notes),
-        exposure: Exposure::Ignore,
-        enforcement: Enforcement::Enforced,
+        egress,
+        ingress,
+        ..silent(object, dialect, rank, subject)
     }
 }
+
+const ALL_DENIED: &str = "everything is denied to its subject, in both directions";
 
 /// Lowers a policy of a version that is not known: Deny all in the directions that it names, in both
 /// where it names none (a version might call them otherwise).
@@ -141,11 +152,19 @@ fn denying(
         false => Effect::None,
     };
     Policy {
+        egress: effect(Direction::Egress),
+        ingress: effect(Direction::Ingress),
+        ..silent(object, dialect, rank, subject)
+    }
+}
+
+fn silent(object: &Object, dialect: Dialect, rank: Rank, subject: Subject) -> Policy {
+    Policy {
         id: id_of(object, dialect.kind),
         rank,
         subject,
-        egress: effect(Direction::Egress),
-        ingress: effect(Direction::Ingress),
+        egress: Effect::None,
+        ingress: Effect::None,
         exposure: Exposure::Ignore,
         enforcement: Enforcement::Enforced,
     }
@@ -457,14 +476,18 @@ pub(super) fn domain_names(
     notes: &mut Notes,
 ) -> Result<Peer, Refused> {
     if matches!(action, Ok(Action::Deny | Action::Pass)) {
-        let accepted = "domainNames only in rules that allow";
-        return Err(field.refuse(Code::DomainNamesNeedAllow, accepted, notes));
+        let accepted = format!("{} only in rules that allow", field.name());
+        return Err(field.refuse(Code::DomainNamesNeedAllow, &accepted, notes));
     }
+    let for_addresses = match field.name() {
+        "additionalNames" => "additionalAddresses",
+        _ => "networks",
+    };
     let items = field.some_items(MOST_IN_SET, notes)?;
     let mut names = Vec::new();
     let mut places = Vec::new();
     for item in items {
-        if let Some(name) = domain_name(&item, notes)? {
+        if let Some(name) = domain_name(&item, for_addresses, notes)? {
             names.push(name);
             places.push(item);
         }
@@ -472,7 +495,11 @@ pub(super) fn domain_names(
     Ok(Peer::Names(once(names, &places, notes)))
 }
 
-fn domain_name(item: &Field<'_>, notes: &mut Notes) -> Result<Option<NamePattern>, Refused> {
+fn domain_name(
+    item: &Field<'_>,
+    for_addresses: &str,
+    notes: &mut Notes,
+) -> Result<Option<NamePattern>, Refused> {
     let text = item.text(notes)?;
     match text.parse::<NamePattern>() {
         Ok(name) => {
@@ -481,7 +508,7 @@ fn domain_name(item: &Field<'_>, notes: &mut Notes) -> Result<Option<NamePattern
                 item.tell(
                     Code::DomainNameIsAddress,
                     item.describe(),
-                    "networks",
+                    for_addresses,
                     enforced,
                     notes,
                 );
@@ -489,7 +516,10 @@ fn domain_name(item: &Field<'_>, notes: &mut Notes) -> Result<Option<NamePattern
             Ok(Some(name))
         }
         Err(error) => {
-            let accepted = "two labels or more, optionally behind \"*.\"";
+            let accepted = match text.starts_with("**.") {
+                true => "\"*.\" once, which covers one label and several",
+                false => "two labels or more, optionally behind \"*.\"",
+            };
             item.tell(
                 Code::InvalidDomain,
                 error.to_string(),

@@ -7,7 +7,7 @@ use egret_shared::net::{IpNet, Ipv6Net};
 
 use super::admin::{self, DENY_ALL, NOTHING};
 use super::rule::{self, RuleLabel};
-use super::{id_of, network, port, selector};
+use super::{id_of, network, port, selector, spec};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
 use crate::model::{
@@ -22,26 +22,38 @@ const DEFAULT_PRIORITY: u32 = 500;
 /// Lowers an object of a version that is known.
 pub(super) fn lower(object: &Object, notes: &mut Notes) -> Policy {
     let mark = notes.mark();
-    let spec = Field::policy(&object.body, notes.reading).require("spec", "a mapping", notes);
-    let whole = spec.and_then(|spec| {
-        spec.only(&["priority", "rules", "services"], notes)?;
-        let rules = spec.require("rules", "1 to 100 rules", notes)?;
-        Ok((spec, rules.some_items(100, notes)?))
-    });
-    notes.enforce(mark, CLOSED);
-    let Ok((spec, items)) = whole else {
+    let Ok(spec) = spec::required(object, notes) else {
+        notes.enforce(mark, CLOSED);
         return closed(object);
     };
-    let exposure = exposure(&spec, notes);
+    // Everything is read before anything is given up, so that all that is wrong is said at once.
+    let known = spec.only(&["priority", "rules", "services"], notes);
+    let items = spec
+        .require("rules", "1 to 100 rules", notes)
+        .and_then(|rules| rules.some_items(100, notes));
+    notes.enforce(mark, CLOSED);
+    let policy = items.map(|items| read(object, &spec, &items, notes));
+    match known.and(policy) {
+        Ok(policy) => policy,
+        Err(Refused) => {
+            notes.overrule(mark, CLOSED);
+            closed(object)
+        }
+    }
+}
+
+fn read(object: &Object, spec: &Field<'_>, items: &[Field<'_>], notes: &mut Notes) -> Policy {
+    let mark = notes.mark();
+    let exposure = exposure(spec, notes);
     let priority = match spec.get("priority") {
         None => Ok(DEFAULT_PRIORITY),
-        Some(_) => admin::priority(&spec, notes),
+        Some(_) => admin::priority(spec, notes),
     };
     notes.enforce(mark, UNSOUND);
     let reader = FirewallReader {
         sound: priority.is_ok(),
     };
-    tell_of_equal_names(&items, notes);
+    tell_of_equal_names(items, notes);
     let each = items.iter().enumerate();
     let rules = each
         .map(|(index, item)| reader.rule(item, index, notes))

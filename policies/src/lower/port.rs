@@ -50,7 +50,7 @@ pub(super) fn network_policy_port(item: &Field<'_>, notes: &mut Notes) -> Result
 pub(super) fn legacy_port(item: &Field<'_>, notes: &mut Notes) -> Result<Vec<Port>, Refused> {
     item.only(&["protocol", "port"], notes)?;
     if let Some(protocol) = item.get("protocol")
-        && protocol.text(notes)? == "SCTP"
+        && !matches!(protocol.text(notes)?, "TCP" | "UDP")
     {
         return Err(protocol.refuse(Code::InvalidProtocol, "TCP or UDP", notes));
     }

@@ -44,6 +44,14 @@ pub(super) fn warn_of_unknown(mapping: &Field<'_>, known: &[&str], notes: &mut N
     }
 }
 
+/// `spec`, which must be there and be a mapping.
+pub(super) fn required<'a>(object: &'a Object, notes: &mut Notes) -> Result<Field<'a>, Refused> {
+    match spec(object, notes)? {
+        Some(spec) => Ok(spec),
+        None => Field::policy(&object.body, notes.reading).require("spec", "a mapping", notes),
+    }
+}
+
 /// `spec`: nothing where it is absent, refused where it is no mapping.
 pub(super) fn spec<'a>(object: &'a Object, notes: &mut Notes) -> Result<Option<Field<'a>>, Refused> {
     let Some(spec) = Field::policy(&object.body, notes.reading).get("spec") else {

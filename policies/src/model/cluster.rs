@@ -225,6 +225,7 @@ pub struct EndpointSlice {
 }
 
 /// Whether a Service is the one in front of the API server.
-pub(crate) fn is_api_server(key: &PodKey) -> bool {
+#[must_use]
+pub fn is_api_server(key: &PodKey) -> bool {
     key.namespace() == "default" && key.name() == "kubernetes"
 }
