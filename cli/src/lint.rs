@@ -19,6 +19,7 @@ mod order;
 mod cover;
 mod ports;
 mod names;
+mod firewalls;
 mod text;
 
 use crate::manifests::objects::WrittenObjects;
@@ -95,7 +96,10 @@ pub fn find(loaded: &LoadedCluster, objects: &WrittenObjects, dns: &[IpAddr]) ->
     findings.extend(subjects::one_family(&scope));
     findings.extend(ports::unserved(&scope));
     findings.extend(ports::of_services(&scope));
-    findings.extend(names::without_dns(&scope, dns));
+    let servers = names::servers(&scope, dns);
+    findings.extend(names::without_dns(&scope, &servers));
+    findings.extend(firewalls::without_dns(&scope, &servers));
+    findings.extend(firewalls::denied_endpoints(&scope));
     findings.extend(names::of_services(&scope));
     findings.extend(names::in_baseline(&scope));
     findings.extend(subjects::in_audit(&scope));

@@ -102,9 +102,21 @@ pub const IN_AUDIT: LintCode = info(
     "A policy, or a Namespace, in audit",
     "Remove the annotation policy.egret.dev/enforcement when nothing is denied any more that should be allowed.",
 );
+/// DNS is external, too.
+pub const DNS_DENIED: LintCode = warning(
+    "EG1012",
+    "A ClusterEgressFirewall that takes DNS from pods",
+    "Put an Allow rule for UDP and TCP 53 to the DNS server before it.",
+);
+/// A Service that leads nowhere, for pods.
+pub const DENIED_ENDPOINT: LintCode = warning(
+    "EG1013",
+    "A Service that leads to what a ClusterEgressFirewall denies",
+    "Take the endpoint out of the Service, or put an Allow rule for it before the one that denies it.",
+);
 
 /// All of them, by number.
-pub const MISTAKES: [LintCode; 11] = [
+pub const MISTAKES: [LintCode; 13] = [
     SELECTS_NOTHING,
     NEVER_REACHED,
     ONE_FAMILY,
@@ -116,6 +128,8 @@ pub const MISTAKES: [LintCode; 11] = [
     BASELINE_NAMES,
     SAME_NAME,
     IN_AUDIT,
+    DNS_DENIED,
+    DENIED_ENDPOINT,
 ];
 
 /// What to do about a diagnostic of reading and lowering.

@@ -19,11 +19,13 @@ use super::code::{BASELINE_NAMES, DNS_BLOCKED, DNS_UNKNOWN, SERVICE_NAME};
 use super::finding::Finding;
 use super::scope::{LintScope, RuleRef, pods, rules};
 
-const DNS_PORT: u16 = 53;
+pub(super) const DNS_PORT: u16 = 53;
+
+/// Where pods ask for names; the pod that has the address, if one does.
+pub(super) type DnsServers = BTreeSet<(IpAddr, Option<PodKey>)>;
 
 /// Policies with names whose pods may not ask for names.
-pub(super) fn without_dns(scope: &LintScope<'_>, declared: &[IpAddr]) -> Vec<Finding> {
-    let servers = servers(scope, declared);
+pub(super) fn without_dns(scope: &LintScope<'_>, servers: &DnsServers) -> Vec<Finding> {
     let mut found = Vec::new();
     for policy in scope.policies() {
         let (Some(place), [_, ..]) = (first_with_names(policy), scope.selected(policy)) else {
@@ -38,7 +40,7 @@ pub(super) fn without_dns(scope: &LintScope<'_>, declared: &[IpAddr]) -> Vec<Fin
             let blocked: Vec<(&Pod, String)> = scope
                 .selected(policy)
                 .iter()
-                .filter_map(|pod| Some((*pod, blocked(scope, pod, &servers, transport)?)))
+                .filter_map(|pod| Some((*pod, blocked(scope, pod, servers, transport)?)))
                 .collect();
             if let Some((pod, by)) = blocked.first() {
                 let more = match blocked.len() {
@@ -95,7 +97,7 @@ pub(super) fn in_baseline(scope: &LintScope<'_>) -> Vec<Finding> {
         .collect()
 }
 
-fn first_with_names(policy: &Policy) -> Option<RuleRef<'_>> {
+pub(super) fn first_with_names(policy: &Policy) -> Option<RuleRef<'_>> {
     rules(policy, Direction::Egress).find(|place| names(place).next().is_some())
 }
 
@@ -116,7 +118,7 @@ fn names<'a>(place: &RuleRef<'a>) -> impl Iterator<Item = &'a NamePattern> {
 }
 
 /// The addresses that are declared; without any, the pods that kubeadm and most others label `k8s-app: kube-dns`.
-fn servers(scope: &LintScope<'_>, declared: &[IpAddr]) -> BTreeSet<(IpAddr, Option<PodKey>)> {
+pub(super) fn servers(scope: &LintScope<'_>, declared: &[IpAddr]) -> DnsServers {
     if !declared.is_empty() {
         let of_pod = |address: IpAddr| {
             scope
@@ -143,12 +145,7 @@ fn servers(scope: &LintScope<'_>, declared: &[IpAddr]) -> BTreeSet<(IpAddr, Opti
 }
 
 /// What keeps a pod from every server of its families; none where one can be asked, or none is of its families.
-fn blocked(
-    scope: &LintScope<'_>,
-    pod: &Pod,
-    servers: &BTreeSet<(IpAddr, Option<PodKey>)>,
-    transport: Transport,
-) -> Option<String> {
+fn blocked(scope: &LintScope<'_>, pod: &Pod, servers: &DnsServers, transport: Transport) -> Option<String> {
     let mut why = None;
     for (server, of) in servers {
         let same = |address: &&IpAddr| Family::of(**address) == Family::of(*server);
@@ -179,7 +176,7 @@ fn blocked(
     why
 }
 
-fn decider(decision: &Decision) -> String {
+pub(super) fn decider(decision: &Decision) -> String {
     match (decision.policy(), decision.rule()) {
         (Some(policy), Some(rule)) => format!("rule {rule} of {policy}"),
         _ => format!("tier {}, where no rule allows it", decision.tier),
