@@ -4,6 +4,7 @@
 //! were understood, tier by tier: what each rule was compared with, and which half of it did not match.
 
 use std::io::{self, Write};
+use std::net::IpAddr;
 
 use clap::{Args, ValueEnum};
 use egret_policies::model::Direction;
@@ -141,17 +142,14 @@ impl<'a> Explainer<'a> {
             reason,
             connections: reached
                 .iter()
-                .map(|(told, connection)| ConnectionPath {
-                    told: *told,
-                    ..self.way(probe, connection)
-                })
+                .map(|(told, connection)| self.way(probe, connection, *told))
                 .collect(),
             change,
             diagnostics,
         }
     }
 
-    fn way(&mut self, probe: &Probe, connection: &ProbeConnection) -> ConnectionPath {
+    fn way(&mut self, probe: &Probe, connection: &ProbeConnection, told: Option<IpAddr>) -> ConnectionPath {
         let now = probe.moment();
         let decision = self.asked.judge.decide(&self.asked.cluster, connection, now);
         let verdict = decision.verdict().into();
@@ -160,7 +158,7 @@ impl<'a> Explainer<'a> {
                 self.asked,
                 &mut self.selection,
                 direction,
-                connection,
+                (connection, told),
                 decision,
                 now,
             )
@@ -172,7 +170,7 @@ impl<'a> Explainer<'a> {
             source: connection.source,
             destination: connection.destination,
             port: connection.port.map(|(_, port)| port.get()),
-            told: None,
+            told,
             verdict,
             change: change::change(verdict, sides, name_of(probe)),
             egress,
@@ -191,7 +189,7 @@ fn name_of(probe: &Probe) -> Option<&DnsName> {
 }
 
 /// What cannot be used of a name's addresses has its reason in the verdict, and no way.
-fn connections(route: Route) -> Vec<(Option<std::net::IpAddr>, ProbeConnection)> {
+fn connections(route: Route) -> Vec<(Option<IpAddr>, ProbeConnection)> {
     match route {
         Route::Direct(connection) => vec![(None, connection)],
         Route::Endpoints(connections) => connections

@@ -288,7 +288,7 @@ fn firewalls_of_one_priority_are_all_asked() {
     assert_eq!(results(1), ["passes", "match", "no-match"]);
     let how = explanations[0]["connections"][0]["change"]["how"][0].to_string();
     assert!(
-        how.contains("take 203.0.113.7 out of rule 0 (stop) of ClusterEgressFirewall/b"),
+        how.contains("put before rule 0 (stop) of ClusterEgressFirewall/b the rule {action: Allow, "),
         "{how}"
     );
 }

@@ -322,3 +322,88 @@ fn an_address_that_is_reported_of_a_node_is_its_pods_own_node() {
         .words();
     assert_eq!(words, ["allow np none", "deny np none"]);
 }
+
+/// The rule that is proposed for a ClusterEgressFirewall has the fields of its kind, and opens what it is to open.
+#[test]
+fn the_way_past_a_firewall_is_a_rule_of_its_kind() {
+    let firewall = |rules: &str| {
+        format!(
+            "---\napiVersion: policy.egret.dev/v1alpha1\nkind: ClusterEgressFirewall\nmetadata: {{name: f}}\nspec: {{rules: [{rules}]}}\n"
+        )
+    };
+    let deny = "{action: Deny, to: [{external: {}}]}";
+    for (number, (to, protocol, port, expected)) in [
+        (
+            "192.0.2.2",
+            "TCP",
+            6443,
+            "{action: Allow, to: [{apiServer: {}}], protocols: [{tcp: {destinationPort: {number: 6443}}}]}",
+        ),
+        (
+            "198.51.100.1",
+            "UDP",
+            53,
+            "{action: Allow, to: [{networks: [198.51.100.1/32]}], protocols: [{udp: {destinationPort: {number: 53}}}]}",
+        ),
+        (
+            "198.51.100.1",
+            "ICMP",
+            0,
+            "{action: Allow, to: [{networks: [198.51.100.1/32]}], protocols: [{icmp: {}}]}",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let asked = |test: &str, rules: &str| {
+            let port = if port == 0 { String::new() } else { format!(r#","port":{port}"#) };
+            cluster(&format!("explain-firewall-{test}-{number}"))
+                .file("firewall.yaml", &firewall(rules))
+                .probe(&format!(
+                    r#"{{"id":"1","from":"shop/web","to":{{"ip":"{to}"}},"protocol":"{protocol}"{port}}}"#
+                ))
+                .explanations()
+        };
+        let denied = asked("denied", deny);
+        let how = denied[0]["connections"][0]["change"]["how"][0].as_str().unwrap();
+        assert_eq!(
+            how,
+            format!(
+                "egress of shop/web: put before rule 0 of ClusterEgressFirewall/f the rule {expected}; the tiers after it decide then"
+            )
+        );
+        let allowed = asked("allowed", &format!("{expected}, {deny}"));
+        assert_eq!(allowed[0]["verdict"], "allow", "{}", allowed[0]);
+    }
+    let misplaced = cluster("explain-firewall-names")
+        .file(
+            "firewall.yaml",
+            &firewall("{action: Deny, to: [{apiServer: {additionalNames: [api.example.com]}}]}"),
+        )
+        .tcp("shop/web", "192.0.2.2", 6443)
+        .explanations();
+    let note = misplaced[0]["diagnostics"][0]["message"].as_str().unwrap();
+    assert!(
+        note.contains("accepted: additionalNames only in rules that allow"),
+        "{note}"
+    );
+}
+
+#[test]
+fn a_name_that_is_the_address_of_a_service_is_said_to_be_protected() {
+    let explained = cluster("explain-cluster-address")
+        .manifest(&cluster_policy(
+            "by-name",
+            "Admin",
+            "egress: [{action: Accept, to: [{domainNames: [web.shop.svc.cluster.local]}]}, {action: Deny, to: [{networks: [0.0.0.0/0]}]}]",
+        ))
+        .record("shop/client", "web.shop.svc.cluster.local", "10.96.0.2")
+        .tcp("shop/client", r#"{"name":"web.shop.svc.cluster.local"}"#, 80)
+        .explanations();
+    let (matches, because) = peer_of(&explained[0], 1);
+    assert!(!matches);
+    assert!(
+        because.starts_with("10.96.0.2 is web.shop.svc.cluster.local for this pod, a Service's address, and no name opens it: it is protected; the connection goes on to shop/web"),
+        "{because}"
+    );
+}

@@ -111,7 +111,13 @@ fn go_before(
     let (title, policy) = (rule.title(), &policy.policy);
     let written = dialect(tier, policy).and_then(|dialect| cluster_rule(view, dialect, true, name));
     match written {
-        Some(written) => format!("put before {title} of {policy} the rule {written}"),
+        Some(written) => format!(
+            "put before {title} of {policy} the rule {written}{}",
+            match tier {
+                Tier::ClusterEgressFirewall => "; the tiers after it decide then",
+                Tier::Admin | Tier::NetworkPolicy | Tier::Baseline => "",
+            }
+        ),
         None => format!(
             "take {} out of {title} of {policy}{}",
             view.peer_name(),
@@ -122,7 +128,8 @@ fn go_before(
 
 fn dialect(tier: Tier, policy: &str) -> Option<PolicyDialect> {
     match tier {
-        Tier::ClusterEgressFirewall | Tier::NetworkPolicy => None,
+        Tier::ClusterEgressFirewall => Some(PolicyDialect::Firewall),
+        Tier::NetworkPolicy => None,
         Tier::Admin | Tier::Baseline if policy.starts_with("ClusterNetworkPolicy/") => {
             Some(PolicyDialect::Cluster)
         }

@@ -34,6 +34,9 @@ pub(super) fn compare_names(view: &Viewpoint<'_>, patterns: &[NamePattern]) -> M
             (None, false) => {}
         }
     }
+    if let Some(because) = leads_on(view, is_wanted) {
+        return MatchResult::failed(because);
+    }
     let address = view.address;
     if !of_names.is_empty() {
         return MatchResult::failed(format!(
@@ -61,6 +64,22 @@ pub(super) fn is(address: IpAddr, name: &DnsName, until: Timestamp) -> String {
         "{address} is {name} for this pod until {} s after it was told",
         seconds(until)
     )
+}
+
+/// Why a name does not open what is behind the address of a Service that the pod was told.
+fn leads_on(view: &Viewpoint<'_>, is_wanted: impl Fn(&DnsName) -> bool) -> Option<String> {
+    let told = view.told_address.filter(|told| *told != view.address)?;
+    let (name, _) = view
+        .told()
+        .find(|(name, addresses)| is_wanted(name) && addresses.contains_key(&told))?;
+    let protected = match view.asked.judge.is_protected(&view.subject.pod.key, told) {
+        true => ", and no name opens it: it is protected",
+        false => "",
+    };
+    Some(format!(
+        "{told} is {name} for this pod, a Service's address{protected}; the connection goes on to {}, where no name counts",
+        view.peer_name()
+    ))
 }
 
 fn is_protected(address: IpAddr, name: &DnsName) -> String {

@@ -22,7 +22,7 @@ pub(super) fn side<'a>(
     asked: &'a LoadedQuestions,
     selection: &mut Selection,
     direction: Direction,
-    connection: &ProbeConnection,
+    (connection, told): (&ProbeConnection, Option<IpAddr>),
     decision: &Decision,
     now: Timestamp,
 ) -> (PathEnd, Option<Viewpoint<'a>>) {
@@ -33,7 +33,7 @@ pub(super) fn side<'a>(
     };
     let is_refused_by_node =
         direction == Direction::Egress && asked.judge.is_refused_by_node(&asked.cluster, connection, now);
-    let view = Viewpoint::new(asked, direction, &seen, now)
+    let view = Viewpoint::new(asked, direction, &seen, told, now)
         .filter(|_| decision.tier != "none" && !is_refused_by_node);
     let tiers = match &view {
         Some(view) if is_judged(view, decision) => {

@@ -10,6 +10,7 @@ use egret_shared::net::Transport;
 
 use crate::cluster::PodMember;
 
+use super::addresses::of_api_server;
 use super::viewpoint::Viewpoint;
 
 /// Labels that controllers give to pods: a policy that names them holds until the next rollout.
@@ -55,6 +56,8 @@ pub(super) enum PolicyDialect {
     Cluster,
     /// AdminNetworkPolicy and BaselineAdminNetworkPolicy.
     Admin,
+    /// ClusterEgressFirewall, which is about what is outside of the cluster, nodes and the API server.
+    Firewall,
 }
 
 /// A rule of a cluster-wide policy for the connection; none where rules of the direction cannot name the
@@ -65,7 +68,12 @@ pub(super) fn cluster_rule(
     allows: bool,
     name: Option<&DnsName>,
 ) -> Option<String> {
+    let is_api_server = || of_api_server(view).iter().any(|way| way.has(view.protocol));
     let peer = match (view.peers().first(), view.direction, name) {
+        (None, Direction::Egress, None) if dialect == PolicyDialect::Firewall && is_api_server() => {
+            "{apiServer: {}}".to_owned()
+        }
+        (Some(_), _, _) if dialect == PolicyDialect::Firewall => return None,
         (Some(peer), _, _) => format!("{{pods: {{{}}}}}", selectors(peer)),
         (None, Direction::Ingress, _) => return None,
         (None, Direction::Egress, Some(name)) if allows => format!("{{domainNames: [{name}]}}"),
@@ -73,11 +81,12 @@ pub(super) fn cluster_rule(
     };
     let action = match (allows, dialect) {
         (true, PolicyDialect::Cluster) => "Accept",
-        (true, PolicyDialect::Admin) => "Allow",
-        (false, PolicyDialect::Cluster | PolicyDialect::Admin) => "Deny",
+        (true, PolicyDialect::Admin | PolicyDialect::Firewall) => "Allow",
+        (false, PolicyDialect::Cluster | PolicyDialect::Admin | PolicyDialect::Firewall) => "Deny",
     };
     let ports = match view.protocol {
         Protocol::Port(transport, port) => ports(dialect, transport, port),
+        Protocol::Icmp if dialect == PolicyDialect::Firewall => ", protocols: [{icmp: {}}]".to_owned(),
         Protocol::Icmp | Protocol::Other => String::new(),
     };
     Some(format!(
@@ -88,7 +97,7 @@ pub(super) fn cluster_rule(
 
 fn ports(dialect: PolicyDialect, transport: Transport, port: u16) -> String {
     match dialect {
-        PolicyDialect::Cluster => {
+        PolicyDialect::Cluster | PolicyDialect::Firewall => {
             let transport = transport.to_string().to_lowercase();
             format!(", protocols: [{{{transport}: {{destinationPort: {{number: {port}}}}}}}]")
         }

@@ -27,6 +27,8 @@ pub(super) struct Viewpoint<'a> {
     pub(super) now: Timestamp,
     /// Whether a Service led here.
     pub(super) is_forwarded: bool,
+    /// The address that the source was told, if it asked for a name: a Service's leads on.
+    pub(super) told_address: Option<IpAddr>,
 }
 
 impl<'a> Viewpoint<'a> {
@@ -35,6 +37,7 @@ impl<'a> Viewpoint<'a> {
         asked: &'a LoadedQuestions,
         direction: Direction,
         connection: &ProbeConnection,
+        told_address: Option<IpAddr>,
         now: Timestamp,
     ) -> Option<Self> {
         let (subject, address) = match direction {
@@ -50,6 +53,7 @@ impl<'a> Viewpoint<'a> {
             protocol: protocol_of(connection),
             now,
             is_forwarded: connection.is_forwarded,
+            told_address,
         })
     }
 
