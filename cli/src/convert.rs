@@ -1,5 +1,6 @@
 //! `egret convert`: AdminNetworkPolicies and the BaselineAdminNetworkPolicy (v1alpha1) as ClusterNetworkPolicies
-//! (v1alpha2) that mean the same, which is proved before anything is printed.
+//! (v1alpha2), and the form of 2016 as NetworkPolicies (v1), that mean the same, which is proved before anything is
+//! printed.
 //!
 //! ```text
 //!  texts ──▶ documents with comments ──▶ policy ──▶ plan ──▶ documents ──▶ text
@@ -27,6 +28,7 @@ pub mod parse;
 pub mod print;
 pub mod original;
 pub mod policy;
+pub mod form_of_2016;
 mod port;
 mod known_fields;
 pub mod plan;
@@ -82,7 +84,7 @@ pub enum ConvertError {
     #[error(transparent)]
     Manifests(#[from] UnreadableManifests),
     /// Something has no form in v1alpha2.
-    #[error("nothing is converted: {} cannot be carried over\n{}", count(.0.len()), .0.join("\n"))]
+    #[error("nothing is converted, for {}\n{}", count(.0.len()), .0.join("\n"))]
     Refused(Vec<String>),
     /// What came out means something else.
     #[error("nothing is converted: {}", list_differences(.0))]
@@ -94,8 +96,8 @@ pub enum ConvertError {
 
 fn count(refused: usize) -> String {
     match refused {
-        1 => "one policy".to_owned(),
-        several => format!("{several} policies"),
+        1 => "one reason".to_owned(),
+        several => format!("{several} reasons"),
     }
 }
 
@@ -186,14 +188,22 @@ fn write_json(carried: &Conversion, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn write_summary(carried: &Conversion, proved: Proof, out: &mut impl Write) -> io::Result<()> {
-    let (old, new) = (carried.count(), carried.all().count());
-    if old == 0 {
+    let [cluster, of_2016] = [false, true].map(|is_of_2016| carried.counts(is_of_2016));
+    if (cluster.0, of_2016.0) == (0, 0) {
         return writeln!(
             out,
-            "there is no AdminNetworkPolicy and no BaselineAdminNetworkPolicy: nothing to convert"
+            "there is no AdminNetworkPolicy, no BaselineAdminNetworkPolicy and nothing in the form of 2016: nothing to convert"
         );
     }
-    writeln!(out, "converted: {old} to {new} of kind ClusterNetworkPolicy")?;
+    if let (old @ 1.., new) = cluster {
+        writeln!(out, "converted: {old} to {new} of kind ClusterNetworkPolicy")?;
+    }
+    if let (old @ 1.., new) = of_2016 {
+        writeln!(
+            out,
+            "converted: {old} in the form of 2016 to {new} of kinds Namespace and NetworkPolicy (networking.k8s.io/v1)"
+        )?;
+    }
     let Proof {
         connections,
         pods,

@@ -630,6 +630,29 @@ fn what_is_enforced_closed_has_no_form_and_is_refused() {
     }
 }
 
+/// --as-stored is offered where it helps.
+#[test]
+fn a_rule_with_the_other_end_of_its_direction_is_no_dead_end() {
+    let rule = |fields: &str| admin("p", 10, &format!("  ingress:\n  - {{action: Deny, {fields}}}\n"));
+    let both = rule("from: [{namespaces: {}}], to: [{namespaces: {}}]");
+    refused("other-end-both", &both, "--as-stored reads and converts it");
+    assert_eq!(
+        convert("other-end-stored", &both, &["--as-stored"]).status,
+        Some(0)
+    );
+    let one = rule("to: [{namespaces: {}}]");
+    refused("other-end", &one, "--as-stored does not help");
+    let answered = convert("other-end-as-stored", &one, &["--as-stored"]);
+    assert_eq!((answered.status, answered.stdout.as_str()), (Some(2), ""));
+    for said in [
+        "nothing is converted, for one reason",
+        "spec.ingress[0].from",
+        "no API server has such an object: correct it, or take it out of the manifests",
+    ] {
+        assert!(answered.stderr.contains(said), "{said}: {}", answered.stderr);
+    }
+}
+
 #[test]
 fn as_stored_converts_what_an_api_server_has() {
     let rules = "  ingress:\n  - {action: Allow, from: [{namespaces: {}, note: x}], port: [1], ports: [{portNumber: {port: 80, name: web}}]}\n";

@@ -46,6 +46,31 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases / 16,
+        max_shrink_iters: 100,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn what_is_converted_from_the_form_of_2016_means_the_same(policies in of_2016()) {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed) % 4;
+        let manifests = cluster_of_pods() + &policies;
+        let answered = convert(&format!("convert-agreement-2016-{number}"), &manifests);
+        prop_assert_eq!(answered.status, Some(0), "{}\n{}", manifests, answered.stderr);
+        for word in ["extensions/v1beta1", "net.beta.kubernetes.io", "networkPolicy:"] {
+            prop_assert!(!answered.stdout.contains(word), "{}", answered.stdout);
+        }
+        let (before, after) = (world(&manifests), world(&answered.stdout));
+        for connection in connections() {
+            let verdicts = [&before, &after].map(|world| world.decide(&connection, Timestamp::from_millis(0)));
+            prop_assert_eq!(verdicts[0], verdicts[1], "{:?}\n{}\n{}", connection, manifests, answered.stdout);
+        }
+    }
+}
+
 fn convert(test: &str, manifests: &str) -> ProgramOutput {
     let asked = Invocation::of(test).file("all.yaml", manifests);
     let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
@@ -64,6 +89,7 @@ fn cluster_of_pods() -> String {
         ("red/y", "app: y", ["10.0.0.2", "fd00::2"]),
         ("blue/x", "app: x", ["10.0.1.1", "fd00::3"]),
         ("blue/none", "", ["10.0.1.2", "fd00::4"]),
+        ("green/x", "app: x", ["10.0.2.1", "fd00::5"]),
     ] {
         let ports = "containers: [{name: c, ports: [{name: web, containerPort: 80}, {name: dns, containerPort: 53, protocol: UDP}]}]";
         text.push_str(&pod(key, labels, &addresses).replace("containers: []", ports));
@@ -101,17 +127,19 @@ fn world(manifests: &str) -> World {
     world
 }
 
-const CLIENTS: [(&str, &str); 4] = [
+const CLIENTS: [(&str, &str); 5] = [
     ("red/x", "10.0.0.1"),
     ("red/y", "10.0.0.2"),
     ("blue/x", "10.0.1.1"),
     ("blue/none", "10.0.1.2"),
+    ("green/x", "10.0.2.1"),
 ];
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 14] = [
     "10.0.0.1",
     "10.0.0.2",
     "10.0.1.1",
     "10.0.1.2",
+    "10.0.2.1",
     "fd00::1",
     "fd00::3",
     "fd00::4",
@@ -316,4 +344,74 @@ fn complete(pods: &str) -> String {
     } else {
         pods.replace("}}", "}, podSelector: {}}")
     }
+}
+
+/// A list that may be missing, empty (which is nobody in the form of 2016) or have items.
+fn list(word: &'static str, item: impl Strategy<Value = String> + 'static) -> impl Strategy<Value = String> {
+    option::weighted(0.8, vec(item, 0..3)).prop_map(move |items| match items {
+        Some(items) => format!("{word}: [{}], ", items.join(", ")),
+        None => String::new(),
+    })
+}
+
+fn rule_of_2016() -> impl Strategy<Value = String> {
+    let peer = prop_oneof![
+        selector().prop_map(|pods| format!("{{podSelector: {pods}}}")),
+        namespaces().prop_map(|namespaces| format!("{{namespaceSelector: {namespaces}}}")),
+    ];
+    let port = select(vec![
+        "{port: 80}",
+        "{protocol: UDP, port: 53}",
+        "{port: web}",
+        "{protocol: UDP, port: dns}",
+        "{protocol: UDP}",
+        "{}",
+    ]);
+    (list("from", peer), list("ports", port.prop_map(str::to_owned)))
+        .prop_map(|(from, ports)| format!("{{{from}{ports}}}"))
+}
+
+/// Namespaces with and without the annotation, objects of 2016 in both, and policies of v1 beside them.
+fn of_2016() -> impl Strategy<Value = String> {
+    let annotation = || {
+        select(vec![
+            r#"annotations: {net.beta.kubernetes.io/network-policy: '{"ingress": {"isolation": "DefaultDeny"}}', note: x}"#,
+            r#"annotations: {net.beta.kubernetes.io/network-policy: "{"}"#,
+            "annotations: {net.beta.kubernetes.io/network-policy: '{}'}",
+            "labels: {team: c}",
+        ])
+    };
+    let namespace = |name: &'static str| {
+        (annotation(), any::<bool>()).prop_map(move |(annotation, has_spec)| {
+            let spec = match has_spec && !annotation.contains("net.beta") {
+                true => "spec: {networkPolicy: {ingress: {isolation: DefaultDeny}}}\n",
+                false => "",
+            };
+            format!("---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, {annotation}}}\n{spec}")
+        })
+    };
+    let object = |key: &'static str| {
+        let subject = option::of(selector()).prop_map(|pods| match pods {
+            Some(pods) => format!("podSelector: {pods}, "),
+            None => String::new(),
+        });
+        (subject, list("ingress", rule_of_2016())).prop_map(move |(subject, ingress)| {
+            network_policy(key, &format!("{{{subject}{ingress}}}"))
+                .replace("networking.k8s.io/v1", "extensions/v1beta1")
+        })
+    };
+    let newer = |key: &'static str| {
+        option::of((selector(), selector()).prop_map(move |(subject, peer)| {
+            network_policy(
+                key,
+                &format!("{{podSelector: {subject}, ingress: [{{from: [{{podSelector: {peer}}}]}}]}}"),
+            )
+        }))
+    };
+    let objects = (object("blue/a"), object("blue/b"), object("green/a"));
+    let newer = (newer("blue/default-deny"), newer("green/n"));
+    (namespace("blue"), namespace("green"), objects, newer).prop_map(|(blue, green, (a, b, c), (d, e))| {
+        let others = [d, e].into_iter().flatten();
+        [blue, green, a, b, c].into_iter().chain(others).collect()
+    })
 }

@@ -53,6 +53,24 @@ pub(super) const SPEC: KnownFields = Only(&[
     ("egress", Each(&RULE)),
 ]);
 
+/// The spec of an object of `extensions/v1beta1`, as it was proposed.
+pub(super) const SPEC_OF_2016: KnownFields = Only(&[
+    ("podSelector", SELECTOR),
+    (
+        "ingress",
+        Each(&Only(&[
+            (
+                "from",
+                Each(&Only(&[
+                    ("podSelector", SELECTOR),
+                    ("namespaceSelector", SELECTOR),
+                ])),
+            ),
+            ("ports", Each(&Only(&[("protocol", All), ("port", All)]))),
+        ])),
+    ),
+]);
+
 impl KnownFields {
     /// Takes out what an API server would not keep: unknown fields, and of a field that is there twice all
     /// but the last.

@@ -6,6 +6,7 @@ use crate::manifests::text::{ManifestText, ManifestTexts};
 
 use super::document::Document;
 use super::document::{BlankLine, CollectionKind, Entry, Value};
+use super::form_of_2016;
 use super::parse::{SourceDocument, read};
 use super::policy::SourceKind;
 use super::print::print;
@@ -21,6 +22,17 @@ pub struct OriginalObject {
     pub lost: Vec<String>,
 }
 
+/// What is converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A policy of v1alpha1.
+    Cluster(SourceKind),
+    /// A NetworkPolicy in the form of 2016.
+    Of2016,
+    /// A Namespace with the annotation of 2016.
+    Namespace,
+}
+
 /// What a document is.
 #[derive(Clone, Debug)]
 pub enum ObjectKind {
@@ -29,7 +41,7 @@ pub enum ObjectKind {
         /// Which.
         reference: ObjectRef,
         /// Of which kind.
-        source: SourceKind,
+        source: Source,
     },
     /// Anything else, as it is written.
     Other {
@@ -167,22 +179,33 @@ fn typed(mut root: Value, inherited: Option<(&str, &str)>) -> Value {
 
 fn origin(root: &Value) -> Option<ObjectKind> {
     let text = |key| root.get(key).and_then(Value::text);
-    let source = match text("kind")? {
-        "AdminNetworkPolicy" => SourceKind::Admin,
-        "BaselineAdminNetworkPolicy" => SourceKind::Baseline,
+    let (source, is_of_group) = match (text("kind")?, text("apiVersion")?) {
+        ("AdminNetworkPolicy", version) => (Source::Cluster(SourceKind::Admin), is_of_npa(version)),
+        ("BaselineAdminNetworkPolicy", version) => {
+            (Source::Cluster(SourceKind::Baseline), is_of_npa(version))
+        }
+        ("NetworkPolicy", version) => (Source::Of2016, version == "extensions/v1beta1"),
+        ("Namespace", version) => (
+            Source::Namespace,
+            version == "v1" && form_of_2016::is_in_namespace(root),
+        ),
         _ => return None,
     };
-    let is_of_group = text("apiVersion")?.starts_with("policy.networking.k8s.io/");
     let metadata = root.get("metadata")?;
     let name = |key| metadata.get(key).and_then(Value::text);
     let generated = || name("generateName").map(|name| name.trim_end_matches('-'));
+    let namespace = name("namespace").unwrap_or("default");
     let name = name("name").or_else(generated)?;
     is_of_group.then(|| ObjectKind::Policy {
         reference: ObjectRef {
             kind: text("kind").unwrap_or_default().into(),
-            namespace: None,
+            namespace: (source == Source::Of2016).then(|| namespace.into()),
             name: name.into(),
         },
         source,
     })
+}
+
+fn is_of_npa(version: &str) -> bool {
+    version.starts_with("policy.networking.k8s.io/")
 }

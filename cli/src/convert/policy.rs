@@ -57,7 +57,7 @@ pub fn convert(mut root: Value, source: SourceKind, prune: bool) -> ConvertedPol
         source,
         notes: Vec::new(),
     };
-    converted.clean(&mut root);
+    clean(&mut root, &mut converted.notes);
     put(&mut root, "kind", "ClusterNetworkPolicy");
     put(&mut root, "apiVersion", "policy.networking.k8s.io/v1alpha2");
     if let Some(spec) = root.get_mut("spec") {
@@ -68,7 +68,7 @@ pub fn convert(mut root: Value, source: SourceKind, prune: bool) -> ConvertedPol
 }
 
 /// Sets a field of the object, at its top where it is not there.
-fn put(root: &mut Value, key: &str, word: &str) {
+pub(super) fn put(root: &mut Value, key: &str, word: &str) {
     if root.get(key).is_some() {
         root.set(key, Value::word(word));
     } else if let Some(root) = root.collection_mut() {
@@ -80,32 +80,32 @@ fn put(root: &mut Value, key: &str, word: &str) {
     }
 }
 
-impl ConvertedPolicy {
-    fn clean(&mut self, root: &mut Value) {
-        root.remove("status");
-        let Some(metadata) = root.get_mut("metadata") else {
-            return;
-        };
-        for key in OF_THE_SERVER {
-            let dropped = metadata.remove(key);
-            if key == "finalizers" && !dropped.is_empty() {
-                self.notes
-                    .push("its finalizers are left out: who set them waits for the old object".to_owned());
-            }
-        }
-        if let Some(annotations) = metadata.get_mut("annotations") {
-            let dropped = annotations.remove(LAST_APPLIED);
-            if !dropped.is_empty() {
-                self.notes.push(format!(
-                    "the annotation {LAST_APPLIED} is left out: it is about the old object"
-                ));
-            }
-            if annotations.slots().is_empty() {
-                metadata.remove("annotations");
-            }
+/// Takes out what belongs to the old object only.
+pub(super) fn clean(root: &mut Value, notes: &mut Vec<String>) {
+    root.remove("status");
+    let Some(metadata) = root.get_mut("metadata") else {
+        return;
+    };
+    for key in OF_THE_SERVER {
+        let dropped = metadata.remove(key);
+        if key == "finalizers" && !dropped.is_empty() {
+            notes.push("its finalizers are left out: who set them waits for the old object".to_owned());
         }
     }
+    if let Some(annotations) = metadata.get_mut("annotations") {
+        let dropped = annotations.remove(LAST_APPLIED);
+        if !dropped.is_empty() {
+            notes.push(format!(
+                "the annotation {LAST_APPLIED} is left out: it is about the old object"
+            ));
+        }
+        if annotations.slots().is_empty() {
+            metadata.remove("annotations");
+        }
+    }
+}
 
+impl ConvertedPolicy {
     fn spec(&mut self, spec: &mut Value, prune: bool) {
         if prune {
             SPEC.prune(spec);
@@ -285,7 +285,7 @@ fn place(spec: &mut Value, source: SourceKind, priority: u32) {
     }
 }
 
-fn text(text: &str) -> Value {
+pub(super) fn text(text: &str) -> Value {
     let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic());
     Value::Scalar(Scalar {
         text: text.to_owned(),

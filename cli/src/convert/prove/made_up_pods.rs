@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use egret_policies::model::cluster::{NamedPort, Namespace, Pod, PodLife};
 use egret_policies::model::{
-    Enforcement, Labels, NAME_LABEL, NamespaceSelector, Peer, Policy, Port, Ports, Requirement, Selector,
-    Tier,
+    Enforcement, Kind, Labels, NAME_LABEL, NamespaceSelector, Peer, Policy, Port, Ports, Requirement,
+    Selector, Tier, Values,
 };
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
@@ -26,12 +26,20 @@ const OTHER: &str = "egret-made-up";
 /// The first port that a name of a port is given.
 const FIRST_PORT: u16 = 20_001;
 
-/// Pods for the policies of the tiers that are converted, with the namespaces that they need.
+/// Pods for the policies that are converted, with the namespaces that they need: those of the cluster-wide tiers, and all
+/// NetworkPolicies of namespaces with the form of 2016.
 pub(super) fn make_up_pods(manifests: &Manifests, policies: &[Policy]) -> (Vec<Pod>, Vec<Namespace>) {
-    let converted: Vec<&Policy> = policies
+    let of_2016: BTreeSet<Option<&str>> = policies
         .iter()
-        .filter(|policy| matches!(policy.rank.tier, Tier::Admin | Tier::Baseline))
+        .filter(|policy| policy.id.kind == Kind::LegacyNetworkPolicy)
+        .map(|policy| policy.id.namespace.as_deref())
         .collect();
+    let is_converted = |policy: &&Policy| match policy.rank.tier {
+        Tier::Admin | Tier::Baseline => true,
+        Tier::NetworkPolicy => of_2016.contains(&policy.id.namespace.as_deref()),
+        Tier::ClusterEgressFirewall => false,
+    };
+    let converted: Vec<&Policy> = policies.iter().filter(is_converted).collect();
     let pairs = selectors(converted.iter().copied());
     let ports = ports(&converted);
     let mut generator = PodGenerator {
@@ -101,11 +109,14 @@ impl PodGenerator<'_> {
 
     /// A namespace that all of these select: one that is there, else one that could be.
     fn namespace(&self, pairs: &[SelectorPair<'_>]) -> Option<Namespace> {
-        let selectors: Vec<&Selector> = pairs
+        let selectors: Vec<Selector> = pairs
             .iter()
-            .filter_map(|(namespaces, _)| match namespaces {
-                NamespaceSelector::Named(_) => None,
-                NamespaceSelector::Matching(selector) => Some(selector),
+            .map(|(namespaces, _)| match namespaces {
+                NamespaceSelector::Named(name) => {
+                    let names = Values::from([Arc::clone(name)]);
+                    Selector::all_of([Requirement::In(NAME_LABEL.into(), names)])
+                }
+                NamespaceSelector::Matching(selector) => selector.clone(),
             })
             .collect();
         let matches = |labels: &Labels| selectors.iter().all(|selector| selector.matches(labels));

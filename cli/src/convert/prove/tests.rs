@@ -195,3 +195,58 @@ fn another_tier_is_seen_beside_a_networkpolicy_only() {
         "was allowed by NetworkPolicy/a/open, rule 0",
     );
 }
+
+const ANNOTATED: &str = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: old, annotations: {net.beta.kubernetes.io/network-policy: '{\"ingress\": {\"isolation\": \"DefaultDeny\"}}'}}\n";
+
+fn of_namespace(version: &str, name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: {version}\nkind: NetworkPolicy\nmetadata: {{name: {name}, namespace: old}}\nspec: {spec}\n"
+    )
+}
+
+/// No pod is in the manifests: those that are made up show it.
+#[test]
+fn what_an_empty_list_of_2016_means_is_seen() {
+    let old = |rule: &str| {
+        ANNOTATED.to_owned()
+            + &of_namespace(
+                "extensions/v1beta1",
+                "p",
+                &format!("{{podSelector: {{matchLabels: {{app: x}}}}, ingress: [{rule}]}}"),
+            )
+    };
+    let new = |rule: &str| {
+        of_namespace("networking.k8s.io/v1", "deny", "{podSelector: {}}")
+            + &of_namespace(
+                "networking.k8s.io/v1",
+                "p",
+                &format!("{{podSelector: {{matchLabels: {{app: x}}}}, ingress: [{rule}]}}"),
+            )
+    };
+    for rule in [
+        "{from: [], ports: [{port: 80}]}",
+        "{from: [{podSelector: {}}], ports: []}",
+    ] {
+        caught(
+            &old(rule),
+            &new(""),
+            &new(rule),
+            "was denied in tier np; would be allowed by NetworkPolicy/old/p, rule 0",
+        );
+    }
+}
+
+#[test]
+fn an_isolation_that_is_forgotten_or_new_is_seen() {
+    let allow = "{podSelector: {matchLabels: {app: x}}, ingress: [{from: [{podSelector: {}}]}]}";
+    let old = of_namespace("extensions/v1beta1", "p", allow);
+    let new = of_namespace("networking.k8s.io/v1", "p", allow);
+    let deny = of_namespace("networking.k8s.io/v1", "deny", "{podSelector: {}}");
+    caught(
+        &format!("{ANNOTATED}{old}"),
+        &format!("{deny}{new}"),
+        &new,
+        "was denied in tier np; would be allowed by default",
+    );
+    caught(&old, "", &new, "was allowed by default; would be denied");
+}
