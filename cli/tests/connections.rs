@@ -339,6 +339,56 @@ fn a_difference_says_which_rule_made_it() {
 }
 
 #[test]
+fn each_reason_of_a_difference_is_tied_to_its_ports() {
+    let web = |rules: &str| {
+        let mut manifests = web_and_client();
+        manifests.push(network_policy(
+            "a/web",
+            &format!("{{podSelector: {{matchLabels: {{app: web}}}}, ingress: [{rules}]}}"),
+        ));
+        manifests
+    };
+    let from = "from: [{podSelector: {}}], ports:";
+    let before = folder(
+        "ports-before",
+        &web(&format!(
+            "{{{from} [{{port: 80}}, {{port: 81}}]}}, {{{from} [{{port: 90}}]}}"
+        )),
+    );
+    let after = folder(
+        "ports-after",
+        &web(&format!(
+            "{{{from} [{{port: 80}}]}}, {{{from} [{{protocol: UDP, port: 53}}]}}"
+        )),
+    );
+    let both = [("--manifests", after.as_path()), ("--against", before.as_path())];
+    let rows = egret(&["diff", "-o", "json"], &both).rows();
+    let mut seen: Vec<(String, Value, Value)> = rows[0]["because"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cause| {
+            let rule = |side: &str| cause[side]["rule"].clone();
+            (ports(&cause["ports"]), rule("before"), rule("after"))
+        })
+        .collect();
+    seen.sort_by(|one, other| one.0.cmp(&other.0));
+    let number = |number: u64| Value::from(number);
+    assert_eq!(
+        seen,
+        [
+            ("TCP/81".to_owned(), number(0), Value::Null),
+            ("TCP/90".to_owned(), number(1), Value::Null),
+            ("UDP/53".to_owned(), Value::Null, number(1)),
+        ]
+    );
+    let table = egret(&["diff"], &both).stdout;
+    for said in ["TCP 81: ingress: denied", "UDP 53: ingress: allowed by"] {
+        assert!(table.contains(said), "{said}:\n{table}");
+    }
+}
+
+#[test]
 fn what_is_the_same_ends_with_0_and_what_is_new_is_named() {
     let before = folder("same", &web_and_client());
     let answered = egret(&["diff"], &[("--manifests", &before), ("--against", &before)]);

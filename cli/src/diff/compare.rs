@@ -167,29 +167,33 @@ fn causes(sides: &[ClusterSide<'_>; 2], way: &EndPair, points: &PointPair, ports
     let [Some(before), Some(after)] = points else {
         return vec![Cause::End(missing_end(sides, way, points))];
     };
-    let mut causes = Vec::new();
+    let mut causes: BTreeMap<(Direction, RuleDecision, RuleDecision), PortSet> = BTreeMap::new();
     for direction in Direction::ALL {
         let (Some(was), Some(is)) = (before.verdicts.of(direction), after.verdicts.of(direction)) else {
             continue;
         };
         for (of_these, was) in was.decisions(ports) {
-            for (_, is) in is
+            for (ports, is) in is
                 .decisions(&of_these)
                 .filter(|(_, is)| is.verdict != was.verdict)
             {
                 let isolating = |side: &ClusterSide<'_>| side.isolating(way, direction);
-                let cause = Cause::Rules(Box::new(DecidingRules {
-                    direction,
-                    before: RuleDecision::new(was, || isolating(&sides[0])),
-                    after: RuleDecision::new(is, || isolating(&sides[1])),
-                }));
-                if !causes.contains(&cause) {
-                    causes.push(cause);
-                }
+                let before = RuleDecision::new(was, || isolating(&sides[0]));
+                let after = RuleDecision::new(is, || isolating(&sides[1]));
+                let of_cause = causes.entry((direction, before, after)).or_default();
+                *of_cause = of_cause.union(&ports);
             }
         }
     }
-    causes
+    let rules = causes
+        .into_iter()
+        .map(|((direction, before, after), ports)| DecidingRules {
+            direction,
+            ports,
+            before,
+            after,
+        });
+    rules.map(|rules| Cause::Rules(Box::new(rules))).collect()
 }
 
 /// Which end is not there in one of the two.

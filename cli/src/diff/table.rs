@@ -8,6 +8,7 @@ use crate::output::{PLAIN, count, empty_table, header};
 use crate::reach::ends::{AllPods, EndGroup};
 use crate::reach::merge::Row;
 
+use super::cause::Cause;
 use super::change::{Change, ChangeKind};
 use super::compare::ClusterDiff;
 
@@ -111,8 +112,18 @@ fn words(row: &Row<Change>) -> ChangeText {
     ChangeText {
         kind: change.kind(),
         ports,
-        because: change.because.iter().map(ToString::to_string).collect(),
+        because: because(&change.because),
     }
+}
+
+/// The reasons; where they differ in the ports, each with its own.
+fn because(causes: &[Cause]) -> Vec<String> {
+    let are_alike = causes.iter().all(|cause| cause.ports() == causes[0].ports());
+    let words = |cause: &Cause| match cause.ports().filter(|_| !are_alike) {
+        Some(ports) => format!("{ports}: {cause}"),
+        None => cause.to_string(),
+    };
+    causes.iter().map(words).collect()
 }
 
 const fn color(kind: ChangeKind) -> Color {
