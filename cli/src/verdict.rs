@@ -46,7 +46,7 @@ Probes:
   id        a string, given back in the row
   from      \"namespace/pod\", {\"ip\": \"192.0.2.1\"} or {\"node\": \"node-1\"}
   to        as from, or {\"service\": \"namespace/name\"}, or {\"name\": \"api.example.com\"}
-  protocol  TCP, UDP, SCTP or ICMP (which has no port)
+  protocol  TCP (where it is left out), UDP, SCTP or ICMP (which has no port)
   port      the destination port; with a service, the port of the Service
   family    IPv4 or IPv6; otherwise the first that both ends have
   at        seconds after the records were learned; 0 where it is left out

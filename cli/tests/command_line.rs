@@ -81,7 +81,7 @@ fn input_that_cannot_be_read_ends_with_2_and_is_named() {
         (
             [good, "-", "/dev/null"],
             format!("{probe}\n{{\"id\":2}}\n"),
-            "egret: -:2: field \"protocol\": missing",
+            "egret: -:2: field \"from\": missing",
         ),
         (
             [good, "-", "/dev/null"],

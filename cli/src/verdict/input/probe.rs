@@ -75,7 +75,7 @@ impl Probe {
     /// # Errors
     /// A field that is missing or cannot be understood.
     pub fn parse(fields: &mut Fields) -> Result<Self, LineProblem> {
-        let protocol = fields.require("protocol")?;
+        let protocol = fields.take("protocol").unwrap_or_else(|| Value::from("TCP"));
         Ok(Self {
             id: parse_id(fields.require("id")?)?,
             from: parse_source(&fields.require("from")?)?,
@@ -294,6 +294,8 @@ mod tests {
         assert_eq!(probe.to, Destination::Pod(PodKey::new("c", "d")));
         let port = NonZeroU16::new(80).unwrap();
         assert_eq!(probe.protocol, ProbeProtocol::Transport(Transport::Tcp, port));
+        let default = parse(r#"{"id":"1","from":"a/b","to":"c/d","port":80}"#).unwrap();
+        assert_eq!(default, probe, "as on the command line");
         let probe = parse(
             r#"{"id":2,"from":{"ip":"::ffff:10.0.0.1"},"to":{"name":"API.Example.com."},"protocol":"icmp","family":"IPv6"}"#,
         )
@@ -338,6 +340,7 @@ mod tests {
                 "protocol",
             ),
             (r#"{"id":"1","from":"a/b","to":"c/d","protocol":"TCP"}"#, "port"),
+            (r#"{"id":"1","from":"a/b","to":"c/d"}"#, "port"),
             (
                 r#"{"id":"1","from":"a/b","to":"c/d","protocol":"UDP","port":0}"#,
                 "port",
