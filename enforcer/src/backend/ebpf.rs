@@ -19,7 +19,7 @@ use egret_shared::time::Timestamp;
 
 use super::{
     Backend, BackendError, ConnectionSearch, EndedConnections, Pending, SyncStatus, VerdictCount,
-    VerdictCounters,
+    VerdictCounters, metrics,
 };
 
 mod pod;
@@ -278,6 +278,7 @@ impl Backend for Ebpf {
         LIMITS
             .iter()
             .for_each(|limit| tracing::warn!(backend = "ebpf", "{limit}"));
+        metrics::publish_limits(self.name(), &LIMITS);
         Ok(())
     }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use metrics::{Counter, counter};
+use metrics::{Counter, counter, gauge};
 
 use super::{VerdictCount, VerdictKey};
-use crate::metrics::{Description, describe_counters};
+use crate::metrics::{Description, describe_counters, describe_gauges};
 
 const COUNTERS: [Description; 4] = [
     (
@@ -26,13 +26,26 @@ const COUNTERS: [Description; 4] = [
     ),
 ];
 
-/// Describes the metrics of backends and sets them to 0.
+const GAUGES: [Description; 1] = [(
+    "egret_enforcer_backend_limits",
+    "1 for each thing that the backend in use does not do.",
+)];
+
+/// Describes the metrics of backends and sets counters to 0.
 pub fn register_metrics() {
     describe_counters(&COUNTERS);
+    describe_gauges(&GAUGES);
     for key in VerdictKey::all() {
         verdicts(key).absolute(0);
     }
     restored(0, 0);
+}
+
+/// Publishes what a backend does not do.
+pub(crate) fn publish_limits(backend: &'static str, limits: &[&'static str]) {
+    for limit in limits {
+        gauge!("egret_enforcer_backend_limits", "backend" => backend, "limit" => *limit).set(1.0);
+    }
 }
 
 /// Counts a change of the packet filter that was written, by netlink or by `iptables-restore`.

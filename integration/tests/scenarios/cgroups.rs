@@ -23,6 +23,7 @@ pub(super) fn names_hold_by_cgroup_in_the_ebpf_backend(world: &mut World) -> Tes
     deployment
         .upstream()
         .set("other.example.test", Records::addresses(["203.0.113.8"]));
+    assert_tells_its_limits(&deployment)?;
     assert_not_permitted(&deployment, "client", "203.0.113.7");
     deployment.ask("client", "api.example.test");
     deployment.ask("client", "other.example.test");
@@ -52,6 +53,26 @@ pub(super) fn names_hold_by_cgroup_in_the_ebpf_backend(world: &mut World) -> Tes
     ];
     let cleanup = world.node().run(&clean)?;
     assert!(cleanup.success() && !pins.0.exists(), "{cleanup:?}");
+    Ok(())
+}
+
+/// What the backend does not do is among the metrics, as in its dump.
+fn assert_tells_its_limits(deployment: &Deployment<'_>) -> TestResult {
+    let (_, dump) = deployment.enforcer.get("/rules")?;
+    let metrics = deployment.enforcer.metrics()?;
+    let limits: Vec<&str> = dump
+        .lines()
+        .filter_map(|line| line.strip_prefix("not done: "))
+        .collect();
+    assert!(!limits.is_empty(), "{dump}");
+    for limit in limits {
+        let labels = [("backend", "ebpf"), ("limit", limit)];
+        assert_eq!(
+            metrics.sum("egret_enforcer_backend_limits", &labels),
+            1.0,
+            "{limit}"
+        );
+    }
     Ok(())
 }
 
