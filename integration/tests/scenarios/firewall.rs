@@ -1,6 +1,9 @@
 //! What a ClusterEgressFirewall says of the outside, of names, of ICMP and of chosen nodes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr},
+};
 
 use egret_integration::{Records, Service, World, node, other_node};
 
@@ -160,7 +163,7 @@ pub(super) fn nodes_of_a_selector_are_refused_at_all_their_addresses(world: &mut
 const NOWHERE: &str = "  - {action: Deny, to: [{external: {}}]}
 ";
 
-/// E-7: of TCP and UDP, in both families.
+/// E-7: of TCP and UDP, in both families, and the ICMP error about a port of the pod that nobody serves.
 pub(super) fn who_connects_to_a_pod_gets_replies_though_the_pod_may_reach_nobody(
     world: &mut World,
 ) -> TestResult {
@@ -182,6 +185,20 @@ pub(super) fn who_connects_to_a_pod_gets_replies_though_the_pod_may_reach_nobody
         socket.send_to(b"?", at)?;
         let reply = socket.recv(&mut [0; 8]);
         assert!(reply.is_ok(), "UDP from {at}: {reply:?}");
+        let closed = SocketAddr::new(address, 9);
+        let is_told = || {
+            let socket = outside
+                .udp_socket_at(any.parse().expect("an address"))
+                .expect("a socket");
+            socket.set_nonblocking(false).expect("it blocks");
+            socket.set_read_timeout(Some(QUICK)).expect("it has a timeout");
+            socket.connect(closed).expect("a route");
+            socket.send(b"?").expect("it is sent");
+            let told = socket.recv(&mut [0; 8]);
+            told.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        };
+        // The kernel of the pod tells few of them in a second.
+        eventually("an error of the pod about an inbound datagram arrives", is_told);
         deployment.assert_refused("client", to);
         assert!(!client.is_echoed(ip(to), QUICK)?, "echo of {to}");
     }

@@ -34,6 +34,7 @@ pub(super) fn an_allowed_name_resolves_and_connects_at_once(world: &mut World) -
     );
     assert_eq!(deployment.kernel_records("client").len(), 100);
     let log = deployment.upstream().log();
+    assert!(log.len() >= 100, "{} questions are in the log", log.len());
     let others: Vec<_> = log
         .iter()
         .filter(|query| query.record_type != RecordType::A)
