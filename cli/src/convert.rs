@@ -20,6 +20,7 @@ use crate::manifests::objects::WrittenObjects;
 use crate::manifests::text::ManifestTexts;
 use crate::manifests::unreadable::UnreadableManifests;
 use crate::options::ManifestOptions;
+use crate::output;
 use crate::reach::load::LoadedCluster;
 
 pub mod document;
@@ -210,12 +211,19 @@ fn write_summary(carried: &Conversion, proved: Proof, out: &mut impl Write) -> i
         made_up,
     } = proved;
     let of_pods = match pods {
-        0 => format!("of {made_up} made-up pods only, as there are no pods in the manifests"),
-        1 => format!("of the pod in the manifests and {made_up} made-up ones"),
-        pods => format!("of the {pods} pods in the manifests and {made_up} made-up ones"),
+        0 => format!(
+            "of {} only, as there are no pods in the manifests",
+            output::count(made_up, "made-up pod", "made-up pods")
+        ),
+        1 => format!("of the pod in the manifests and {}", more(made_up)),
+        pods => format!("of the {pods} pods in the manifests and {}", more(made_up)),
     };
     writeln!(
         out,
         "proved: {connections} connections have the same verdict before and after, {of_pods}"
     )
+}
+
+fn more(made_up: usize) -> String {
+    output::count(made_up, "made-up one", "made-up ones")
 }

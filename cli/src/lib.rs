@@ -63,7 +63,7 @@ enum Command {
     Diff(diff::Arguments),
     /// Find mistakes in policies, each with its fix
     Lint(lint::Arguments),
-    /// Convert AdminNetworkPolicies to ClusterNetworkPolicies that are proved to mean the same
+    /// Convert AdminNetworkPolicies, and the form of 2016, to what is proved to mean the same
     Convert(convert::Arguments),
     /// Look at this node: what is there, what Egret uses of it, what must change
     Preflight(preflight::Arguments),

@@ -111,7 +111,7 @@ fn an_object_that_has_no_effect_does_not_begin_to_isolate() {
         "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"
     );
     for said in [
-        "the annotation isolates nobody, and is left out",
+        "what it has of the form of 2016 isolates nobody, and is left out",
         "as Namespace shop is not isolated by the annotation",
         "as Namespace tools is not isolated by the annotation",
     ] {

@@ -95,7 +95,7 @@ fn a_question_that_is_none_names_the_option() {
         ),
         (
             "--from shop/client --to shop/web",
-            "egret: --port: missing; TCP has one",
+            "egret: --port: missing; a connection over TCP has one, from 1 to 65535",
         ),
         (
             "--from shop/client --to shop/web --port 80 --protocol GRE",

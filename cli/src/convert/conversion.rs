@@ -316,7 +316,12 @@ impl PolicyInProgress<'_> {
         for note in notes {
             carried.notes.push(format!("{}: {note}", self.place));
         }
-        let lost = self.lost(&new);
+        // Of an object that is left out nobody misses comments.
+        let lost = if new.is_empty() {
+            Vec::new()
+        } else {
+            self.lost(&new)
+        };
         if !lost.is_empty() {
             carried.notes.push(format!(
                 "{}: comments that are left out: {}",

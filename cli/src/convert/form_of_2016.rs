@@ -62,13 +62,16 @@ pub fn namespace(
             converted
                 .roots
                 .push(isolation(namespace, free_name(namespace, before)?, comments));
-            converted.notes.push(format!(
-                "the annotation becomes a NetworkPolicy; once that is applied, kubectl annotate namespace {namespace} {ANNOTATION}- removes it"
-            ));
+            converted.notes.push(match isolated.map(|policy| policy.id.name.as_ref()) {
+                Some(ANNOTATION) => format!(
+                    "the annotation becomes a NetworkPolicy; once that is applied, kubectl annotate namespace {namespace} {ANNOTATION}- removes it"
+                ),
+                Some(_) | None => "spec.networkPolicy becomes a NetworkPolicy".to_owned(),
+            });
         }
         None => converted
             .notes
-            .push("the annotation isolates nobody, and is left out".to_owned()),
+            .push("what it has of the form of 2016 isolates nobody, and is left out".to_owned()),
     }
     Ok(converted)
 }

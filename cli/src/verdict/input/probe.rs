@@ -190,7 +190,12 @@ fn parse_protocol(protocol: &Value, port: Option<&Value>) -> Result<ProbeProtoco
             ));
         }
     };
-    let port = port.ok_or_else(|| LineProblem::field("port", format!("missing; {transport} has one")))?;
+    let port = port.ok_or_else(|| {
+        LineProblem::field(
+            "port",
+            format!("missing; a connection over {transport} has one, from 1 to 65535"),
+        )
+    })?;
     Ok(ProbeProtocol::Transport(transport, parse_port(port)?))
 }
 
