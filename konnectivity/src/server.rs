@@ -1,11 +1,15 @@
 //! The server's edge: agents on one side, clients on the other.
 
 mod agents;
+mod audit;
 mod authority;
 mod connect;
+mod dialer;
+mod gate;
 mod health;
 mod hub;
 mod options;
+mod policy;
 mod proxy;
 
 use std::io;
@@ -25,6 +29,9 @@ pub use options::{InvalidOptions, Options};
 
 use crate::admin;
 use crate::tls::{self, Identity, TlsError};
+use audit::AuditLog;
+use dialer::Dialer;
+use gate::Gate;
 use health::Health;
 use hub::Hub;
 use options::{Front, Mode as FrontMode, Settings};
@@ -60,14 +67,21 @@ pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<(), StartE
     let health: Arc<dyn AdminHandler> = Arc::new(health);
     admin::serve([settings.health, settings.admin], &health)
         .map_err(|(address, source)| failed(address)(source))?;
-    start_front(&settings, &hub)?;
+    let audit = AuditLog::open(settings.audit_log.as_deref()).map_err(failed("--audit-log"))?;
+    let dialer = Dialer {
+        hub: Arc::clone(&hub),
+        gate: Gate::start(settings.policies.clone()),
+        audit,
+        selection: settings.selection,
+        timeout: settings.dial_timeout,
+    };
+    start_front(&settings, Arc::new(dialer))?;
     let listener = bind(settings.agents)?;
     task::spawn("agents", agents::serve(listener, agents, hub, settings.shared()));
     Ok(())
 }
 
-fn start_front(settings: &Settings, hub: &Arc<Hub>) -> Result<(), StartError> {
-    let (hub, dial_timeout) = (Arc::clone(hub), settings.dial_timeout);
+fn start_front(settings: &Settings, dialer: Arc<Dialer>) -> Result<(), StartError> {
     match (&settings.front, settings.mode) {
         (
             Front::Uds {
@@ -79,10 +93,10 @@ fn start_front(settings: &Settings, hub: &Arc<Hub>) -> Result<(), StartError> {
             let listener = bind_uds(path, *delete_existing).map_err(failed(path.display()))?;
             match mode {
                 FrontMode::HttpConnect => {
-                    task::spawn("front", connect::serve_uds(listener, hub, dial_timeout));
+                    task::spawn("front", connect::serve_uds(listener, dialer));
                 }
                 FrontMode::Grpc => {
-                    task::spawn("front", proxy::serve(listener, hub, dial_timeout));
+                    task::spawn("front", proxy::serve(listener, dialer));
                 }
             }
         }
@@ -101,7 +115,7 @@ fn start_front(settings: &Settings, hub: &Arc<Hub>) -> Result<(), StartError> {
             };
             let tls = TlsAcceptor::from(Arc::new(tls::server(identity, ca, &[b"http/1.1"])?));
             let listener = bind(*address)?;
-            task::spawn("front", connect::serve_tcp(listener, tls, hub, dial_timeout));
+            task::spawn("front", connect::serve_tcp(listener, tls, dialer));
         }
     }
     Ok(())

@@ -128,7 +128,9 @@ fn missed(before: &[Policy], moving: &[PolicyInProgress<'_>]) -> Vec<String> {
         Kind::ClusterNetworkPolicy
         | Kind::ClusterEgressFirewall
         | Kind::NetworkPolicy
-        | Kind::LegacyNetworkPolicy => false,
+        | Kind::LegacyNetworkPolicy
+        | Kind::AuditedApiServerEgressPolicy
+        | Kind::ApiServerEgressPolicy => false,
     };
     let is_moving = |policy: &&Policy| moving.iter().any(|one| one.policy.id == policy.id);
     let missed = before.iter().filter(is_old).filter(|policy| !is_moving(policy));

@@ -16,6 +16,7 @@ use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::keys;
 use super::pair::{Front, Pair, Program};
+use super::policy::Policed;
 use super::process::{Process, free_port, within};
 
 const TOKEN: &str = "tests";
@@ -52,6 +53,26 @@ fn an_api_server_reads_logs_by_the_pair_in_each_of_its_modes() {
         within("nothing is left", || {
             pair.server_metric("konnectivity_network_proxy_server_pending_backend_dials") == Some(0.0)
         });
+    }
+}
+
+#[test]
+fn a_user_of_the_api_server_reads_which_policy_refuses() {
+    for front in [Front::HttpConnectUds, Front::GrpcUds] {
+        let spec = "{rules: [{name: no-kubelet, action: Deny, to: [{networks: [127.0.0.1/32]}]}]}";
+        let mut policed = Policed::server(front, spec, &[]);
+        let Some(cluster) = Cluster::start(&selector(&policed.pair, front)) else {
+            return;
+        };
+        policed.pair.start_agent(Program::Ours, "").unwrap();
+        policed.pair.wait_for_agents(1);
+        cluster.create_pod(kubelet(cluster.folder.path()));
+        let refused = cluster.log_of_pod();
+        let expected = "egress denied by APIServerEgressPolicy/p rule 0 (no-kubelet): cluster -> 127.0.0.1:";
+        // JSON escapes the arrow's head.
+        let refused = refused.replace("\\u003e", ">");
+        assert!(refused.contains(expected), "{front:?}: {refused}");
+        assert_eq!(policed.records(1)[0]["result"], "denied", "{front:?}");
     }
 }
 

@@ -9,6 +9,7 @@
 mod api_server;
 mod keys;
 mod pair;
+mod policy;
 mod process;
 mod targets;
 

@@ -90,7 +90,7 @@ impl Strategy {
 }
 
 /// The host of `host:port` or `[address]:port`.
-fn host_of(address: &str) -> &str {
+pub(crate) fn host_of(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _port)| host);
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     bracketed.unwrap_or(host)

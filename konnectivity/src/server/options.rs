@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
+use egret_policies::model::api_server::Selection;
+
 use super::agents::Shared;
+use super::policy::{Baseline, PolicySource};
 use super::require;
 use crate::core::{InvalidStrategy, Strategy};
 use crate::options::{LogFlags, duration, identity, listen_address, path};
@@ -76,6 +79,18 @@ pub struct Options {
     /// How long an agent may take to answer a dial; 0 is without limit.
     #[arg(long, default_value = "20s", value_parser = duration)]
     backend_dial_timeout: Duration,
+    /// File or folder of APIServerEgressPolicies and of objects of the cluster that they ask for; read again when it changes.
+    #[arg(long, value_parser = path)]
+    egress_policy: Option<PathBuf>,
+    /// For what clients ask, as policies name it: controlplane, cluster or etcd.
+    #[arg(long, default_value = "cluster")]
+    egress_selection: Selection,
+    /// What becomes of connections to link-local addresses, metadata services and loopback that no policy speaks of.
+    #[arg(long, value_enum, default_value = "audit")]
+    egress_baseline: Baseline,
+    /// Where each connection is recorded, as JSON lines; - is the standard output.
+    #[arg(long, value_parser = path)]
+    audit_log: Option<PathBuf>,
     /// Not served yet: tokens of agents. Anything but nothing is refused.
     #[arg(long, default_value = "")]
     agent_namespace: String,
@@ -120,6 +135,9 @@ pub(super) struct Settings {
     pub(super) cluster_ca: PathBuf,
     pub(super) strategies: Vec<Strategy>,
     pub(super) dial_timeout: Option<Duration>,
+    pub(super) policies: PolicySource,
+    pub(super) selection: Selection,
+    pub(super) audit_log: Option<PathBuf>,
     shared: Shared,
 }
 
@@ -177,6 +195,9 @@ impl Options {
             health,
             admin,
             strategies,
+            policies: PolicySource::new(given(self.egress_policy.clone()), self.egress_baseline),
+            selection: self.egress_selection,
+            audit_log: given(self.audit_log.clone()),
             dial_timeout: Some(self.backend_dial_timeout).filter(|it| !it.is_zero()),
             cluster_cert: require(self.cluster_cert.clone(), "--cluster-cert")?,
             cluster_key: require(self.cluster_key.clone(), "--cluster-key")?,
@@ -227,4 +248,9 @@ impl Options {
             keep_alive: self.keepalive_time,
         })
     }
+}
+
+/// Manifests leave a path empty for none.
+fn given(path: Option<PathBuf>) -> Option<PathBuf> {
+    path.filter(|path| !path.as_os_str().is_empty())
 }
