@@ -7,6 +7,7 @@
 )]
 
 mod api_server;
+mod identity;
 mod keys;
 mod pair;
 mod policy;

@@ -59,19 +59,20 @@ impl Policed {
         self.pair.connect(address).0
     }
 
+    /// Those that are written so far.
+    pub(crate) fn all_records(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.folder.path().join("audit.log")).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
     /// All records, when there are as many.
     pub(crate) fn records(&self, count: usize) -> Vec<Value> {
-        let read = || {
-            let text = fs::read_to_string(self.folder.path().join("audit.log")).unwrap_or_default();
-            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-            let records: Vec<Value> = whole
-                .lines()
-                .map(|line| serde_json::from_str(line).unwrap())
-                .collect();
-            records
-        };
-        within("the records are written", || read().len() >= count);
-        let records = read();
+        within("the records are written", || self.all_records().len() >= count);
+        let records = self.all_records();
         assert_eq!(records.len(), count, "{records:#?}");
         records
     }
@@ -298,4 +299,22 @@ fn the_baseline_refuses_where_it_is_told_to() {
             .contains("baseline rule 2 (loopback)")
     );
     assert_eq!(policed.head(&format!("127.0.0.1:{port}")), CONNECTED);
+}
+
+#[test]
+fn each_front_end_asks_for_its_own_selection() {
+    let spec = "{selections: [controlplane], rules: [{action: Deny, to: [{networks: [127.0.0.1/32]}]}]}";
+    let further = [
+        "--frontend=selection=controlplane,mode=http-connect,uds=controlplane.sock",
+        "--frontend=selection=etcd,mode=grpc,uds=etcd.sock",
+    ];
+    let policed = Policed::start_with(spec, &further);
+    let target = Target::echo();
+    assert_eq!(policed.head(&target.address()), CONNECTED);
+    let (head, _) = policed.pair.connect_at("controlplane.sock", &target.address());
+    assert!(
+        head.ends_with(&format!("controlplane -> {}", target.address())),
+        "{head}"
+    );
+    assert!(std::path::Path::new(&policed.pair.file("etcd.sock")).exists());
 }

@@ -203,6 +203,22 @@ impl Server {
         Ok(())
     }
 
+    /// No further connection is made by a stream.
+    pub fn expire_stream(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && matches!(stream.state, StreamState::Open | StreamState::Draining)
+        {
+            stream.state = StreamState::Expired;
+        }
+    }
+
+    /// Whether a stream has connections.
+    #[must_use]
+    pub fn has_connections(&self, id: StreamId) -> bool {
+        let stream = self.streams.get(&id);
+        stream.is_some_and(|stream| stream.multiplexer.connections() > 0)
+    }
+
     /// The stream ended. Dials by it go to another agent at once, or are refused; connections end after what came of them.
     pub fn close_stream(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else {

@@ -9,6 +9,7 @@ use metrics::gauge;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 use egret_shared::rt::task;
 
@@ -18,6 +19,7 @@ use crate::core::Refusal;
 use crate::proto::MAX_DATA;
 use crate::relay::{relay, write};
 use crate::socket;
+use crate::tls::Reloaded;
 
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// As upstream's.
@@ -41,11 +43,11 @@ pub(super) async fn serve_uds(listener: UnixListener, dialer: Arc<Dialer>) {
     }
 }
 
-pub(super) async fn serve_tcp(listener: TcpListener, tls: TlsAcceptor, dialer: Arc<Dialer>) {
+pub(super) async fn serve_tcp(listener: TcpListener, tls: Arc<Reloaded<ServerConfig>>, dialer: Arc<Dialer>) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let (tls, dialer) = (tls.clone(), Arc::clone(&dialer));
+                let (tls, dialer) = (TlsAcceptor::from(tls.current()), Arc::clone(&dialer));
                 task::spawn_brief(async move {
                     let accepted = async {
                         socket::prepare(&stream)?;
