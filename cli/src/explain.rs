@@ -68,13 +68,16 @@ impl Arguments {
         remarks: &mut impl Write,
     ) -> Result<AnswerStatus, VerdictError> {
         let asked = self.ask.read()?;
-        let mut explainer = Explainer::new(&asked);
+        let mut explainers = Vec::from_iter(asked.parts().into_iter().map(Explainer::new));
         let explanations: Vec<Explanation> = asked
             .probes
             .iter()
-            .map(|probe| explainer.explain(probe))
+            .map(|probe| explainers[asked.part_of(probe)].explain(probe))
             .collect();
-        write_remarks(&asked, explainer.answerer.carried(), remarks)?;
+        let carried = explainers
+            .iter()
+            .flat_map(|explainer| explainer.answerer.carried());
+        write_remarks(&asked, &carried.cloned().collect(), remarks)?;
         for (place, explanation) in explanations.iter().enumerate() {
             self.write(place, explanation, out)?;
         }

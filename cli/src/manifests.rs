@@ -12,6 +12,7 @@ use egret_policies::controller::{Cluster, unknown_addresses};
 use egret_policies::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use egret_policies::lower::{Lowered, equal_priorities, lower_as};
 use egret_policies::model::Policy;
+use egret_policies::model::api_server::{ApiServerPolicy, Selection};
 use egret_policies::model::cluster::{
     EndpointSlice, Entity, EntityKey, Namespace, Node, NodeAddressReport, Pod, Service,
 };
@@ -52,8 +53,10 @@ pub struct Manifests {
     pub slices: Vec<EndpointSlice>,
     /// What is told of the addresses of nodes and of the API server.
     pub address_reports: Vec<Entity>,
-    /// Policies.
+    /// Policies about pods.
     pub policies: Vec<Policy>,
+    /// Policies about what the API server connects to.
+    pub api_server_policies: Vec<ApiServerPolicy>,
     /// What was found about objects, by the object.
     pub object_notes: BTreeMap<ObjectRef, Vec<Note>>,
     /// What should be known of a pod whenever it is asked about.
@@ -105,6 +108,23 @@ impl Manifests {
             };
             Some(report)
         })
+    }
+
+    /// The same cluster with the API server's egress selections among the pods, and with the policies about them alone.
+    #[must_use]
+    pub fn of_api_server(&self) -> Self {
+        let mut manifests = self.clone();
+        manifests.policies = ApiServerPolicy::lower(&self.api_server_policies);
+        let members = Selection::ALL.map(|selection| {
+            let member = PodMember {
+                pod: selection.pod(),
+                is_ready: false,
+                is_made_up: false,
+            };
+            (selection.key(), member)
+        });
+        manifests.members.extend(members);
+        manifests
     }
 
     /// Says which kinds were skipped, each in a line.
@@ -159,6 +179,8 @@ struct ManifestCollector {
     problems: Vec<Problem>,
     /// Each object that was found, and whether it is a workload.
     seen: BTreeMap<EntityKey, LoweredObject>,
+    /// The same of policies about the API server, by name.
+    api_server: BTreeMap<Arc<str>, LoweredObject>,
     /// Objects that own a pod or a workload.
     owners: BTreeSet<ObjectRef>,
 }
@@ -177,6 +199,7 @@ impl ManifestCollector {
             manifests: Manifests::default(),
             problems: Vec::new(),
             seen: BTreeMap::new(),
+            api_server: BTreeMap::new(),
             owners: BTreeSet::new(),
         }
     }
@@ -199,8 +222,30 @@ impl ManifestCollector {
             let notes = self.manifests.object_notes.entry(about.clone()).or_default();
             notes.push(Note::of(diagnostic, Some(file)));
         }
+        if let Some(policy) = lowered.api_server {
+            self.take_api_server_policy(policy, object, file);
+        }
         for entity in lowered.entities {
             self.take_entity(entity, object, file);
+        }
+    }
+
+    /// Of two in one file its reader has told.
+    fn take_api_server_policy(&mut self, policy: ApiServerPolicy, object: &Object, file: &Arc<str>) {
+        let found = LoweredObject {
+            file: Arc::clone(file),
+            reference: object.reference(),
+            is_workload: false,
+        };
+        match self.api_server.get(&policy.name) {
+            Some(first) if first.file != found.file => {
+                self.problems.push(duplicate(object, first, &found));
+            }
+            Some(_) => {}
+            None => {
+                self.api_server.insert(Arc::clone(&policy.name), found);
+                self.manifests.api_server_policies.push(policy);
+            }
         }
     }
 

@@ -44,7 +44,8 @@ Probes:
   {\"id\": \"1\", \"from\": \"shop/client\", \"to\": \"tools/worker\", \"protocol\": \"TCP\", \"port\": 80}
 
   id        a string, given back in the row
-  from      \"namespace/pod\", {\"ip\": \"192.0.2.1\"} or {\"node\": \"node-1\"}
+  from      \"namespace/pod\", {\"ip\": \"192.0.2.1\"}, {\"node\": \"node-1\"}, or for what the API server connects to by
+            its network proxy {\"apiserver\": \"cluster\"} (or controlplane, etcd)
   to        as from, or {\"service\": \"namespace/name\"}, or {\"name\": \"api.example.com\"}
   protocol  TCP (where it is left out), UDP, SCTP or ICMP (which has no port)
   port      the destination port; with a service, the port of the Service
@@ -54,9 +55,11 @@ Probes:
   The same on the command line:
     --from shop/client --to api.example.com --port 443
     --from node:node-1 --to service:tools/worker --port 80 --protocol UDP
+    --from apiserver:cluster --to node:node-1 --port 10250
 
 Records:
   {\"pod\": \"shop/client\", \"name\": \"api.example.com\", \"address\": \"203.0.113.7\", \"ttl\": 30}
+  With \"pod\": \"(api-server)/cluster\" (or controlplane, etcd) they say what the proxy resolves a name to.
 
 Exit status:
   0  every probe has a verdict; of a question on the command line: allow
@@ -108,13 +111,18 @@ impl Arguments {
         remarks: &mut impl Write,
     ) -> Result<AnswerStatus, VerdictError> {
         let asked = self.ask.read()?;
-        let mut answerer = ProbeAnswerer::new(&asked);
+        let mut answerers = Vec::from_iter(asked.parts().into_iter().map(ProbeAnswerer::new));
         let answers: Vec<(&Probe, Row)> = asked
             .probes
             .iter()
-            .map(|probe| (probe, answerer.answer(probe)))
+            .map(|probe| (probe, answerers[asked.part_of(probe)].answer(probe)))
             .collect();
-        write_remarks(&asked, answerer.carried(), remarks)?;
+        let carried = answerers
+            .iter()
+            .flat_map(ProbeAnswerer::carried)
+            .cloned()
+            .collect();
+        write_remarks(&asked, &carried, remarks)?;
         let rows: Vec<&Row> = answers.iter().map(|(_, row)| row).collect();
         self.output.write(&rows, || table::render(&answers), out)?;
         let verdicts = answers.iter().map(|(_, row)| row.verdict);

@@ -11,6 +11,7 @@ mod server;
 pub use agent::{Agent, AgentEvent, DialId};
 pub use multiplexer::{Overloaded, Read, Room};
 pub use server::{DialState, Refusal, Server, StreamEvent, TunnelId, Wakeups};
+pub(crate) use strategy::host_of;
 pub use strategy::{InvalidStrategy, Strategy};
 pub use stream::{AgentInfo, StreamId};
 

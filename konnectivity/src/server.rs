@@ -1,11 +1,17 @@
 //! The server's edge: agents on one side, clients on the other.
 
 mod agents;
+mod audit;
 mod authority;
 mod connect;
+mod dialer;
+mod gate;
 mod health;
 mod hub;
+mod identity;
+mod kube;
 mod options;
+mod policy;
 mod proxy;
 
 use std::io;
@@ -17,17 +23,20 @@ use egret_shared::rt::admin::AdminHandler;
 use egret_shared::rt::{task, telemetry};
 use nix::sys::stat::{Mode, umask};
 use tokio::net::{TcpListener, UnixListener};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 pub use authority::{AuthorityError, AuthorityRewriter};
 pub use health::BUCKETS;
 pub use options::{InvalidOptions, Options};
 
 use crate::admin;
-use crate::tls::{self, Identity, TlsError};
+use crate::tls::{self, Identity, Reloaded, TlsError};
+use audit::AuditLog;
+use dialer::Dialer;
+use gate::Gate;
 use health::Health;
 use hub::Hub;
-use options::{Front, Mode as FrontMode, Settings};
+use options::{Front, FrontSettings, Mode as FrontMode};
 
 /// Why the server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -47,27 +56,56 @@ pub enum StartError {
 pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<(), StartError> {
     let settings = options.settings()?;
     let hub = Arc::new(Hub::new(settings.strategies.clone()));
-    let agents = tls::server(
-        Identity {
-            certificate: &settings.cluster_cert,
-            key: &settings.cluster_key,
-        },
-        &settings.cluster_ca,
-        &[b"h2"],
-    )?;
-    let agents = TlsAcceptor::from(Arc::new(agents));
+    let agents = settings.agent_tls.clone();
+    let agents = Arc::new(agents.reloaded(&[b"h2"])?);
     let health = Health::new(Arc::clone(&hub), &settings.strategies, metrics);
     let health: Arc<dyn AdminHandler> = Arc::new(health);
     admin::serve([settings.health, settings.admin], &health)
         .map_err(|(address, source)| failed(address)(source))?;
-    start_front(&settings, &hub)?;
+    let audit = AuditLog::open(settings.audit_log.as_deref()).map_err(failed("--audit-log"))?;
+    let gate = Gate::start(settings.policies.clone());
+    for front in &settings.fronts {
+        let dialer = Dialer {
+            hub: Arc::clone(&hub),
+            gate: Arc::clone(&gate),
+            audit: audit.clone(),
+            selection: front.selection,
+            timeout: settings.dial_timeout,
+        };
+        start_front(front, Arc::new(dialer))?;
+    }
     let listener = bind(settings.agents)?;
-    task::spawn("agents", agents::serve(listener, agents, hub, settings.shared()));
+    task::spawn(
+        "agents",
+        agents::serve(listener, agents, hub, Arc::new(settings.shared)),
+    );
     Ok(())
 }
 
-fn start_front(settings: &Settings, hub: &Arc<Hub>) -> Result<(), StartError> {
-    let (hub, dial_timeout) = (Arc::clone(hub), settings.dial_timeout);
+/// Files of a listener by TLS.
+#[derive(Clone, Debug)]
+struct ServerFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+    /// Without, clients show no certificate.
+    client_authorities: Option<PathBuf>,
+}
+
+impl ServerFiles {
+    fn reloaded(self, alpn: &'static [&'static [u8]]) -> Result<Reloaded<ServerConfig>, TlsError> {
+        let mut files = vec![self.certificate.clone(), self.key.clone()];
+        files.extend(self.client_authorities.clone());
+        Reloaded::new(files, move || {
+            let identity = Identity {
+                certificate: &self.certificate,
+                key: &self.key,
+            };
+            tls::server(identity, self.client_authorities.as_deref(), alpn)
+        })
+    }
+}
+
+fn start_front(settings: &FrontSettings, dialer: Arc<Dialer>) -> Result<(), StartError> {
     match (&settings.front, settings.mode) {
         (
             Front::Uds {
@@ -79,10 +117,10 @@ fn start_front(settings: &Settings, hub: &Arc<Hub>) -> Result<(), StartError> {
             let listener = bind_uds(path, *delete_existing).map_err(failed(path.display()))?;
             match mode {
                 FrontMode::HttpConnect => {
-                    task::spawn("front", connect::serve_uds(listener, hub, dial_timeout));
+                    task::spawn("front", connect::serve_uds(listener, dialer));
                 }
                 FrontMode::Grpc => {
-                    task::spawn("front", proxy::serve(listener, hub, dial_timeout));
+                    task::spawn("front", proxy::serve(listener, dialer));
                 }
             }
         }
@@ -95,13 +133,14 @@ fn start_front(settings: &Settings, hub: &Arc<Hub>) -> Result<(), StartError> {
             },
             _,
         ) => {
-            let identity = Identity {
-                certificate: cert,
-                key,
+            let files = ServerFiles {
+                certificate: cert.clone(),
+                key: key.clone(),
+                client_authorities: Some(ca.clone()),
             };
-            let tls = TlsAcceptor::from(Arc::new(tls::server(identity, ca, &[b"http/1.1"])?));
+            let tls = Arc::new(files.reloaded(&[b"http/1.1"])?);
             let listener = bind(*address)?;
-            task::spawn("front", connect::serve_tcp(listener, tls, hub, dial_timeout));
+            task::spawn("front", connect::serve_tcp(listener, tls, dialer));
         }
     }
     Ok(())

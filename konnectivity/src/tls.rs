@@ -1,7 +1,11 @@
 //! TLS 1.2 and 1.3 by files: every certificate of a chain, one key, the authorities of the other end.
 
+mod reloaded;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+pub use reloaded::Reloaded;
 
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
@@ -34,25 +38,29 @@ pub struct Identity<'a> {
     pub key: &'a Path,
 }
 
-/// For a listener whose clients show a certificate of these authorities; others get no further than the handshake.
+/// For a listener whose clients show a certificate of these authorities; others get no further than the handshake. Without authorities
+/// clients are asked for none.
 ///
 /// # Errors
 /// When a file cannot be used.
 pub fn server(
     identity: Identity<'_>,
-    client_authorities: &Path,
+    client_authorities: Option<&Path>,
     alpn: &[&[u8]],
 ) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
-    let roots = Arc::new(roots(client_authorities)?);
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
-    let verifier = verifier.map_err(|source| TlsError::Verifier {
-        path: client_authorities.to_owned(),
-        source,
-    })?;
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(verifier)
+    let builder =
+        ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let builder = match client_authorities {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let roots = Arc::new(roots(path)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+            let path = path.to_owned();
+            builder.with_client_cert_verifier(verifier.map_err(|source| TlsError::Verifier { path, source })?)
+        }
+    };
+    let mut config = builder
         .with_single_cert(certificates(identity.certificate)?, key(identity.key)?)
         .map_err(|source| TlsError::Use {
             path: identity.certificate.to_owned(),
@@ -85,6 +93,34 @@ pub fn client(
                 path: certificate.to_owned(),
                 source,
             })?,
+    };
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    Ok(config)
+}
+
+/// The same of PEM at hand.
+///
+/// # Errors
+/// When it cannot be used.
+pub fn client_of_pem(
+    authorities: &[u8],
+    identity: Option<(&[u8], &[u8])>,
+    alpn: &[&[u8]],
+) -> anyhow::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authorities) {
+        roots.add(certificate?)?;
+    }
+    anyhow::ensure!(!roots.is_empty(), "no certificate of an authority");
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => {
+            let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>()?;
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?
+        }
     };
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     Ok(config)

@@ -346,8 +346,8 @@ fn resolve_rule(rule: &Rule, cluster: &Cluster<'_>) -> Vec<ResolvedRule> {
                     plain.add(&[], format!("Domain/{pattern}"));
                 }
             }
-            // A firewall names no pods.
-            Peer::Pods { .. } => {}
+            // A firewall names neither pods nor Services.
+            Peer::Pods { .. } | Peer::Services { .. } => {}
         }
     }
     let (ports, icmp) = ports_of(&rule.ports);

@@ -16,6 +16,7 @@
 //! | [`compiler`] | compile: events to batches, by way of an index of the cluster, templates of policies, the rules of each pod and the order of changes |
 //! | [`controller`], [`schema`] | status and CustomResourceDefinitions of Egret's own kinds |
 //! | [`simulator`] | decides packets from the rules, as a kernel would |
+//! | [`api_server`] | what the API server may connect to by its network proxy: the same compiler with the selections in the place of pods |
 //! | [`oracle`] | decides packets from the model, slowly and obviously; shares nothing with the compiler, and the tests hold the two together |
 
 #![warn(missing_docs)]
@@ -30,4 +31,5 @@ pub mod compiler;
 pub mod controller;
 pub mod schema;
 pub mod simulator;
+pub mod api_server;
 pub mod oracle;

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use crate::api::{Kind, Note, Notes, Object, PolicyForm, UnknownFields};
 use crate::diagnostic::Diagnostic;
+use crate::model::api_server::ApiServerPolicy;
 use crate::model::cluster::Entity;
 use crate::model::{Kind as PolicyKind, PolicyId};
 
@@ -27,6 +28,7 @@ mod network_policy;
 mod legacy;
 mod admin;
 mod firewall;
+mod api_server;
 mod spec;
 mod rule;
 mod selector;
@@ -47,6 +49,8 @@ pub use compare::equal_priorities;
 pub struct Lowered {
     /// The entities that it stands for: one, but a namespace with the annotation of 2016 is also a policy.
     pub entities: Vec<Entity>,
+    /// An APIServerEgressPolicy: it is about no pod, so it is none of the entities.
+    pub api_server: Option<ApiServerPolicy>,
     /// What is wrong with it.
     pub diagnostics: Vec<Diagnostic>,
 }
@@ -62,6 +66,8 @@ pub fn lower(object: &Object) -> Lowered {
 pub fn lower_as(object: &Object, reading: UnknownFields) -> Lowered {
     let mut notes = Notes::new(reading);
     let entities = entities(object, &mut notes);
+    let is_api_server = object.kind == Kind::ApiServerEgressPolicy;
+    let api_server = is_api_server.then(|| api_server::lower(object, &mut notes));
     notes.enforce(0, "as if it were not there");
     let diagnostics = notes
         .list
@@ -70,6 +76,7 @@ pub fn lower_as(object: &Object, reading: UnknownFields) -> Lowered {
         .collect();
     Lowered {
         entities,
+        api_server,
         diagnostics,
     }
 }
@@ -95,6 +102,7 @@ fn entities(object: &Object, notes: &mut Notes) -> Vec<Entity> {
             .map(Entity::EndpointSlice)
             .collect(),
         Kind::NodeAddressReport => vec![Entity::NodeAddressReport(addresses::report(object, notes))],
+        Kind::ApiServerEgressPolicy => Vec::new(),
         Kind::ApiServerAddresses => vec![Entity::ApiServerAddresses(addresses::api_server(object, notes))],
         Kind::Policy(form) => {
             let mark = notes.mark();
@@ -127,6 +135,9 @@ fn policy(object: &Object, form: PolicyForm, notes: &mut Notes) -> crate::model:
                 admin::lower_unknown(object, admin::Dialect::BASELINE, notes)
             }
             PolicyKind::ClusterNetworkPolicy => admin::lower_unknown(object, admin::Dialect::CLUSTER, notes),
+            PolicyKind::AuditedApiServerEgressPolicy | PolicyKind::ApiServerEgressPolicy => {
+                unreachable!("it is no form of a policy about pods: Kind::ApiServerEgressPolicy")
+            }
         },
     }
 }

@@ -11,6 +11,7 @@ mod selector;
 mod labels;
 mod network;
 mod shared;
+pub mod api_server;
 pub mod cluster;
 
 pub use labels::Labels;
@@ -68,6 +69,10 @@ pub enum Kind {
     LegacyNetworkPolicy,
     /// `policy.networking.k8s.io/v1alpha1` BaselineAdminNetworkPolicy; behind every Baseline ClusterNetworkPolicy.
     BaselineAdminNetworkPolicy,
+    /// `policy.egret.dev` APIServerEgressPolicy with its audited rules as if they denied: it is only asked.
+    AuditedApiServerEgressPolicy,
+    /// `policy.egret.dev` APIServerEgressPolicy.
+    ApiServerEgressPolicy,
 }
 
 impl fmt::Display for Kind {
@@ -78,6 +83,7 @@ impl fmt::Display for Kind {
             Self::AdminNetworkPolicy => "AdminNetworkPolicy",
             Self::NetworkPolicy | Self::LegacyNetworkPolicy => "NetworkPolicy",
             Self::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
+            Self::AuditedApiServerEgressPolicy | Self::ApiServerEgressPolicy => "APIServerEgressPolicy",
         })
     }
 }
@@ -295,6 +301,14 @@ pub enum Peer {
     External(Vec<IpNet>),
     /// The API server, wherever it can be reached, at its ports.
     ApiServer,
+    /// Services at the addresses that the cluster gave them, before any endpoint is chosen. A pod's connection is judged
+    /// behind Services, so no kind for pods has these.
+    Services {
+        /// Their namespace; every one where none is named.
+        namespace: Option<Arc<str>>,
+        /// The Service of this name; every one where none is named.
+        name: Option<Arc<str>>,
+    },
     /// What the subject pod was told for names that match one of these, while it is live.
     Names(Vec<NamePattern>),
 }

@@ -146,6 +146,7 @@ fn compares(rule: &Rule, peer: IpAddr, protocol: Protocol) -> bool {
         | Peer::Nodes(_)
         | Peer::NodeAddresses(_)
         | Peer::ApiServer
+        | Peer::Services { .. }
         | Peer::Names(_) => false,
     });
     has_networks && asks_for(&rule.ports, protocol)
@@ -176,6 +177,7 @@ pub(crate) fn networks(policy: &Policy) -> impl Iterator<Item = IpNet> {
             | Peer::Nodes(_)
             | Peer::NodeAddresses(_)
             | Peer::ApiServer
+            | Peer::Services { .. }
             | Peer::Names(_) => Vec::new(),
         })
 }

@@ -43,6 +43,18 @@ impl Cluster {
         self.services.get(key)
     }
 
+    /// The Services to which the cluster gave an address.
+    #[must_use]
+    pub fn services_at(&self, address: IpAddr) -> Vec<PodKey> {
+        let address = address.to_canonical();
+        let services = self.service_addresses.get(&address).into_iter().flatten();
+        let has = |key: &&PodKey| {
+            let service = self.services.get(*key);
+            service.is_some_and(|it| it.addresses.iter().any(|one| one.to_canonical() == address))
+        };
+        services.filter(has).cloned().collect()
+    }
+
     /// The Service that has an address, of the cluster or outside, and serves a port there.
     #[must_use]
     pub fn forward_at(

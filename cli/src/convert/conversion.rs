@@ -137,7 +137,11 @@ pub fn convert_all(
 fn missed(before: &[Policy], moving: &[PolicyInProgress<'_>]) -> Vec<String> {
     let is_old = |policy: &&Policy| match policy.id.kind {
         Kind::AdminNetworkPolicy | Kind::BaselineAdminNetworkPolicy | Kind::LegacyNetworkPolicy => true,
-        Kind::ClusterNetworkPolicy | Kind::ClusterEgressFirewall | Kind::NetworkPolicy => false,
+        Kind::ClusterNetworkPolicy
+        | Kind::ClusterEgressFirewall
+        | Kind::NetworkPolicy
+        | Kind::AuditedApiServerEgressPolicy
+        | Kind::ApiServerEgressPolicy => false,
     };
     let is_moving = |policy: &&Policy| moving.iter().any(|one| one.id() == Some(&policy.id));
     let missed = before.iter().filter(is_old).filter(|policy| !is_moving(policy));

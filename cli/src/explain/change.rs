@@ -1,8 +1,10 @@
 //! What to change for the other verdict.
 
+use egret_policies::model::api_server::Selection;
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::OWN_NODE;
 use egret_shared::name::DnsName;
+use egret_shared::net::IpNet;
 
 use crate::verdict::row::VerdictWord;
 
@@ -130,6 +132,8 @@ fn dialect(tier: Tier, policy: &str) -> Option<PolicyDialect> {
     match tier {
         Tier::ClusterEgressFirewall => Some(PolicyDialect::Firewall),
         Tier::NetworkPolicy => None,
+        // Its rules are written otherwise.
+        Tier::Admin | Tier::Baseline if policy.starts_with("APIServerEgressPolicy/") => None,
         Tier::Admin | Tier::Baseline if policy.starts_with("ClusterNetworkPolicy/") => {
             Some(PolicyDialect::Cluster)
         }
@@ -182,6 +186,16 @@ fn near_misses<'a>(view: &'a Viewpoint<'_>, step: &'a TierStep) -> impl Iterator
 }
 
 fn ways_to_deny(view: &Viewpoint<'_>, side: &PathEnd) -> Vec<String> {
+    if Selection::is_one(&view.subject.pod.key) {
+        let rule = format!(
+            "{{action: Deny, to: [{{networks: [{}]}}]}}",
+            IpNet::from(view.address)
+        );
+        return vec![format!(
+            "{}: have an APIServerEgressPolicy before it with the rule {rule}",
+            about(view)
+        )];
+    }
     let about = about(view);
     let Some(step) = deciding(side) else {
         if side.end.tier == "exempt" {

@@ -48,6 +48,7 @@ fn compare_one_of(
         | Peer::NodeAddresses(_)
         | Peer::External(_)
         | Peer::ApiServer
+        | Peer::Services { .. }
         | Peer::Names(_) => false,
     };
     let has_match = tests.iter().any(|(_, test)| test.matches);
@@ -100,6 +101,7 @@ fn merge_networks(peers: &[Peer]) -> Vec<Peer> {
             | Peer::NodeAddresses(_)
             | Peer::External(_)
             | Peer::ApiServer
+            | Peer::Services { .. }
             | Peer::Names(_) => merged.push(peer.clone()),
         }
     }

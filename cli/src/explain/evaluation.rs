@@ -163,7 +163,8 @@ fn names_of(rule: &Rule) -> Option<String> {
         | Peer::Nodes(_)
         | Peer::NodeAddresses(_)
         | Peer::External(_)
-        | Peer::ApiServer => None,
+        | Peer::ApiServer
+        | Peer::Services { .. } => None,
     })
 }
 
@@ -185,7 +186,12 @@ fn policy_step(policy: &Policy) -> PolicyStep {
         Kind::ClusterEgressFirewall | Kind::ClusterNetworkPolicy | Kind::AdminNetworkPolicy => {
             Some(policy.rank.priority)
         }
-        Kind::NetworkPolicy | Kind::LegacyNetworkPolicy | Kind::BaselineAdminNetworkPolicy => None,
+        Kind::NetworkPolicy
+        | Kind::LegacyNetworkPolicy
+        | Kind::BaselineAdminNetworkPolicy
+        // Its rank is its position among the others.
+        | Kind::AuditedApiServerEgressPolicy
+        | Kind::ApiServerEgressPolicy => None,
     };
     PolicyStep {
         policy: policy.id.to_string(),

@@ -72,6 +72,7 @@ fn admits(rule: &Rule, name: &DnsName) -> bool {
         | Peer::Nodes(_)
         | Peer::NodeAddresses(_)
         | Peer::External(_)
-        | Peer::ApiServer => false,
+        | Peer::ApiServer
+        | Peer::Services { .. } => false,
     })
 }

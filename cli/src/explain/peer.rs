@@ -2,6 +2,7 @@
 
 use egret_policies::model::{Direction, Labels, NamespaceSelector, Peer, Requirement, Selector, Values};
 use egret_shared::net::IpNet;
+use egret_shared::pod::PodKey;
 
 use crate::cluster::PodMember;
 
@@ -27,6 +28,7 @@ pub(super) fn compare_peer(
         Peer::NodeAddresses(selector) => compare_all_addresses(view, selector, &holding()),
         Peer::External(networks) => compare_external(view, networks, &holding()),
         Peer::ApiServer => compare_api_server(view, &holding()),
+        Peer::Services { namespace, name } => compare_service(view, namespace.as_deref(), name.as_deref()),
         Peer::Names(patterns) => compare_names(view, patterns),
     }
 }
@@ -225,6 +227,23 @@ fn compare_api_server(view: &Viewpoint<'_>, holding: &[String]) -> MatchResult {
              a node that has one, and in no APIServerAddresses"
         ),
     })
+}
+
+/// Before any endpoint is chosen.
+fn compare_service(view: &Viewpoint<'_>, namespace: Option<&str>, name: Option<&str>) -> MatchResult {
+    let wanted = format!("{}/{}", namespace.unwrap_or("*"), name.unwrap_or("*"));
+    let services = view.asked.cluster.services_at(view.address);
+    let is_wanted = |key: &&PodKey| {
+        namespace.is_none_or(|one| one == key.namespace()) && name.is_none_or(|one| one == key.name())
+    };
+    match (services.iter().find(is_wanted), services.first()) {
+        (Some(service), _) => MatchResult::passed(format!("{} is service {service}", view.address)),
+        (None, Some(service)) => MatchResult::failed(format!(
+            "{} is service {service}, and not of {wanted}",
+            view.address
+        )),
+        (None, None) => MatchResult::failed(format!("{} is the address of no Service", view.address)),
+    }
 }
 
 fn compare_node(view: &Viewpoint<'_>, selector: &Selector) -> MatchResult {

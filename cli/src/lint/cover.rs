@@ -121,6 +121,7 @@ fn networks(peers: &[Peer]) -> impl Iterator<Item = &IpNet> {
         | Peer::NodeAddresses(_)
         | Peer::External(_)
         | Peer::ApiServer
+        | Peer::Services { .. }
         | Peer::Names(_) => &[],
     })
 }
@@ -133,6 +134,7 @@ fn external(peers: &[Peer]) -> impl Iterator<Item = &IpNet> {
         | Peer::Nodes(_)
         | Peer::NodeAddresses(_)
         | Peer::ApiServer
+        | Peer::Services { .. }
         | Peer::Names(_) => &[],
     })
 }
@@ -154,7 +156,8 @@ fn covers_peer(wide: &[Peer], narrow: &Peer) -> bool {
                 | Peer::Nodes(_)
                 | Peer::NodeAddresses(_)
                 | Peer::External(_)
-                | Peer::ApiServer => false,
+                | Peer::ApiServer
+                | Peer::Services { .. } => false,
             })
         }),
         Peer::Pods { namespaces, pods } => wide.iter().any(|wide| match wide {
@@ -167,9 +170,12 @@ fn covers_peer(wide: &[Peer], narrow: &Peer) -> bool {
             | Peer::Nodes(_)
             | Peer::NodeAddresses(_)
             | Peer::External(_)
-            | Peer::ApiServer => false,
+            | Peer::ApiServer
+            | Peer::Services { .. } => false,
         }),
-        Peer::Nodes(_) | Peer::NodeAddresses(_) | Peer::ApiServer => wide.contains(narrow),
+        Peer::Nodes(_) | Peer::NodeAddresses(_) | Peer::ApiServer | Peer::Services { .. } => {
+            wide.contains(narrow)
+        }
     }
 }
 

@@ -113,7 +113,8 @@ fn names<'a>(place: &RuleRef<'a>) -> impl Iterator<Item = &'a NamePattern> {
         | Peer::Nodes(_)
         | Peer::NodeAddresses(_)
         | Peer::External(_)
-        | Peer::ApiServer => &[],
+        | Peer::ApiServer
+        | Peer::Services { .. } => &[],
     })
 }
 

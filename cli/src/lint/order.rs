@@ -2,6 +2,7 @@
 
 use egret_policies::diagnostic::ObjectRef;
 use egret_policies::lower::equal_priorities;
+use egret_policies::model::api_server::ApiServerPolicy;
 use egret_policies::model::{Action, Direction, Peers, Policy, Ports, Tier};
 
 use super::code::NEVER_REACHED;
@@ -11,7 +12,18 @@ use super::scope::{LintScope, RuleRef, rules};
 
 /// Rules behind others that match all that they match.
 pub(super) fn never_reached(scope: &LintScope<'_>) -> Vec<Finding> {
-    let mut policies: Vec<&Policy> = scope.policies().iter().collect();
+    // An audited form has the rules of the other one as well.
+    let of_api_server = ApiServerPolicy::lower(&scope.loaded.manifests.api_server_policies);
+    let of_api_server = of_api_server
+        .into_iter()
+        .filter(|policy| !policy.enforcement.is_audit());
+    let mut found = never_reached_among(scope, scope.policies());
+    found.extend(never_reached_among(scope, &of_api_server.collect::<Vec<_>>()));
+    found
+}
+
+fn never_reached_among(scope: &LintScope<'_>, policies: &[Policy]) -> Vec<Finding> {
+    let mut policies: Vec<&Policy> = policies.iter().collect();
     policies.sort_by(|one, other| (one.rank, &one.id).cmp(&(other.rank, &other.id)));
     let mut found = Vec::new();
     for (place, policy) in policies.iter().enumerate() {

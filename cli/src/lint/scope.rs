@@ -85,6 +85,7 @@ impl<'a> LintScope<'a> {
             | Peer::NodeAddresses(_)
             | Peer::External(_)
             | Peer::ApiServer
+            | Peer::Services { .. }
             | Peer::Names(_) => false,
         }
     }
@@ -121,7 +122,9 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn field(&self) -> String {
         let list = match self.policy.id.kind {
-            Kind::ClusterEgressFirewall => "rules",
+            Kind::ClusterEgressFirewall
+            | Kind::AuditedApiServerEgressPolicy
+            | Kind::ApiServerEgressPolicy => "rules",
             Kind::ClusterNetworkPolicy
             | Kind::AdminNetworkPolicy
             | Kind::NetworkPolicy

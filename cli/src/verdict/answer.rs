@@ -322,7 +322,7 @@ fn made_up_note(peer: &PodMember, address: IpAddr, direction: Direction, subject
 fn named_ends(probe: &Probe) -> Vec<&PodKey> {
     let from = match &probe.from {
         Source::Pod(key) => Some(key),
-        Source::Address(_) | Source::Node(_) => None,
+        Source::Address(_) | Source::Node(_) | Source::ApiServer(_) => None,
     };
     let to = match &probe.to {
         Destination::Pod(key) => Some(key),

@@ -1,13 +1,15 @@
 //! What is asked, and of whom: manifests, records and probes are read, addresses are made up for the pods
 //! that have none, and everything is compiled.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use egret_policies::compiler::DnsStandIn;
 use egret_policies::diagnostic::ObjectRef;
+use egret_policies::model::api_server::Selection;
+use egret_shared::name::DnsName;
 
 use super::input::{
     Destination, InvalidQuestion, Probe, QuestionOptions, ReadError, Record, Source, read_lines,
@@ -63,6 +65,9 @@ pub struct LoadedQuestions {
     pub judge: Judge,
     /// Records of nobody.
     pub unused: UnusedRecords,
+    /// The same for what the API server connects to, by the name that it asks for: a name opens its addresses for connections
+    /// by that name alone, so where it asks for none there are no records.
+    pub api_server: BTreeMap<Option<DnsName>, Self>,
 }
 
 /// Why there are no answers at all.
@@ -100,16 +105,70 @@ impl QuestionArguments {
         };
         let dns = self.dns.stand_in();
         give_addresses(&mut manifests, &probes, &records, &dns);
-        let cluster = manifests.cluster(dns);
-        let (judge, unused) = Judge::new(&manifests, &cluster, &records);
+        let (of_api_server, of_pods): (Vec<Record>, Vec<Record>) = records
+            .into_iter()
+            .partition(|record| Selection::is_one(&record.pod));
+        let names: BTreeSet<_> = probes.iter().filter_map(Probe::name_of_api_server).collect();
+        let api_server = names.into_iter().map(|name| {
+            let is_of_it = |record: &&Record| Some(&record.name) == name.as_ref();
+            let records: Vec<Record> = of_api_server.iter().filter(is_of_it).cloned().collect();
+            let loaded = LoadedQuestions::new(manifests.of_api_server(), &records, dns.clone());
+            (name, loaded)
+        });
+        let api_server = api_server.collect();
         Ok(LoadedQuestions {
             probes,
             is_single,
+            api_server,
+            ..LoadedQuestions::new(manifests, &of_pods, dns)
+        })
+    }
+}
+
+impl LoadedQuestions {
+    fn new(manifests: Manifests, records: &[Record], dns: DnsStandIn) -> Self {
+        let cluster = manifests.cluster(dns);
+        let (judge, unused) = Judge::new(&manifests, &cluster, records);
+        Self {
+            probes: Vec::new(),
+            is_single: false,
             manifests,
             cluster,
             judge,
             unused,
-        })
+            api_server: BTreeMap::new(),
+        }
+    }
+
+    /// Who is asked, by [`Self::part_of`].
+    #[must_use]
+    pub fn parts(&self) -> Vec<&Self> {
+        std::iter::once(self).chain(self.api_server.values()).collect()
+    }
+
+    /// Which of the parts is asked about a probe.
+    #[must_use]
+    pub fn part_of(&self, probe: &Probe) -> usize {
+        let asked = probe.name_of_api_server();
+        let found = asked.and_then(|name| self.api_server.keys().position(|key| *key == name));
+        found.map_or(0, |position| position + 1)
+    }
+}
+
+impl Probe {
+    /// Where the API server asks: for which name, or for none.
+    fn name_of_api_server(&self) -> Option<Option<DnsName>> {
+        match (&self.from, &self.to) {
+            (Source::ApiServer(_), Destination::Name(name)) => Some(Some(name.clone())),
+            (
+                Source::ApiServer(_),
+                Destination::Pod(_)
+                | Destination::Address(_)
+                | Destination::Service(_)
+                | Destination::Node(_),
+            ) => Some(None),
+            (Source::Pod(_) | Source::Address(_) | Source::Node(_), _) => None,
+        }
     }
 }
 
@@ -126,7 +185,7 @@ impl Probe {
     fn addresses(&self) -> impl Iterator<Item = std::net::IpAddr> {
         let from = match &self.from {
             Source::Address(address) => Some(*address),
-            Source::Pod(_) | Source::Node(_) => None,
+            Source::Pod(_) | Source::Node(_) | Source::ApiServer(_) => None,
         };
         let to = match &self.to {
             Destination::Address(address) => Some(*address),

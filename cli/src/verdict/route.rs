@@ -119,6 +119,13 @@ impl Router<'_> {
             ProbeProtocol::Icmp { .. } => None,
         };
         match &probe.to {
+            Destination::Service(key) if origin.is_before_services => {
+                let service = self.cluster.service(key);
+                let service = service.ok_or_else(|| Unjudgeable::UnknownService(key.clone()))?;
+                origin
+                    .connect(&probe.to.to_string(), &service.addresses, port)
+                    .map(Route::Direct)
+            }
             Destination::Pod(key) => {
                 let addresses = self.addresses_of_pod(key)?;
                 origin
@@ -137,7 +144,9 @@ impl Router<'_> {
     }
 
     fn origin(&self, probe: &Probe) -> Result<ProbeSource, Unjudgeable> {
+        let is_before_services = matches!(probe.from, Source::ApiServer(_));
         let (pod, mut addresses) = match &probe.from {
+            Source::ApiServer(selection) => (Some(selection.key()), selection.pod().addresses),
             Source::Pod(key) => (Some(key.clone()), self.addresses_of_pod(key)?),
             Source::Address(address) => {
                 let pod = self.cluster.pod_at(*address).map(|member| member.pod.key.clone());
@@ -150,6 +159,7 @@ impl Router<'_> {
             written: probe.from.to_string(),
             pod,
             addresses,
+            is_before_services,
         })
     }
 
@@ -187,7 +197,9 @@ impl Router<'_> {
         port: EndpointPort,
     ) -> Result<Route, Unjudgeable> {
         let direct = origin.connect(&address.to_string(), &[address], port)?;
-        let rewritten = port.filter(|_| !self.cluster.is_asked_for_names(address, port));
+        let rewritten = port
+            .filter(|_| !origin.is_before_services)
+            .filter(|_| !self.cluster.is_asked_for_names(address, port));
         let Some((transport, number)) = rewritten else {
             return Ok(Route::Direct(direct));
         };
@@ -285,7 +297,7 @@ impl Router<'_> {
     ) -> Result<Route, Unjudgeable> {
         let pod = match (&origin.pod, &probe.from) {
             (Some(pod), _) | (None, Source::Pod(pod)) => pod.clone(),
-            (None, Source::Address(_) | Source::Node(_)) => {
+            (None, Source::Address(_) | Source::Node(_) | Source::ApiServer(_)) => {
                 return Err(Unjudgeable::NoResolver(probe.from.to_string()));
             }
         };

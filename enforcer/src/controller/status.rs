@@ -28,7 +28,11 @@ impl DesiredStatus {
         programmed: ProgrammedNodes,
     ) -> Option<Self> {
         match policy.id.kind {
-            Kind::NetworkPolicy | Kind::LegacyNetworkPolicy => None,
+            Kind::NetworkPolicy
+            | Kind::LegacyNetworkPolicy
+            // No API server stores these.
+            | Kind::AuditedApiServerEgressPolicy
+            | Kind::ApiServerEgressPolicy => None,
             Kind::AdminNetworkPolicy | Kind::BaselineAdminNetworkPolicy | Kind::ClusterNetworkPolicy => {
                 Some(Self {
                     conditions: conditions(policy, diagnostics, cluster, programmed),

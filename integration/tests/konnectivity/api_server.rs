@@ -2,26 +2,30 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use base64::Engine as _;
 use egret_integration::Peer;
 use tempfile::TempDir;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
+};
 
 use super::keys;
 use super::pair::{Front, Pair, Program};
-use super::process::{Process, free_port, within};
+use super::policy::Policed;
+use super::process::{PATIENCE, Process, free_port, within};
 
 const TOKEN: &str = "tests";
-const LOG: &str = "a line of a container\n";
+pub(crate) const LOG: &str = "a line of a container\n";
 
-struct Cluster {
+pub(crate) struct Cluster {
     _server: Process,
     _etcd: Process,
     port: u16,
@@ -55,7 +59,111 @@ fn an_api_server_reads_logs_by_the_pair_in_each_of_its_modes() {
     }
 }
 
-fn selector(pair: &Pair, front: Front) -> String {
+#[test]
+fn a_user_of_the_api_server_reads_which_policy_refuses() {
+    for front in [Front::HttpConnectUds, Front::GrpcUds] {
+        let spec = "{rules: [{name: no-kubelet, action: Deny, to: [{networks: [127.0.0.1/32]}]}]}";
+        let mut policed = Policed::server(front, spec, &[]);
+        let Some(cluster) = Cluster::start(&selector(&policed.pair, front)) else {
+            return;
+        };
+        policed.pair.start_agent(Program::Ours, "").unwrap();
+        policed.pair.wait_for_agents(1);
+        cluster.create_pod(kubelet(cluster.folder.path()));
+        let refused = cluster.log_of_pod();
+        let expected = "egress denied by APIServerEgressPolicy/p rule 0 (no-kubelet): cluster -> 127.0.0.1:";
+        // JSON escapes the arrow's head.
+        let refused = refused.replace("\\u003e", ">");
+        assert!(refused.contains(expected), "{front:?}: {refused}");
+        assert_eq!(policed.records(1)[0]["result"], "denied", "{front:?}");
+    }
+}
+
+/// The stream is the user's and the kubelet's: the API server passes on what it does not understand.
+#[test]
+fn exec_attach_and_port_forward_are_streams_both_ways() {
+    for front in [Front::HttpConnectUds, Front::GrpcUds] {
+        let pair = Pair::start(Program::Ours, Program::Ours, front).unwrap();
+        let Some(cluster) = Cluster::start(&selector(&pair, front)) else {
+            return;
+        };
+        cluster.create_pod(kubelet(cluster.folder.path()));
+        for (path, seen) in [
+            ("exec?command=c&stdin=true&stdout=true", "POST /exec/default/p/c"),
+            ("attach?stdin=true&stdout=true", "POST /attach/default/p/c"),
+            ("portforward", "POST /portForward/default/p"),
+        ] {
+            let mut stream = cluster.upgrade(path);
+            let mut line = vec![0; seen.len()];
+            stream.read_exact(&mut line).unwrap();
+            assert_eq!(String::from_utf8_lossy(&line), seen, "{front:?}");
+            for round in 0..50_u8 {
+                let sent = vec![round; 10_000];
+                stream.write_all(&sent).unwrap();
+                let mut read = vec![0; sent.len()];
+                stream.read_exact(&mut read).unwrap();
+                assert!(read == sent, "{front:?} {path} {round}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_webhook_by_url_is_asked_for_the_selection_of_the_control_plane() {
+    let spec =
+        "{selections: [controlplane], rules: [{name: no, action: Deny, to: [{networks: [127.0.0.2/32]}]}]}";
+    let further = ["--frontend=selection=controlplane,mode=grpc,uds=controlplane.sock"];
+    let mut policed = Policed::server(Front::HttpConnectUds, spec, &further);
+    let two = format!(
+        "{}- name: controlplane
+  connection:
+    proxyProtocol: GRPC
+    transport: {{uds: {{udsName: {}}}}}
+",
+        selector(&policed.pair, Front::HttpConnectUds),
+        policed.pair.file("controlplane.sock")
+    );
+    let Some(cluster) = Cluster::start(&two) else {
+        return;
+    };
+    policed.pair.start_agent(Program::Ours, "").unwrap();
+    policed.pair.wait_for_agents(1);
+    let port = webhook(cluster.folder.path());
+    let create = |name: &str| {
+        let object =
+            format!(r#"{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {{"name": "{name}"}}}}"#);
+        cluster.curl("POST", "/api/v1/namespaces/default/configmaps", &object)
+    };
+    within("the namespace is there", || {
+        create("before").contains("\"before\"")
+    });
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    cluster.curl(
+        "POST",
+        path,
+        &cluster.webhook("w", &format!("https://127.0.0.1:{port}/")),
+    );
+    within("the webhook is asked", || {
+        create("a").contains("the webhook says no")
+    });
+    let records = policed.all_records();
+    let asked = records
+        .iter()
+        .find(|it| it["destination"] == format!("127.0.0.1:{port}"));
+    assert_eq!(asked.unwrap()["selection"], "controlplane", "{records:#?}");
+    // The one that is denied is refused in the policy's name to who creates the object.
+    cluster.curl("DELETE", &format!("{path}/w"), "");
+    cluster.curl(
+        "POST",
+        path,
+        &cluster.webhook("x", &format!("https://127.0.0.2:{port}/")),
+    );
+    within("the webhook is not reached", || {
+        create("b").contains("egress denied by APIServerEgressPolicy/p rule 0 (no): controlplane")
+    });
+}
+
+pub(crate) fn selector(pair: &Pair, front: Front) -> String {
     let (protocol, transport) = match front {
         Front::GrpcUds | Front::HttpConnectUds => (
             if front == Front::GrpcUds {
@@ -89,7 +197,7 @@ egressSelections:
 }
 
 impl Cluster {
-    fn start(selector: &str) -> Option<Self> {
+    pub(crate) fn start(selector: &str) -> Option<Self> {
         let binary = Peer::KUBE_APISERVER.build().unwrap()?;
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name).display().to_string();
@@ -157,7 +265,7 @@ impl Cluster {
         panic!("the API server is not ready");
     }
 
-    fn create_pod(&self, kubelet: u16) {
+    pub(crate) fn create_pod(&self, kubelet: u16) {
         let node = format!(
             r#"{{"apiVersion": "v1", "kind": "Node", "metadata": {{"name": "n"}}, "status": {{
                 "addresses": [{{"type": "InternalIP", "address": "127.0.0.1"}}],
@@ -176,11 +284,78 @@ impl Cluster {
         });
     }
 
-    fn log_of_pod(&self) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// Of an administrator.
+    pub(crate) fn kubeconfig(&self) -> String {
+        format!(
+            "apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{}', certificate-authority: '{}'}}}}]
+users: [{{name: u, user: {{token: {TOKEN}}}}}]
+",
+            self.port,
+            self.file("certificates/apiserver.crt")
+        )
+    }
+
+    /// A webhook that is asked about ConfigMaps.
+    fn webhook(&self, name: &str, url: &str) -> String {
+        let authority =
+            base64::engine::general_purpose::STANDARD.encode(fs::read(self.file("ca.crt")).unwrap());
+        serde_json::json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": name},
+            "webhooks": [{
+                "name": "hook.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+                "clientConfig": {"url": url, "caBundle": authority},
+                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}],
+            }],
+        })
+        .to_string()
+    }
+
+    /// A stream to the kubelet, behind the head of the answer.
+    fn upgrade(&self, path: &str) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut roots = RootCertStore::empty();
+        let authority = self.file("certificates/apiserver.crt");
+        for certificate in CertificateDer::pem_file_iter(authority).unwrap() {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        let socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = StreamOwned::new(connection, socket);
+        let request = format!(
+            "POST /api/v1/namespaces/default/pods/p/{path} HTTP/1.1\r\nHost: k\r\nAuthorization: Bearer {TOKEN}\r\n\
+             Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let (mut head, mut octet) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut octet).unwrap();
+            head.extend(octet);
+        }
+        let head = String::from_utf8_lossy(&head).into_owned();
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        stream
+    }
+
+    pub(crate) fn log_of_pod(&self) -> String {
         self.curl("GET", "/api/v1/namespaces/default/pods/p/log", "")
     }
 
-    fn curl(&self, method: &str, path: &str, body: &str) -> String {
+    pub(crate) fn curl(&self, method: &str, path: &str, body: &str) -> String {
         let mut curl = Command::new("curl");
         curl.args(["-sk", "--max-time", "40", "-X", method])
             .args(["-H", &format!("Authorization: Bearer {TOKEN}")])
@@ -192,8 +367,62 @@ impl Cluster {
     }
 }
 
-/// Answers every request with the log, by TLS, as a kubelet does `GET /containerLogs/…`; its port.
-fn kubelet(folder: &Path) -> u16 {
+/// Answers every request with the log, by TLS, as a kubelet does `GET /containerLogs/…`; its port. A request to upgrade becomes a stream, of
+/// which the first octets are those of the request and the others come back.
+pub(crate) fn kubelet(folder: &Path) -> u16 {
+    serve_tls(folder, |stream, request| {
+        if request.contains("Upgrade: SPDY/3.1") {
+            let path = request
+                .split(['?', '\r'])
+                .next()
+                .unwrap_or_default()
+                .trim_end_matches(" HTTP/1.1");
+            let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+            let mut is_open =
+                stream.write_all(head.as_bytes()).is_ok() && stream.write_all(path.as_bytes()).is_ok();
+            let mut buffer = vec![0; 16 << 10];
+            while is_open {
+                let length = stream.read(&mut buffer).unwrap_or(0);
+                is_open = length > 0 && stream.write_all(&buffer[..length]).is_ok();
+            }
+            return;
+        }
+        let (status, page) = if request.starts_with("GET /containerLogs/default/p/c") {
+            ("200 OK", LOG)
+        } else {
+            ("404 Not Found", "no such page\n")
+        };
+        answer(stream, status, "text/plain", page);
+    })
+}
+
+/// Refuses every object; its port.
+fn webhook(folder: &Path) -> u16 {
+    serve_tls(folder, |stream, request| {
+        let body = request.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        let asked: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+        let review = serde_json::json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "response": {"uid": asked["request"]["uid"], "allowed": false, "status": {"message": "the webhook says no"}},
+        });
+        answer(stream, "200 OK", "application/json", &review.to_string());
+    })
+}
+
+type Tls = StreamOwned<ServerConnection, TcpStream>;
+
+fn answer(stream: &mut Tls, status: &str, kind: &str, page: &str) {
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}",
+        page.len()
+    );
+    drop(stream.write_all(answer.as_bytes()));
+    stream.conn.send_close_notify();
+    drop(stream.flush());
+}
+
+/// One request a connection, with its body.
+fn serve_tls(folder: &Path, serve: impl Fn(&mut Tls, &str) + Send + Sync + 'static) -> u16 {
     let chain = CertificateDer::pem_file_iter(folder.join("server.crt")).unwrap();
     let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
     let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).unwrap();
@@ -203,32 +432,40 @@ fn kubelet(folder: &Path) -> u16 {
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .unwrap();
-    let config = Arc::new(config);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (config, serve) = (Arc::new(config), Arc::new(serve));
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            let config = Arc::clone(&config);
+            let (config, serve) = (Arc::clone(&config), Arc::clone(&serve));
             std::thread::spawn(move || {
                 let connection = ServerConnection::new(config).unwrap();
                 let mut stream = StreamOwned::new(connection, stream);
-                let mut request = [0; 4096];
-                let length = stream.read(&mut request).unwrap_or(0);
-                let path = String::from_utf8_lossy(&request[..length]).into_owned();
-                let (status, page) = if path.starts_with("GET /containerLogs/default/p/c") {
-                    ("200 OK", LOG)
-                } else {
-                    ("404 Not Found", "no such page\n")
-                };
-                let answer = format!(
-                    "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}",
-                    page.len()
-                );
-                drop(stream.write_all(answer.as_bytes()));
-                stream.conn.send_close_notify();
-                drop(stream.flush());
+                let request = read_request(&mut stream);
+                serve(&mut stream, &request);
             });
         }
     });
     port
+}
+
+fn read_request(stream: &mut Tls) -> String {
+    let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let length = stream.read(&mut buffer).unwrap_or(0);
+        request.extend_from_slice(&buffer[..length]);
+        let text = String::from_utf8_lossy(&request).into_owned();
+        let whole = text.split_once("\r\n\r\n").is_some_and(|(head, body)| {
+            let field = |line: &str| {
+                line.to_ascii_lowercase()
+                    .strip_prefix("content-length: ")?
+                    .parse::<usize>()
+                    .ok()
+            };
+            body.len() >= head.lines().find_map(field).unwrap_or(0)
+        });
+        if whole || length == 0 {
+            return text;
+        }
+    }
 }

@@ -14,6 +14,13 @@ pub(crate) fn write(folder: &Path) {
     }
 }
 
+/// Writes others in their place, of another authority.
+pub(crate) fn write_other(folder: &Path) {
+    for (name, text) in make() {
+        fs::write(folder.join(name), text).unwrap();
+    }
+}
+
 fn make() -> Vec<(String, String)> {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     // OpenSSL takes a certificate of the issuer's name for one that signed itself.

@@ -7,8 +7,10 @@
 )]
 
 mod api_server;
+mod identity;
 mod keys;
 mod pair;
+mod policy;
 mod process;
 mod targets;
 

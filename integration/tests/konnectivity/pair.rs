@@ -138,7 +138,7 @@ impl Pair {
         self.launch_agent(Program::Ours, &[])
     }
 
-    fn launch_agent(&mut self, program: Program, arguments: &[&str]) -> Option<()> {
+    pub(crate) fn launch_agent(&mut self, program: Program, arguments: &[&str]) -> Option<()> {
         let binary = binary(program, "proxy-agent", Peer::KONNECTIVITY_AGENT)?;
         let health = free_port();
         let own = [
@@ -179,6 +179,10 @@ impl Pair {
     /// Open files of the server and of the agent that was started last.
     pub(crate) fn open_files(&self) -> [usize; 2] {
         [self.server.open_files(), self.agent().open_files()]
+    }
+
+    pub(crate) fn server_log(&self) -> String {
+        self.server.log()
     }
 
     pub(crate) fn agents(&self) -> usize {
@@ -222,6 +226,11 @@ impl Pair {
     /// The first line of the answer to CONNECT, and the tunnel where it is one.
     pub(crate) fn connect(&self, address: &str) -> (String, Option<UnixStream>) {
         connect(&self.socket(), address)
+    }
+
+    /// The same at another socket of the server.
+    pub(crate) fn connect_at(&self, socket: &str, address: &str) -> (String, Option<UnixStream>) {
+        connect(&self.folder.path().join(socket), address)
     }
 
     /// The same, while the test goes on.

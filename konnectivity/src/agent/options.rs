@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use clap::Parser;
 use ipnet::IpNet;
+use tokio_rustls::rustls::ClientConfig;
 
 use super::servers::Settings;
 use super::{Guard, StartError};
 use crate::options::{LogFlags, duration, identity, listen_address, path};
 use crate::proto::{Identifiers, InvalidIdentifiers};
-use crate::tls::{self, Identity};
+use crate::tls::{self, Identity, Reloaded, TlsError};
 
 /// The API server's network proxy: makes connections that proxy servers ask for.
 #[derive(Clone, Debug, Parser)]
@@ -97,14 +98,10 @@ impl Options {
     pub(super) fn settings(self) -> Result<Settings, StartError> {
         let value = |text: &str| InvalidOptions::Value(text.to_owned());
         let is_set = |path: &PathBuf| !path.as_os_str().is_empty();
-        let certificate = match (is_set(&self.agent_cert), is_set(&self.agent_key)) {
-            (true, true) => Some(Identity {
-                certificate: &self.agent_cert,
-                key: &self.agent_key,
-            }),
-            (false, false) => None,
+        match (is_set(&self.agent_cert), is_set(&self.agent_key)) {
+            (true, true) | (false, false) => {}
             _ => return Err(value("--agent-cert and --agent-key are given together").into()),
-        };
+        }
         if !is_set(&self.ca_cert) {
             return Err(value("--ca-cert is missing").into());
         }
@@ -114,13 +111,11 @@ impl Options {
         if self.keepalive_time < Duration::from_secs(30) {
             return Err(value("--keepalive-time: less than 30s, which proxy servers refuse").into());
         }
-        let alpn = self.alpn_proto.iter().map(|name| name.as_bytes());
-        let alpn: Vec<_> = [&b"h2"[..]].into_iter().chain(alpn).collect();
         let agent_id =
             identity(&self.agent_id).map_err(|_octets| value("--agent-id: it is of printable ASCII"))?;
         let identifiers = Identifiers::parse(&self.agent_identifiers).map_err(InvalidOptions::Identifiers)?;
         Ok(Settings {
-            tls: Arc::new(tls::client(&self.ca_cert, certificate, &alpn)?),
+            tls: Arc::new(ClientFiles::of(&self).reloaded()?),
             agent_id,
             identifiers,
             token: Some(self.service_account_token_path).filter(is_set),
@@ -130,6 +125,42 @@ impl Options {
             interval_cap: self.sync_interval_cap.max(self.sync_interval),
             keep_alive: self.keepalive_time,
             guard: Arc::new(Guard::new(self.allow_destinations)),
+        })
+    }
+}
+
+/// Files of the connections to servers.
+struct ClientFiles {
+    authorities: PathBuf,
+    certificate: Option<(PathBuf, PathBuf)>,
+    alpn: Vec<Vec<u8>>,
+}
+
+impl ClientFiles {
+    fn of(options: &Options) -> Self {
+        let further = options.alpn_proto.iter().map(|name| name.as_bytes().to_vec());
+        let has_certificate = !options.agent_cert.as_os_str().is_empty();
+        Self {
+            authorities: options.ca_cert.clone(),
+            certificate: has_certificate.then(|| (options.agent_cert.clone(), options.agent_key.clone())),
+            alpn: [b"h2".to_vec()].into_iter().chain(further).collect(),
+        }
+    }
+
+    fn reloaded(self) -> Result<Reloaded<ClientConfig>, TlsError> {
+        let mut files = vec![self.authorities.clone()];
+        files.extend(
+            self.certificate
+                .iter()
+                .flat_map(|(certificate, key)| [certificate.clone(), key.clone()]),
+        );
+        Reloaded::new(files, move || {
+            let identity = self
+                .certificate
+                .as_ref()
+                .map(|(certificate, key)| Identity { certificate, key });
+            let alpn: Vec<&[u8]> = self.alpn.iter().map(Vec::as_slice).collect();
+            tls::client(&self.authorities, identity, &alpn)
         })
     }
 }

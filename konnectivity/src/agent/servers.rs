@@ -23,9 +23,12 @@ use crate::core::Limits;
 use crate::grpc::{self, CONNECTION_WINDOW, PacketReader, PacketWriter, STREAM_WINDOW};
 use crate::proto::{Identifiers, metadata};
 use crate::socket;
+use crate::tls::Reloaded;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(20);
 const DRAIN_POLL: Duration = Duration::from_millis(50);
+/// How often the token and the certificates are looked at.
+const CREDENTIALS_POLL: Duration = Duration::from_secs(5);
 
 /// What the flags mean.
 #[derive(Clone, Debug)]
@@ -33,7 +36,7 @@ pub(super) struct Settings {
     /// Hosts of servers: each is tried in turn.
     pub(super) hosts: Vec<String>,
     pub(super) port: u16,
-    pub(super) tls: Arc<ClientConfig>,
+    pub(super) tls: Arc<Reloaded<ClientConfig>>,
     pub(super) agent_id: HeaderValue,
     pub(super) identifiers: Identifiers,
     pub(super) token: Option<PathBuf>,
@@ -54,12 +57,29 @@ pub(super) struct Servers {
 #[derive(Debug, Default)]
 struct State {
     /// By the server's own name.
-    sessions: HashMap<String, Arc<Session>>,
+    sessions: HashMap<String, Connected>,
+    /// Those that others are in the place of, while they have connections.
+    retired: Vec<Arc<Session>>,
     /// As the last server said.
     count: usize,
     /// How many connections were tried; chooses the host.
     tried: usize,
     is_draining: bool,
+}
+
+/// A stream to a server.
+#[derive(Debug)]
+struct Connected {
+    session: Arc<Session>,
+    /// What was shown to it.
+    credentials: Credentials,
+}
+
+/// What is shown to servers, as far as it changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Credentials {
+    certificates: u64,
+    token: Option<String>,
 }
 
 impl Servers {
@@ -93,16 +113,23 @@ impl Servers {
         let mut interval = self.settings.interval;
         let mut changed = self.changed.subscribe();
         loop {
-            let (is_missing, is_draining) =
-                self.with(|state| (state.sessions.len() < state.count, state.is_draining));
+            let credentials = self.credentials();
+            let (is_missing, is_draining) = self.with(|state| {
+                let is_old = |connected: &Connected| connected.credentials != credentials;
+                let is_missing = state.sessions.len() < state.count || state.sessions.values().any(is_old);
+                (is_missing, state.is_draining)
+            });
             if is_draining {
                 return;
             }
             if !is_missing {
                 interval = self.settings.interval;
                 // Also at the end of a session; the sender lives as long as this.
-                if changed.changed().await.is_err() {
-                    return;
+                tokio::select! {
+                    changed = changed.changed() => if changed.is_err() {
+                        return;
+                    },
+                    () = tokio::time::sleep(CREDENTIALS_POLL) => {}
                 }
                 continue;
             }
@@ -118,6 +145,15 @@ impl Servers {
             let jitter = rand::rng().random_range(1.0..1.1);
             tokio::time::sleep(interval.mul_f64(jitter)).await;
             interval = interval.mul_f64(1.5).min(self.settings.interval_cap);
+        }
+    }
+
+    /// What would be shown to a server now. A token that cannot be read is the connection's to complain of.
+    fn credentials(&self) -> Credentials {
+        let token = self.settings.token.as_ref().map(std::fs::read_to_string);
+        Credentials {
+            certificates: self.settings.tls.with_version().1,
+            token: token.and_then(Result::ok),
         }
     }
 
@@ -143,6 +179,7 @@ impl Servers {
             let ended = tokio::select! {
                 ended = Arc::clone(&session).serve(reader, writer) => ended,
                 ended = driver => ended,
+                () = session.retired() => Ok(()),
             };
             session.close();
             match ended {
@@ -151,7 +188,13 @@ impl Servers {
                     tracing::warn!(server, error = %format!("{error:#}"), "the connection to a proxy server ended")
                 }
             }
-            servers.with(|state| state.sessions.remove(&server));
+            servers.with(|state| {
+                // Another one may be in its place.
+                let is_it = |it: &Connected| Arc::ptr_eq(&it.session, &session);
+                if state.sessions.get(&server).is_some_and(is_it) {
+                    state.sessions.remove(&server);
+                }
+            });
             servers.changed.send_replace(());
         });
         Ok(())
@@ -164,7 +207,8 @@ impl Servers {
         let stream = TcpStream::connect((host, self.settings.port)).await?;
         socket::prepare(&stream)?;
         let name = ServerName::try_from(host.to_owned())?;
-        let tls = TlsConnector::from(Arc::clone(&self.settings.tls));
+        let credentials = self.credentials();
+        let tls = TlsConnector::from(self.settings.tls.current());
         let stream = tls.connect(name, stream).await?;
         let mut http = h2::client::Builder::new();
         http.initial_window_size(STREAM_WINDOW)
@@ -180,7 +224,7 @@ impl Servers {
         };
         let mut driver = Box::pin(driver);
         let opened = tokio::select! {
-            opened = self.call(client, host) => opened?,
+            opened = self.call(client, host, credentials) => opened?,
             ended = &mut driver => { ended?; bail!("the server closed the connection") }
         };
         let (server, session, reader, writer) = opened;
@@ -197,6 +241,7 @@ impl Servers {
         &self,
         client: h2::client::SendRequest<Bytes>,
         host: &str,
+        credentials: Credentials,
     ) -> anyhow::Result<(String, Arc<Session>, PacketReader, PacketWriter)> {
         let mut client = client.ready().await?;
         let (response, body) = client.send_request(self.request(host)?, false)?;
@@ -222,10 +267,19 @@ impl Servers {
         let session = Session::new(window, Arc::clone(&self.settings.guard));
         let is_new = self.with(|state| {
             state.count = count.max(1);
-            if state.is_draining || state.sessions.contains_key(&server) {
+            let is_known = |connected: &Connected| connected.credentials == credentials;
+            if state.is_draining || state.sessions.get(&server).is_some_and(is_known) {
                 return false;
             }
-            state.sessions.insert(server.clone(), Arc::clone(&session));
+            let session = Arc::clone(&session);
+            let connected = Connected { session, credentials };
+            // What was shown to the server before counts for a while: connections by the stream before go on.
+            if let Some(before) = state.sessions.insert(server.clone(), connected) {
+                tracing::info!(server, "connected anew: what is shown to the server is new");
+                before.session.retire();
+                state.retired.retain(|session| session.is_busy());
+                state.retired.push(before.session);
+            }
             true
         });
         ensure!(is_new, "there is a connection to the server {server} already");
@@ -265,7 +319,8 @@ impl Servers {
     pub(super) async fn drain(&self) {
         let sessions: Vec<_> = self.with(|state| {
             state.is_draining = true;
-            state.sessions.values().cloned().collect()
+            let current = state.sessions.values().map(|it| &it.session);
+            current.chain(&state.retired).cloned().collect()
         });
         for session in &sessions {
             session.drain();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use metrics::{counter, gauge, histogram};
 use tokio::net::{TcpStream, lookup_host};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use egret_shared::rt::{clock, task};
@@ -24,12 +24,15 @@ use crate::relay::{Channel, Signals, relay};
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
 /// How long a packet's stream waits for a destination that takes nothing, where the server counts no credits.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
+const RETIRED_POLL: Duration = Duration::from_millis(500);
 const STUCK_POLL: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct Session {
     state: Mutex<State>,
     outgoing: Notify,
+    /// Another stream to the server is in the place of this one.
+    is_retired: watch::Sender<bool>,
     guard: Arc<Guard>,
 }
 
@@ -49,6 +52,7 @@ impl Session {
                 dials: HashMap::new(),
             }),
             outgoing: Notify::new(),
+            is_retired: watch::Sender::new(false),
             guard,
         })
     }
@@ -93,6 +97,27 @@ impl Session {
 
     pub(super) fn drain(&self) {
         self.with(|state| state.agent.drain());
+    }
+
+    /// Asks for no further dials, and ends when no connection is left.
+    pub(super) fn retire(&self) {
+        self.drain();
+        self.is_retired.send_replace(true);
+    }
+
+    /// Returns when it was retired and nothing is left of it.
+    pub(super) async fn retired(&self) {
+        let mut is_retired = self.is_retired.subscribe();
+        if is_retired.wait_for(|is_retired| *is_retired).await.is_err() {
+            return std::future::pending().await;
+        }
+        // The server may ask for a connection before it reads that this stream drains.
+        loop {
+            tokio::time::sleep(RETIRED_POLL).await;
+            if !self.is_busy() {
+                return;
+            }
+        }
     }
 
     /// Whether there is a connection, a dial, or something to send.

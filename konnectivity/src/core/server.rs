@@ -22,6 +22,9 @@ pub enum Refusal {
     /// The stream by which it was dialled ended, and there is no other agent.
     #[error("agent connection closed while dialing")]
     AgentGone,
+    /// No agent was asked: a policy or a limit refuses it, in these words.
+    #[error("{0}")]
+    Denied(String),
     /// In the agent's words.
     #[error("{0}")]
     Target(String),
@@ -80,7 +83,10 @@ enum Tunnel {
 #[derive(Debug)]
 struct Dial {
     key: i64,
+    /// What an agent is chosen by.
     address: String,
+    /// What it dials.
+    target: String,
     lot: u64,
     /// The streams that were asked; the last is asked now.
     asked: Vec<StreamId>,
@@ -197,6 +203,22 @@ impl Server {
         Ok(())
     }
 
+    /// No further connection is made by a stream.
+    pub fn expire_stream(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && matches!(stream.state, StreamState::Open | StreamState::Draining)
+        {
+            stream.state = StreamState::Expired;
+        }
+    }
+
+    /// Whether a stream has connections.
+    #[must_use]
+    pub fn has_connections(&self, id: StreamId) -> bool {
+        let stream = self.streams.get(&id);
+        stream.is_some_and(|stream| stream.multiplexer.connections() > 0)
+    }
+
     /// The stream ended. Dials by it go to another agent at once, or are refused; connections end after what came of them.
     pub fn close_stream(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -257,11 +279,17 @@ impl Server {
 
     /// Asks an agent to dial. `lot` chooses among equals.
     pub fn dial(&mut self, address: String, lot: u64) -> TunnelId {
+        self.dial_target(address.clone(), address, lot)
+    }
+
+    /// Asks an agent that stands for the address to dial the target, which is what the address was resolved to.
+    pub fn dial_target(&mut self, address: String, target: String, lot: u64) -> TunnelId {
         self.last_tunnel += 1;
         let tunnel = TunnelId(self.last_tunnel);
         let dial = Dial {
             key: 0,
             address,
+            target,
             lot,
             asked: Vec::new(),
         };
@@ -284,7 +312,7 @@ impl Server {
                 self.dials.insert(key, tunnel);
                 let request = Packet::DialRequest {
                     protocol: "tcp".to_owned(),
-                    address: dial.address.clone(),
+                    address: dial.target.clone(),
                     random: key,
                 };
                 self.on(stream, |it| it.send(request));
@@ -306,6 +334,17 @@ impl Server {
             Some(Tunnel::Refused(refusal)) => DialState::Refused(refusal.clone()),
             None => DialState::Refused(Refusal::AgentGone),
         }
+    }
+
+    /// The agent of a tunnel: the one that has its connection, or was asked last.
+    #[must_use]
+    pub fn agent_of(&self, tunnel: TunnelId) -> Option<&str> {
+        let stream = match self.tunnels.get(&tunnel)? {
+            Tunnel::Dialing(dial) => dial.asked.last()?,
+            Tunnel::Connected { stream, .. } => stream,
+            Tunnel::Refused(_) => return None,
+        };
+        Some(&self.streams.get(stream)?.agent.id)
     }
 
     pub fn read(&mut self, tunnel: TunnelId) -> Read {

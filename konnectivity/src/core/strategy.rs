@@ -13,13 +13,17 @@ pub enum Strategy {
     Default,
     /// An agent that stands for the destination's host ([`crate::proto::Identifiers::has_host`]).
     DestHost,
+    /// An agent with a network that has the destination's address; the narrowest network first.
+    DestCidr,
     /// An agent with `default-route=true`.
     DefaultRoute,
+    /// Any agent, of those with the fewest connections.
+    LeastLoaded,
 }
 
 /// A strategy that there is not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown proxy strategy {0:?}; there are default, destHost and defaultRoute")]
+#[error("unknown proxy strategy {0:?}; there are default, destHost, destCIDR, defaultRoute and leastLoaded")]
 pub struct InvalidStrategy(String);
 
 impl FromStr for Strategy {
@@ -29,7 +33,9 @@ impl FromStr for Strategy {
         match text {
             "default" => Ok(Self::Default),
             "destHost" => Ok(Self::DestHost),
+            "destCIDR" => Ok(Self::DestCidr),
             "defaultRoute" => Ok(Self::DefaultRoute),
+            "leastLoaded" => Ok(Self::LeastLoaded),
             _ => Err(InvalidStrategy(text.to_owned())),
         }
     }
@@ -49,13 +55,16 @@ pub(super) fn choose(
         strategies.iter().find_map(|strategy| {
             // By the agent's name, later streams replace earlier ones.
             let mut newest = BTreeMap::new();
-            let usable = streams.iter().filter(|(id, stream)| {
-                stream.is_usable(draining) && !tried.contains(id) && strategy.takes(stream, host)
-            });
-            newest.extend(usable.map(|(id, stream)| (&stream.agent.id, *id)));
-            let count = u64::try_from(newest.len()).ok().filter(|count| *count > 0)?;
-            let index = usize::try_from(lot % count).ok()?;
-            newest.into_values().nth(index)
+            let usable = streams
+                .iter()
+                .filter(|(id, stream)| stream.is_usable(draining) && !tried.contains(id));
+            let ranked = usable.filter_map(|(id, stream)| Some((id, stream, strategy.rank(stream, host)?)));
+            newest.extend(ranked.map(|(id, stream, rank)| (&stream.agent.id, (*id, rank))));
+            let best = newest.values().map(|(_, rank)| *rank).min()?;
+            let equals = newest.into_values().filter(|(_, rank)| *rank == best);
+            let equals: Vec<StreamId> = equals.map(|(id, _)| id).collect();
+            let index = usize::try_from(lot % u64::try_from(equals.len()).ok()?).ok()?;
+            equals.get(index).copied()
         })
     })
 }
@@ -67,30 +76,40 @@ impl Strategy {
         match self {
             Self::Default => "default",
             Self::DestHost => "destHost",
+            Self::DestCidr => "destCIDR",
             Self::DefaultRoute => "defaultRoute",
+            Self::LeastLoaded => "leastLoaded",
         }
     }
 
     /// Whether it finds such an agent for some destination.
     pub(super) fn may_take(self, identifiers: &Identifiers) -> bool {
         match self {
-            Self::Default => true,
+            Self::Default | Self::LeastLoaded => true,
             Self::DestHost => identifiers.has_hosts(),
+            Self::DestCidr => identifiers.has_networks(),
             Self::DefaultRoute => identifiers.is_default_route(),
         }
     }
 
-    fn takes(self, stream: &AgentStream, host: &str) -> bool {
+    /// How well the agent fits, the lowest best; none where it does not.
+    fn rank(self, stream: &AgentStream, host: &str) -> Option<usize> {
+        let identifiers = &stream.agent.identifiers;
         match self {
-            Self::Default => true,
-            Self::DestHost => stream.agent.identifiers.has_host(host),
-            Self::DefaultRoute => stream.agent.identifiers.is_default_route(),
+            Self::Default => Some(0),
+            Self::DestHost => identifiers.has_host(host).then_some(0),
+            Self::DestCidr => {
+                let narrowest = identifiers.narrowest_network(host.parse().ok()?)?;
+                Some(usize::from(u8::MAX - narrowest))
+            }
+            Self::DefaultRoute => identifiers.is_default_route().then_some(0),
+            Self::LeastLoaded => Some(stream.multiplexer.connections()),
         }
     }
 }
 
 /// The host of `host:port` or `[address]:port`.
-fn host_of(address: &str) -> &str {
+pub(crate) fn host_of(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _port)| host);
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     bracketed.unwrap_or(host)

@@ -27,6 +27,8 @@ pub(super) struct AgentStream {
 pub(super) enum StreamState {
     Open,
     Draining,
+    /// What its agent showed counts no longer: no connection is made by it, and what is open goes on for a while.
+    Expired,
     /// Kept while somebody reads what came before.
     Gone,
 }
@@ -36,7 +38,7 @@ impl AgentStream {
         match self.state {
             StreamState::Open => true,
             StreamState::Draining => draining,
-            StreamState::Gone => false,
+            StreamState::Expired | StreamState::Gone => false,
         }
     }
 }

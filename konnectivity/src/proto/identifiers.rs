@@ -3,12 +3,14 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 /// Which destinations an agent stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identifiers {
     addresses: Vec<IpAddr>,
     hosts: Vec<String>,
-    cidrs: Vec<String>,
+    networks: Vec<IpNet>,
     default_route: bool,
 }
 
@@ -64,8 +66,10 @@ impl Identifiers {
                 }
             }
             "host" => self.hosts.push(value.to_owned()),
-            "cidr" if value.parse::<ipnet::IpNet>().is_ok() => self.cidrs.push(value.to_owned()),
-            "cidr" => return Err(InvalidIdentifiers::Network(value.to_owned())),
+            "cidr" => match value.parse() {
+                Ok(network) => self.networks.push(network),
+                Err(_text) => return Err(InvalidIdentifiers::Network(value.to_owned())),
+            },
             "default-route" => match value {
                 "true" => self.default_route = true,
                 "false" => {}
@@ -85,10 +89,31 @@ impl Identifiers {
         }
     }
 
+    /// The hosts and addresses that it stands for, as texts.
+    #[must_use]
+    pub fn claims(&self) -> Vec<String> {
+        let addresses = self.addresses.iter().map(ToString::to_string);
+        addresses.chain(self.hosts.iter().cloned()).collect()
+    }
+
     /// Whether it stands for any host.
     #[must_use]
     pub fn has_hosts(&self) -> bool {
         !self.addresses.is_empty() || !self.hosts.is_empty()
+    }
+
+    /// Whether it stands for any network.
+    #[must_use]
+    pub fn has_networks(&self) -> bool {
+        !self.networks.is_empty()
+    }
+
+    /// The longest prefix of its networks that have the address.
+    #[must_use]
+    pub fn narrowest_network(&self, address: IpAddr) -> Option<u8> {
+        let address = address.to_canonical();
+        let having = self.networks.iter().filter(|network| network.contains(&address));
+        having.map(IpNet::prefix_len).max()
     }
 
     #[must_use]
@@ -106,7 +131,7 @@ impl fmt::Display for Identifiers {
             query.append_pair(key, &address.to_string());
         }
         query.extend_pairs(self.hosts.iter().map(|host| ("host", host)));
-        query.extend_pairs(self.cidrs.iter().map(|cidr| ("cidr", cidr)));
+        query.extend_pairs(self.networks.iter().map(|network| ("cidr", network.to_string())));
         if self.default_route {
             query.append_pair("default-route", "true");
         }

@@ -9,15 +9,17 @@ use metrics::gauge;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 use egret_shared::rt::task;
 
-use super::hub::{Hub, Tunnel};
-use super::proxy::{dial, linger};
+use super::dialer::{AuditedTunnel, Dialer};
+use super::proxy::{client_of, linger};
 use crate::core::Refusal;
 use crate::proto::MAX_DATA;
 use crate::relay::{relay, write};
 use crate::socket;
+use crate::tls::Reloaded;
 
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// As upstream's.
@@ -27,29 +29,25 @@ const MAX_HEAD: usize = 16 << 10;
 const MAX_REASON: usize = 200;
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
-pub(super) async fn serve_uds(listener: UnixListener, hub: Arc<Hub>, dial_timeout: Option<Duration>) {
+pub(super) async fn serve_uds(listener: UnixListener, dialer: Arc<Dialer>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                let client = client_of(&stream);
                 let (reader, writer) = stream.into_split();
-                let hub = Arc::clone(&hub);
-                task::spawn_brief(serve(reader, writer, hub, dial_timeout));
+                let dialer = Arc::clone(&dialer);
+                task::spawn_brief(async move { serve(reader, writer, &dialer, &client).await });
             }
             Err(error) => super::pause_after(&error).await,
         }
     }
 }
 
-pub(super) async fn serve_tcp(
-    listener: TcpListener,
-    tls: TlsAcceptor,
-    hub: Arc<Hub>,
-    dial_timeout: Option<Duration>,
-) {
+pub(super) async fn serve_tcp(listener: TcpListener, tls: Arc<Reloaded<ServerConfig>>, dialer: Arc<Dialer>) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let (tls, hub) = (tls.clone(), Arc::clone(&hub));
+                let (tls, dialer) = (TlsAcceptor::from(tls.current()), Arc::clone(&dialer));
                 task::spawn_brief(async move {
                     let accepted = async {
                         socket::prepare(&stream)?;
@@ -58,7 +56,7 @@ pub(super) async fn serve_tcp(
                     match tokio::time::timeout(HANDSHAKE_WITHIN, accepted).await {
                         Ok(Ok(stream)) => {
                             let (reader, writer) = tokio::io::split(stream);
-                            serve(reader, writer, hub, dial_timeout).await;
+                            serve(reader, writer, &dialer, &peer.to_string()).await;
                         }
                         Ok(Err(error)) => tracing::info!(%peer, %error, "a client is refused"),
                         Err(_elapsed) => tracing::info!(%peer, "a client takes too long to shake hands"),
@@ -70,25 +68,20 @@ pub(super) async fn serve_tcp(
     }
 }
 
-async fn serve<R, W>(mut reader: R, mut writer: W, hub: Arc<Hub>, dial_timeout: Option<Duration>)
+async fn serve<R, W>(mut reader: R, mut writer: W, dialer: &Dialer, client: &str)
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let connections = gauge!("konnectivity_network_proxy_server_http_connections");
     connections.increment(1);
-    if let Err(error) = serve_one(&mut reader, &mut writer, &hub, dial_timeout).await {
+    if let Err(error) = serve_one(&mut reader, &mut writer, dialer, client).await {
         tracing::debug!(%error, "a client's connection ended early");
     }
     connections.decrement(1);
 }
 
-async fn serve_one<R, W>(
-    reader: &mut R,
-    writer: &mut W,
-    hub: &Arc<Hub>,
-    dial_timeout: Option<Duration>,
-) -> io::Result<()>
+async fn serve_one<R, W>(reader: &mut R, writer: &mut W, dialer: &Dialer, client: &str) -> io::Result<()>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -106,7 +99,7 @@ where
     };
     // A client that leaves meanwhile is noticed: it sends nothing before it is answered.
     let mut early = vec![0; MAX_DATA];
-    let dialled = dial(hub, address.to_owned(), dial_timeout);
+    let dialled = dialer.dial(address.to_owned(), client);
     let mut dialled = std::pin::pin!(dialled);
     let mut first = behind;
     let dialled = tokio::select! {
@@ -131,7 +124,7 @@ where
     }
 }
 
-async fn go_on<R, W>(reader: &mut R, writer: &mut W, tunnel: Tunnel, first: Vec<u8>)
+async fn go_on<R, W>(reader: &mut R, writer: &mut W, tunnel: AuditedTunnel, first: Vec<u8>)
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -184,6 +177,7 @@ fn status_of(refusal: &Refusal) -> u16 {
     match refusal {
         Refusal::NoAgent => 500,
         Refusal::AgentGone => 502,
+        Refusal::Denied(_) => 403,
         Refusal::Target(text) if has_one_of(text, &["i/o timeout", "deadline exceeded"]) => 504,
         Refusal::Target(text) if has_one_of(text, &["too many open files", "too many dials"]) => 503,
         Refusal::Target(_) => 502,

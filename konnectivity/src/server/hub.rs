@@ -66,9 +66,11 @@ impl Hub {
         });
     }
 
-    pub(super) fn dial(self: &Arc<Self>, address: String) -> Tunnel {
+    /// By an agent that stands for the address, to the target.
+    pub(super) fn dial(self: &Arc<Self>, address: String, target: String) -> Tunnel {
         self.with_state(|state| {
-            let (id, signals) = (state.server.dial(address, rand::random()), Arc::default());
+            let id = state.server.dial_target(address, target, rand::random());
+            let signals = Arc::default();
             state.tunnels.insert(id, Arc::clone(&signals));
             Tunnel {
                 hub: Arc::clone(self),
@@ -97,6 +99,16 @@ impl Tunnel {
                 DialState::Dialing => self.signals.reader.notified().await,
             }
         }
+    }
+
+    /// The agent that has its connection.
+    pub(super) fn agent(&self) -> Option<String> {
+        self.hub
+            .with(|server| server.agent_of(self.id).map(str::to_owned))
+    }
+
+    pub(super) fn shared_signals(&self) -> Arc<Signals> {
+        Arc::clone(&self.signals)
     }
 
     /// Waits until what was written is sent, and the close.

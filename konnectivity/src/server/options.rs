@@ -2,19 +2,25 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
+use egret_policies::model::api_server::Selection;
+
+use super::ServerFiles;
 use super::agents::Shared;
+use super::identity::{Authentication, IdentifierBinding, TokenReview};
+use super::kube::ApiServer;
+use super::policy::{Baseline, PolicySource};
 use super::require;
 use crate::core::{InvalidStrategy, Strategy};
 use crate::options::{LogFlags, duration, identity, listen_address, path};
 
 /// The API server's network proxy: takes connections of a kube-apiserver and has agents make them.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "proxy-server", version)]
+#[command(name = "proxy-server", version, args_override_self = true)]
 pub struct Options {
     /// What clients speak.
     #[arg(long, value_enum, default_value = "grpc")]
@@ -61,7 +67,7 @@ pub struct Options {
     admin_port: u16,
     #[arg(long, default_value = "127.0.0.1")]
     admin_bind_address: String,
-    /// How agents are chosen, the first that finds one: default, destHost, defaultRoute.
+    /// How agents are chosen, the first that finds one: default, destHost, destCIDR, defaultRoute, leastLoaded.
     #[arg(long, default_value = "default")]
     proxy_strategies: String,
     /// What agents tell servers apart by; random unless given.
@@ -76,15 +82,37 @@ pub struct Options {
     /// How long an agent may take to answer a dial; 0 is without limit.
     #[arg(long, default_value = "20s", value_parser = duration)]
     backend_dial_timeout: Duration,
-    /// Not served yet: tokens of agents. Anything but nothing is refused.
+    /// File or folder of APIServerEgressPolicies and of objects of the cluster that they ask for; read again when it changes.
+    #[arg(long, value_parser = path)]
+    egress_policy: Option<PathBuf>,
+    /// For what clients ask, as policies name it: controlplane, cluster or etcd.
+    #[arg(long, default_value = "cluster")]
+    egress_selection: Selection,
+    /// A further listener for clients, for another selection: selection=controlplane,mode=grpc,uds=/run/c.sock, or
+    /// selection=etcd,mode=http-connect,tcp=127.0.0.1:8096 with the certificate of --server-cert.
+    #[arg(long, action = ArgAction::Append)]
+    frontend: Vec<Frontend>,
+    /// What becomes of connections to link-local addresses, metadata services and loopback that no policy speaks of.
+    #[arg(long, value_enum, default_value = "audit")]
+    egress_baseline: Baseline,
+    /// Where each connection is recorded, as JSON lines; - is the standard output.
+    #[arg(long, value_parser = path)]
+    audit_log: Option<PathBuf>,
+    /// Agents show a token of a service account of this namespace, in the place of a certificate.
     #[arg(long, default_value = "")]
     agent_namespace: String,
+    /// The service account.
     #[arg(long, default_value = "")]
     agent_service_account: String,
+    /// For whom its tokens are.
     #[arg(long, default_value = "")]
     authentication_audience: String,
-    #[arg(long, default_value = "", hide = true)]
-    kubeconfig: String,
+    /// What becomes of an agent that stands for hosts or addresses which neither its certificate nor its token's node has.
+    #[arg(long, value_enum, default_value = "audit")]
+    agent_identifier_binding: IdentifierBinding,
+    /// How the API server is asked about tokens and nodes; without, by the service account of the pod.
+    #[arg(long, value_parser = path)]
+    kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     log: LogFlags,
 }
@@ -108,19 +136,83 @@ pub enum InvalidOptions {
 }
 
 /// What the flags mean.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Settings {
-    pub(super) mode: Mode,
-    pub(super) front: Front,
+    pub(super) fronts: Vec<FrontSettings>,
     pub(super) agents: SocketAddr,
     pub(super) health: SocketAddr,
     pub(super) admin: SocketAddr,
-    pub(super) cluster_cert: PathBuf,
-    pub(super) cluster_key: PathBuf,
-    pub(super) cluster_ca: PathBuf,
+    pub(super) agent_tls: ServerFiles,
     pub(super) strategies: Vec<Strategy>,
     pub(super) dial_timeout: Option<Duration>,
-    shared: Shared,
+    pub(super) policies: PolicySource,
+    pub(super) audit_log: Option<PathBuf>,
+    pub(super) shared: Shared,
+}
+
+/// A listener for clients, and for what they ask.
+#[derive(Clone, Debug)]
+pub(super) struct FrontSettings {
+    pub(super) selection: Selection,
+    pub(super) mode: Mode,
+    pub(super) front: Front,
+}
+
+/// The same as it is written.
+#[derive(Clone, Debug)]
+struct Frontend {
+    selection: Selection,
+    mode: Mode,
+    place: FrontPlace,
+}
+
+#[derive(Clone, Debug)]
+enum FrontPlace {
+    Uds(PathBuf),
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Frontend {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (mut selection, mut mode, mut place) = (None, None, None);
+        for part in text.split(',') {
+            let (key, value) = part
+                .split_once('=')
+                .ok_or_else(|| format!("{part:?} is not key=value"))?;
+            let before = match key {
+                "selection" => selection
+                    .replace(value.parse().map_err(|error| format!("{error}"))?)
+                    .is_some(),
+                "mode" => mode
+                    .replace(<Mode as ValueEnum>::from_str(value, false)?)
+                    .is_some(),
+                "uds" if !value.is_empty() => place.replace(FrontPlace::Uds(value.into())).is_some(),
+                "tcp" => {
+                    let address = value
+                        .parse()
+                        .map_err(|_text| format!("tcp={value:?} is not address:port"))?;
+                    place.replace(FrontPlace::Tcp(address)).is_some()
+                }
+                _ => return Err(format!("{part:?}; there are selection, mode, uds and tcp")),
+            };
+            if before {
+                return Err(format!("{key} again; uds and tcp are one place"));
+            }
+        }
+        let (Some(selection), Some(mode), Some(place)) = (selection, mode, place) else {
+            return Err("selection, mode, and uds or tcp are given together".to_owned());
+        };
+        match (mode, &place) {
+            (Mode::Grpc, FrontPlace::Tcp(_)) => Err("no API server speaks grpc over tcp".to_owned()),
+            (Mode::Grpc | Mode::HttpConnect, _) => Ok(Self {
+                selection,
+                mode,
+                place,
+            }),
+        }
+    }
 }
 
 /// Where clients come from.
@@ -138,24 +230,16 @@ pub(super) enum Front {
     },
 }
 
-impl Settings {
-    pub(super) fn shared(&self) -> Arc<Shared> {
-        Arc::new(self.shared.clone())
-    }
-}
-
 impl Options {
+    /// Whether a server could start with them, as far as no file is read.
+    ///
+    /// # Errors
+    /// At the first flag that has no meaning, or contradicts another one.
+    pub fn check(self) -> Result<(), InvalidOptions> {
+        self.settings().map(drop)
+    }
+
     pub(super) fn settings(self) -> Result<Settings, InvalidOptions> {
-        let tokens = [
-            &self.agent_namespace,
-            &self.agent_service_account,
-            &self.authentication_audience,
-        ];
-        if tokens.iter().any(|it| !it.is_empty()) {
-            let text = "--agent-namespace, --agent-service-account, --authentication-audience: tokens of agents are not checked yet; \
-                        agents show a certificate of --cluster-ca-cert";
-            return Err(InvalidOptions::Value(text.to_owned()));
-        }
         let listen = |flag, host: &str, port| listen_address(flag, host, port).map_err(InvalidOptions::Value);
         let agents = listen("--agent-bind-address", &self.agent_bind_address, self.agent_port)?;
         let health = listen(
@@ -172,16 +256,53 @@ impl Options {
         }
         Ok(Settings {
             shared: self.shared()?,
-            mode: self.mode,
             agents,
             health,
             admin,
             strategies,
+            policies: PolicySource::new(given(self.egress_policy.clone()), self.egress_baseline),
+            audit_log: given(self.audit_log.clone()),
             dial_timeout: Some(self.backend_dial_timeout).filter(|it| !it.is_zero()),
-            cluster_cert: require(self.cluster_cert.clone(), "--cluster-cert")?,
-            cluster_key: require(self.cluster_key.clone(), "--cluster-key")?,
-            cluster_ca: require(self.cluster_ca_cert.clone(), "--cluster-ca-cert")?,
+            agent_tls: ServerFiles {
+                certificate: require(self.cluster_cert.clone(), "--cluster-cert")?,
+                key: require(self.cluster_key.clone(), "--cluster-key")?,
+                client_authorities: given(self.cluster_ca_cert.clone()),
+            },
+            fronts: self.fronts()?,
+        })
+    }
+
+    /// The first is the one that upstream's flags say.
+    fn fronts(self) -> Result<Vec<FrontSettings>, InvalidOptions> {
+        let further = self.frontend.iter().map(|frontend| {
+            let front = match &frontend.place {
+                FrontPlace::Uds(path) => Front::Uds {
+                    path: path.clone(),
+                    delete_existing: self.delete_existing_uds_file,
+                },
+                FrontPlace::Tcp(address) => self.clone().front_by_tls(*address)?,
+            };
+            Ok(FrontSettings {
+                selection: frontend.selection,
+                mode: frontend.mode,
+                front,
+            })
+        });
+        let further: Vec<_> = further.collect::<Result<_, InvalidOptions>>()?;
+        let first = FrontSettings {
+            selection: self.egress_selection,
+            mode: self.mode,
             front: self.front()?,
+        };
+        Ok([first].into_iter().chain(further).collect())
+    }
+
+    fn front_by_tls(self, address: SocketAddr) -> Result<Front, InvalidOptions> {
+        Ok(Front::Tcp {
+            address,
+            cert: require(self.server_cert, "--server-cert")?,
+            key: require(self.server_key, "--server-key")?,
+            ca: require(self.server_ca_cert, "--server-ca-cert")?,
         })
     }
 
@@ -206,12 +327,7 @@ impl Options {
             self.server_port,
         )
         .map_err(InvalidOptions::Value)?;
-        Ok(Front::Tcp {
-            address,
-            cert: require(self.server_cert, "--server-cert")?,
-            key: require(self.server_key, "--server-key")?,
-            ca: require(self.server_ca_cert, "--server-ca-cert")?,
-        })
+        self.front_by_tls(address)
     }
 
     fn shared(&self) -> Result<Shared, InvalidOptions> {
@@ -225,6 +341,51 @@ impl Options {
             server_id,
             server_count: self.server_count.max(1),
             keep_alive: self.keepalive_time,
+            authentication: self.authentication()?,
+            binding: self.agent_identifier_binding,
         })
     }
+
+    /// As with upstream's server: by a certificate or by a token, never by either.
+    fn authentication(&self) -> Result<Authentication, InvalidOptions> {
+        let invalid = |text: &str| Err(InvalidOptions::Value(text.to_owned()));
+        let words = [
+            &self.agent_namespace,
+            &self.agent_service_account,
+            &self.authentication_audience,
+        ];
+        let given = words.iter().filter(|it| !it.is_empty()).count();
+        let has_authority = given_path(&self.cluster_ca_cert);
+        match (given, has_authority) {
+            (0, true) => Ok(Authentication::Certificate),
+            (0, false) => Err(InvalidOptions::Missing(
+                "--cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience",
+            )),
+            (3, false) => Ok(Authentication::Token(TokenReview {
+                api_server: ApiServer::new(
+                    self.kubeconfig
+                        .clone()
+                        .filter(|path| !path.as_os_str().is_empty()),
+                ),
+                namespace: self.agent_namespace.clone(),
+                account: self.agent_service_account.clone(),
+                audience: self.authentication_audience.clone(),
+            })),
+            (3, true) => {
+                invalid("--cluster-ca-cert and --agent-namespace: agents show a certificate or a token")
+            }
+            _ => invalid(
+                "--agent-namespace, --agent-service-account and --authentication-audience are given together",
+            ),
+        }
+    }
+}
+
+/// Manifests leave a path empty for none.
+fn given(path: Option<PathBuf>) -> Option<PathBuf> {
+    path.filter(|path| !path.as_os_str().is_empty())
+}
+
+fn given_path(path: &Option<PathBuf>) -> bool {
+    path.as_ref().is_some_and(|path| !path.as_os_str().is_empty())
 }

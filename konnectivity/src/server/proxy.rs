@@ -7,15 +7,14 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::Request;
-use metrics::{counter, gauge, histogram};
+use metrics::gauge;
 use tokio::net::{UnixListener, UnixStream};
 
-use egret_shared::rt::{clock, task};
+use egret_shared::rt::task;
 
 use super::agents::UNIMPLEMENTED;
 use super::authority::Rewritten;
-use super::hub::{Hub, Tunnel};
-use crate::core::Refusal;
+use super::dialer::{AuditedTunnel, Dialer};
 use crate::grpc::{self, PacketReader, PacketWriter, StreamError};
 use crate::proto::{Packet, metadata};
 use crate::relay::{Channel as _, next, write};
@@ -30,13 +29,13 @@ const LINGER: Duration = Duration::from_secs(10);
 /// How long a client may take to read the last packet.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-pub(super) async fn serve(listener: UnixListener, hub: Arc<Hub>, dial_timeout: Option<Duration>) {
+pub(super) async fn serve(listener: UnixListener, dialer: Arc<Dialer>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let hub = Arc::clone(&hub);
+                let dialer = Arc::clone(&dialer);
                 task::spawn_brief(async move {
-                    if let Err(error) = serve_connection(stream, hub, dial_timeout).await {
+                    if let Err(error) = serve_connection(stream, dialer).await {
                         tracing::debug!(%error, "a client's connection ended early");
                     }
                 });
@@ -46,11 +45,8 @@ pub(super) async fn serve(listener: UnixListener, hub: Arc<Hub>, dial_timeout: O
     }
 }
 
-async fn serve_connection(
-    stream: UnixStream,
-    hub: Arc<Hub>,
-    dial_timeout: Option<Duration>,
-) -> Result<(), h2::Error> {
+async fn serve_connection(stream: UnixStream, dialer: Arc<Dialer>) -> Result<(), h2::Error> {
+    let client = client_of(&stream);
     let mut http = h2::server::Builder::new();
     http.initial_window_size(WINDOW)
         .initial_connection_window_size(grpc::CONNECTION_WINDOW)
@@ -61,14 +57,14 @@ async fn serve_connection(
     let mut connection = http.handshake::<_, Bytes>(Rewritten::new(stream)).await?;
     while let Some(request) = connection.accept().await {
         let (request, respond) = request?;
-        let hub = Arc::clone(&hub);
+        let (dialer, client) = (Arc::clone(&dialer), client.clone());
         task::spawn_brief(async move {
             let streams = gauge!(
                 "konnectivity_network_proxy_server_grpc_connections",
                 "service_method" => "Proxy"
             );
             streams.increment(1);
-            if let Err(error) = serve_stream(request, respond, &hub, dial_timeout).await {
+            if let Err(error) = serve_stream(request, respond, &dialer, &client).await {
                 tracing::debug!(%error, "a client's stream ended early");
             }
             streams.decrement(1);
@@ -80,8 +76,8 @@ async fn serve_connection(
 async fn serve_stream(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-    hub: &Arc<Hub>,
-    dial_timeout: Option<Duration>,
+    dialer: &Dialer,
+    client: &str,
 ) -> Result<(), StreamError> {
     if request.uri().path() != metadata::PROXY {
         let text = format!("unknown method {}", request.uri().path());
@@ -106,7 +102,7 @@ async fn serve_stream(
         }
     };
     let dialled = tokio::select! {
-        dialled = dial(hub, address, dial_timeout) => dialled,
+        dialled = dialer.dial(address, client) => dialled,
         // The dial is given up where this is left.
         left = given_up(&mut reader, random) => return left,
     };
@@ -167,7 +163,7 @@ async fn given_up(reader: &mut PacketReader, dial: i64) -> Result<(), StreamErro
 async fn go_on(
     mut reader: PacketReader,
     mut writer: PacketWriter,
-    tunnel: Tunnel,
+    tunnel: AuditedTunnel,
     connection: i64,
 ) -> Result<(), StreamError> {
     // Whoever closes is answered at once; the rest of what the client sent follows to its destination.
@@ -193,7 +189,7 @@ async fn go_on(
 /// Until the client closes: with the text of the answer, or none where it is gone.
 async fn from_client(
     reader: &mut PacketReader,
-    tunnel: &Tunnel,
+    tunnel: &AuditedTunnel,
     connection: i64,
 ) -> Result<Option<String>, StreamError> {
     while let Some(packet) = reader.next().await? {
@@ -219,7 +215,7 @@ async fn from_client(
 /// Until the destination closes: with its text.
 async fn to_client(
     writer: &mut PacketWriter,
-    tunnel: &Tunnel,
+    tunnel: &AuditedTunnel,
     connection: i64,
 ) -> Result<String, StreamError> {
     loop {
@@ -232,49 +228,16 @@ async fn to_client(
 
 // === Of both kinds of clients ===
 
-/// Asks an agent for a connection: the tunnel and the agent's number of it.
-pub(super) async fn dial(
-    hub: &Arc<Hub>,
-    address: String,
-    timeout: Option<Duration>,
-) -> Result<(Tunnel, i64), Refusal> {
-    let begun = clock::now();
-    let tunnel = hub.dial(address.clone());
-    let dialled = match timeout {
-        None => tunnel.connected().await,
-        Some(timeout) => match tokio::time::timeout(timeout, tunnel.connected()).await {
-            Ok(dialled) => dialled,
-            Err(_elapsed) => {
-                count_failure("backend_dial_timeout");
-                let error = format!("dial tcp {address}: i/o timeout: no answer of the agent");
-                return Err(Refusal::Target(error));
-            }
-        },
-    };
-    match dialled {
-        Ok(connection) => {
-            let took = clock::now().since(begun).as_secs_f64();
-            histogram!("konnectivity_network_proxy_server_dial_duration_seconds").record(took);
-            Ok((tunnel, connection))
-        }
-        Err(refusal) => {
-            tracing::debug!(address, %refusal, "a dial failed");
-            count_failure(match &refusal {
-                Refusal::NoAgent => "no_agent",
-                Refusal::AgentGone => "backend_close",
-                Refusal::Target(_) => "error_response",
-            });
-            Err(refusal)
-        }
+/// Who is at the other end of a Unix socket (unix(7), `SO_PEERCRED`), for the audit log.
+pub(super) fn client_of(stream: &UnixStream) -> String {
+    match stream.peer_cred() {
+        Ok(peer) => format!("uid {}", peer.uid()),
+        Err(error) => format!("unknown: {error}"),
     }
 }
 
-fn count_failure(reason: &'static str) {
-    counter!("konnectivity_network_proxy_server_dial_failure_count", "reason" => reason).increment(1);
-}
-
 /// Lets what the client sent reach its destination, but not for ever.
-pub(super) async fn linger(tunnel: Tunnel) {
+pub(super) async fn linger(tunnel: AuditedTunnel) {
     if tokio::time::timeout(LINGER, tunnel.finished()).await.is_err() {
         tracing::debug!("a connection is cut: its destination takes nothing");
     }

@@ -65,6 +65,8 @@ pub enum Kind {
     Workload,
     /// A workload of workloads: CronJob.
     CronJob,
+    /// `policy.egret.dev` APIServerEgressPolicy.
+    ApiServerEgressPolicy,
     /// A policy.
     Policy(PolicyForm),
 }
@@ -109,7 +111,11 @@ impl Kind {
     #[must_use]
     pub const fn is_namespaced(self) -> bool {
         match self {
-            Self::Namespace | Self::Node | Self::NodeAddressReport | Self::ApiServerAddresses => false,
+            Self::Namespace
+            | Self::Node
+            | Self::NodeAddressReport
+            | Self::ApiServerAddresses
+            | Self::ApiServerEgressPolicy => false,
             Self::Pod
             | Self::Service
             | Self::EndpointSlice
@@ -214,6 +220,7 @@ fn own(version: &str, kind: &str) -> Option<Kind> {
         (_, "ClusterEgressFirewall") => Some(Kind::Policy(PolicyForm::OtherVersion(
             model::Kind::ClusterEgressFirewall,
         ))),
+        (_, "APIServerEgressPolicy") => Some(Kind::ApiServerEgressPolicy),
         (_, "NodeAddressReport") => Some(Kind::NodeAddressReport),
         (_, "APIServerAddresses") => Some(Kind::ApiServerAddresses),
         _ => None,

@@ -375,6 +375,10 @@ impl Sets {
                 let members = named.content.members_of_dns(index);
                 set.contribute(Contributor::Policy, members);
             }
+            SetContent::Services { .. } => {
+                self.of_services.insert(named.id);
+                contribute_services(&mut set, index);
+            }
             SetContent::Networks(networks) => {
                 let members = networks.iter().copied().map(Member::Network).collect();
                 set.contribute(Contributor::Policy, members);
@@ -414,6 +418,7 @@ impl Sets {
             | SetContent::Networks(_)
             | SetContent::Nodes(_)
             | SetContent::NodeAddresses(_)
+            | SetContent::Services { .. }
             | SetContent::ApiServer
             | SetContent::ApiServerBehind(..)
             | SetContent::ApiServerAddresses => {}

@@ -59,6 +59,11 @@ pub(crate) enum SetContent {
     NodeAddresses(Selector),
     /// What belongs to pods and Services: their addresses, and the networks from which pods get theirs.
     Cluster,
+    /// Addresses of Services, by namespace and name where these are given.
+    Services {
+        namespace: Option<Arc<str>>,
+        name: Option<Arc<str>>,
+    },
     /// Where the API server is reached, with its ports.
     ApiServer,
     /// Where connections to ports of its Service come out.
@@ -104,7 +109,9 @@ impl NamedSet {
                 | SetContent::DnsStandIn { .. }
                 | SetContent::ApiServer
                 | SetContent::ApiServerBehind(..) => SetKind::AddressPorts,
-                SetContent::Networks(_) | SetContent::Cluster => SetKind::Networks,
+                SetContent::Networks(_) | SetContent::Cluster | SetContent::Services { .. } => {
+                    SetKind::Networks
+                }
                 SetContent::Records { .. } => SetKind::Records,
             },
             breadth: self.content.breadth(),
@@ -130,6 +137,7 @@ impl SetContent {
             | Self::Nodes(_)
             | Self::NodeAddresses(_)
             | Self::Cluster
+            | Self::Services { .. }
             | Self::ApiServer
             | Self::ApiServerBehind(..)
             | Self::ApiServerAddresses
@@ -163,6 +171,7 @@ impl SetContent {
             | Self::ApiServer
             | Self::ApiServerBehind(..)
             | Self::ApiServerAddresses
+            | Self::Services { .. }
             | Self::Records { .. } => BTreeSet::new(),
         }
     }
@@ -193,6 +202,7 @@ impl SetContent {
             | Self::PodPorts { .. }
             | Self::DnsStandIn { .. }
             | Self::Networks(_)
+            | Self::Services { .. }
             | Self::Records { .. } => BTreeSet::new(),
         }
     }
@@ -201,6 +211,12 @@ impl SetContent {
     pub(crate) fn members_of_service(&self, service: &Service) -> BTreeSet<Member> {
         match self {
             Self::Cluster => single_networks(&service.addresses),
+            Self::Services { namespace, name }
+                if is_named(namespace.as_deref(), service.key.namespace())
+                    && is_named(name.as_deref(), service.key.name()) =>
+            {
+                single_networks(&service.addresses)
+            }
             Self::Pods { .. }
             | Self::PodPorts { .. }
             | Self::DnsStandIn { .. }
@@ -210,6 +226,7 @@ impl SetContent {
             | Self::ApiServer
             | Self::ApiServerBehind(..)
             | Self::ApiServerAddresses
+            | Self::Services { .. }
             | Self::Records { .. } => BTreeSet::new(),
         }
     }
@@ -251,9 +268,14 @@ impl SetContent {
             | Self::Nodes(_)
             | Self::NodeAddresses(_)
             | Self::Cluster
+            | Self::Services { .. }
             | Self::Records { .. } => BTreeSet::new(),
         }
     }
+}
+
+fn is_named(wanted: Option<&str>, found: &str) -> bool {
+    wanted.is_none_or(|wanted| wanted == found)
 }
 
 fn address_ports(list: BTreeSet<(IpAddr, Transport, NonZeroU16)>) -> BTreeSet<Member> {
@@ -342,6 +364,9 @@ impl fmt::Display for SetContent {
                 write!(f, "all addresses of nodes {}", Requirements(selector))
             }
             Self::Cluster => f.write_str("pods and services of the cluster"),
+            Self::Services { namespace, name } => {
+                write!(f, "services {namespace:?} {name:?}")
+            }
             Self::ApiServer => f.write_str("the API server"),
             Self::ApiServerBehind(transport, range) => {
                 write!(f, "the API server behind {transport}/{range} of its Service")

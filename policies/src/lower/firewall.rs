@@ -99,7 +99,7 @@ fn deny_external(label: &RuleLabel) -> Rule {
 
 /// Everything but pods and Services of the cluster; nodes are external, and so is whatever address the own
 /// node has that nobody reported.
-fn external() -> Vec<Peer> {
+pub(super) fn external() -> Vec<Peer> {
     let everything = [
         IpNet::V4(ipnet::Ipv4Net::default()),
         IpNet::V6(Ipv6Net::default()),
@@ -253,7 +253,7 @@ fn is_link_local(network: &IpNet) -> bool {
     }
 }
 
-fn nodes(field: &Field<'_>, notes: &mut Notes) -> Result<Peer, Refused> {
+pub(super) fn nodes(field: &Field<'_>, notes: &mut Notes) -> Result<Peer, Refused> {
     field.only(&["selector", "addresses"], notes)?;
     let selector = match field.get("selector") {
         None => Selector::everything(),

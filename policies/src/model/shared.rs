@@ -124,7 +124,11 @@ impl Shared {
             Peer::Nodes(selector) => Peer::Nodes(selector.shared(self)),
             Peer::NodeAddresses(selector) => Peer::NodeAddresses(selector.shared(self)),
             // A clone has the room that it needs and no more.
-            Peer::Networks(_) | Peer::External(_) | Peer::ApiServer | Peer::Names(_) => peer.clone(),
+            Peer::Networks(_)
+            | Peer::External(_)
+            | Peer::ApiServer
+            | Peer::Names(_)
+            | Peer::Services { .. } => peer.clone(),
         }
     }
 

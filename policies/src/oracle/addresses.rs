@@ -55,6 +55,18 @@ impl World {
         is_service || (!is_node && (is_pod || is_in_pod_network))
     }
 
+    /// Whether a Service of this namespace and name, where these are given, has the address.
+    pub(super) fn is_of_service(&self, namespace: Option<&str>, name: Option<&str>, address: IpAddr) -> bool {
+        self.entities.values().any(|entity| match entity {
+            Entity::Service(service) => {
+                namespace.is_none_or(|one| one == service.key.namespace())
+                    && name.is_none_or(|one| one == service.key.name())
+                    && service.addresses.iter().any(|one| one.to_canonical() == address)
+            }
+            _ => false,
+        })
+    }
+
     /// Whether the API server is reached there.
     pub(super) fn is_at_api_server(&self, address: IpAddr, protocol: Protocol) -> bool {
         self.entities.values().any(|entity| match entity {

@@ -87,6 +87,9 @@ impl World {
                     || (entering.destination_is_own_node && self.is_here(selector, address))
             }
             Peer::ApiServer => self.is_at_api_server(address, entering.protocol),
+            Peer::Services { namespace, name } => {
+                self.is_of_service(namespace.as_deref(), name.as_deref(), address)
+            }
             // Nobody outside was told anything.
             Peer::Names(_) => false,
         }

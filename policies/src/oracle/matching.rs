@@ -56,6 +56,11 @@ impl Question<'_> {
                 (self.world.is_at_api_server(address, protocol) && self.port_matches(subject, rule, None))
                     || self.world.is_behind_api_server(address, protocol, &rule.ports)
             }
+            Peer::Services { namespace, name } => {
+                self.world
+                    .is_of_service(namespace.as_deref(), name.as_deref(), address)
+                    && self.port_matches(subject, rule, None)
+            }
             Peer::Names(patterns) => {
                 let is_told = self.world.records.iter().any(|told| {
                     told.pod == subject.key

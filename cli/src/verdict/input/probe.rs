@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egret_policies::model::api_server::Selection;
 use egret_shared::name::DnsName;
 use egret_shared::net::{Family, Transport};
 use egret_shared::pod::PodKey;
@@ -40,6 +41,8 @@ pub enum Source {
     Address(IpAddr),
     /// A node by name.
     Node(Arc<str>),
+    /// The API server by its network proxy, for one of its egress selections.
+    ApiServer(Selection),
 }
 
 /// Where to.
@@ -108,7 +111,7 @@ fn parse_id(id: Value) -> Result<Value, LineProblem> {
     ))
 }
 
-const SOURCES: &str = "\"namespace/pod\", {\"ip\": \"…\"} or {\"node\": \"…\"}";
+const SOURCES: &str = "\"namespace/pod\", {\"ip\": \"…\"}, {\"node\": \"…\"} or {\"apiserver\": \"controlplane\"|\"cluster\"|\"etcd\"}";
 const DESTINATIONS: &str = "\"namespace/pod\", {\"ip\": \"…\"}, {\"node\": \"…\"}, {\"service\": \"namespace/name\"} or {\"name\": \"…\"}";
 
 fn parse_source(value: &Value) -> Result<Source, LineProblem> {
@@ -116,6 +119,7 @@ fn parse_source(value: &Value) -> Result<Source, LineProblem> {
         WrittenEnd::Pod(pod) => Ok(Source::Pod(pod)),
         WrittenEnd::Tagged("ip", value) => Ok(Source::Address(parse_address("from.ip", value)?)),
         WrittenEnd::Tagged("node", value) => Ok(Source::Node(parse_node("from.node", value)?)),
+        WrittenEnd::Tagged("apiserver", value) => Ok(Source::ApiServer(parse_text("from.apiserver", value)?)),
         WrittenEnd::Tagged(tag, _) => Err(LineProblem::field(
             &format!("from.{tag}"),
             format!("a source is {SOURCES}"),
@@ -240,6 +244,7 @@ impl fmt::Display for Source {
             Self::Pod(pod) => pod.fmt(f),
             Self::Address(address) => address.fmt(f),
             Self::Node(node) => write!(f, "node {node}"),
+            Self::ApiServer(selection) => write!(f, "apiserver {selection}"),
         }
     }
 }
@@ -281,6 +286,13 @@ mod tests {
         )
         .unwrap();
         assert_eq!(probe.from, Source::Node("n1".into()));
+        let of_api_server = r#"{"id":"1","from":{"apiserver":"etcd"},"to":"c/d","protocol":"TCP","port":80}"#;
+        assert_eq!(
+            parse(of_api_server).unwrap().from,
+            Source::ApiServer(Selection::Etcd)
+        );
+        let problem = parse(&of_api_server.replace("etcd", "nodes")).unwrap_err();
+        assert!(problem.starts_with("field \"from.apiserver\": "), "{problem}");
         assert_eq!(probe.to, Destination::Node("n2".into()));
         assert_eq!(probe.moment(), Timestamp::from_millis(1500));
         for at in ["-1", "\"1\"", "1e300"] {

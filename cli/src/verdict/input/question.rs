@@ -9,14 +9,14 @@ use super::probe::Probe;
 /// What a question's answer is known by.
 const ID: &str = "1";
 
-const SOURCES: &str = "namespace/pod, an address or node:NAME";
+const SOURCES: &str = "namespace/pod, an address, node:NAME or apiserver:SELECTION";
 const DESTINATIONS: &str =
     "namespace/pod, an address, node:NAME, service:namespace/name or a DNS name (with a dot, or name:NAME)";
 
 /// One connection.
 #[derive(Args, Clone, Debug)]
 pub struct QuestionOptions {
-    /// Who connects: namespace/pod, an address, or node:NAME
+    /// Who connects: namespace/pod, an address, node:NAME, or apiserver:SELECTION (controlplane, cluster, etcd)
     #[arg(long, value_name = "END", requires = "to")]
     from: Option<String>,
     /// Where to: as --from, or service:namespace/name, or a DNS name that --from was told
@@ -108,7 +108,9 @@ fn end(option: &'static str, text: &str, accepted: &str) -> Result<Value, Invali
         return Ok(tagged("ip", text));
     }
     match text.split_once(':') {
-        Some((tag @ ("ip" | "node" | "service" | "name"), value)) => return Ok(tagged(tag, value)),
+        Some((tag @ ("ip" | "node" | "service" | "name" | "apiserver"), value)) => {
+            return Ok(tagged(tag, value));
+        }
         Some(("pod", value)) => return Ok(value.into()),
         Some(_) | None => {}
     }

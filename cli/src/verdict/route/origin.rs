@@ -18,6 +18,8 @@ pub(super) struct ProbeSource {
     pub(super) pod: Option<PodKey>,
     /// The addresses, in the order in which they are preferred.
     pub(super) addresses: Vec<IpAddr>,
+    /// Whether what it asks for is judged before any Service is followed.
+    pub(super) is_before_services: bool,
 }
 
 impl ProbeSource {

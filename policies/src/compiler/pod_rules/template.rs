@@ -286,6 +286,11 @@ impl PeerSource {
                     let sets = [SetContent::ApiServer, SetContent::ApiServerAddresses];
                     sources.extend(sets.map(|content| Self::Set(NamedSet::new(content))));
                 }
+                Peer::Services { namespace, name } => {
+                    let (namespace, name) = (namespace.clone(), name.clone());
+                    let set = NamedSet::new(SetContent::Services { namespace, name });
+                    sources.push(Self::Set(set));
+                }
                 Peer::External(nets) => outside.extend(nets.iter().map(ipnet::IpNet::trunc)),
                 Peer::Networks(nets) => networks.extend(nets.iter().map(ipnet::IpNet::trunc)),
                 Peer::Names(patterns) => names.extend(patterns.iter().cloned()),

@@ -1,0 +1,320 @@
+//! Policies of the API server's connections, and the log of them.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::echo;
+use super::pair::{Front, Pair, Program};
+use super::process::{free_port, within};
+use super::targets::Target;
+
+const CONNECTED: &str = "HTTP/1.1 200 Connection Established";
+
+/// A pair with a folder of policies and an audit log.
+pub(crate) struct Policed {
+    pub(crate) pair: Pair,
+    folder: TempDir,
+}
+
+impl Policed {
+    /// A server whose folder has this policy, by its spec; without an agent.
+    pub(crate) fn server(front: Front, spec: &str, further: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("policies")).unwrap();
+        fs::write(folder.path().join("policies/p.yaml"), policy(spec)).unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let own = [
+            format!("--egress-policy={}", path("policies")),
+            format!("--audit-log={}", path("audit.log")),
+        ];
+        let further: Vec<&str> = own
+            .iter()
+            .map(String::as_str)
+            .chain(further.iter().copied())
+            .collect();
+        let pair = Pair::server_at(Program::Ours, front, "127.0.0.1", free_port(), &further).unwrap();
+        Self { pair, folder }
+    }
+
+    fn start(spec: &str) -> Self {
+        Self::start_with(spec, &[])
+    }
+
+    fn start_with(spec: &str, further: &[&str]) -> Self {
+        let mut policed = Self::server(Front::HttpConnectUds, spec, further);
+        policed.pair.start_agent(Program::Ours, "").unwrap();
+        policed.pair.wait_for_agents(1);
+        policed
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("policies/p.yaml")
+    }
+
+    fn head(&self, address: &str) -> String {
+        self.pair.connect(address).0
+    }
+
+    /// Those that are written so far.
+    pub(crate) fn all_records(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.folder.path().join("audit.log")).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// All records, when there are as many.
+    pub(crate) fn records(&self, count: usize) -> Vec<Value> {
+        within("the records are written", || self.all_records().len() >= count);
+        let records = self.all_records();
+        assert_eq!(records.len(), count, "{records:#?}");
+        records
+    }
+}
+
+pub(crate) fn policy(spec: &str) -> String {
+    format!(
+        "apiVersion: policy.egret.dev/v1alpha1\nkind: APIServerEgressPolicy\nmetadata: {{name: p}}\nspec: {spec}\n"
+    )
+}
+
+fn deny(network: &str) -> String {
+    format!("{{rules: [{{name: no, action: Deny, to: [{{networks: [{network}]}}]}}]}}")
+}
+
+#[test]
+fn what_a_policy_denies_is_refused_in_its_name_and_no_agent_is_asked() {
+    let policed = Policed::start(&deny("127.0.0.2/32"));
+    let target = Target::echo();
+    let port = target.port();
+    assert_eq!(
+        policed.head(&format!("127.0.0.2:{port}")),
+        format!(
+            "HTTP/1.1 403 egress denied by APIServerEgressPolicy/p rule 0 (no): cluster -> 127.0.0.2:{port}"
+        )
+    );
+    assert_eq!(policed.head(&target.address()), CONNECTED);
+    let agent = "konnectivity_network_proxy_agent_dial_duration_seconds_count";
+    within("the agent has dialled", || {
+        policed.pair.agent_metric(agent) == Some(1.0)
+    });
+    let count = |action: &str, policy: &str, rule: &str| {
+        let labels = format!("selection=\"cluster\",policy=\"{policy}\",rule=\"{rule}\",action=\"{action}\"");
+        let name = format!("egret_konnectivity_policy_decisions_total{{{labels}}}");
+        policed.pair.server_metric(&name)
+    };
+    assert_eq!(count("Deny", "APIServerEgressPolicy/p", "0"), Some(1.0));
+    // Loopback is of the baseline, which is audited.
+    assert_eq!(count("Audit", "APIServerEgressPolicy/baseline", "2"), Some(1.0));
+}
+
+#[test]
+fn each_address_of_a_name_is_judged_before_one_is_dialled() {
+    let allow = "{action: Allow, to: [{networks: [127.0.0.0/8]}]}";
+    let policed = Policed::start(&format!("{{rules: [{allow}]}}"));
+    let port = Target::echo().port();
+    assert_eq!(policed.head(&format!("localhost:{port}")), CONNECTED);
+    let opened = &policed.records(2)[0];
+    assert_eq!(opened["destination"], format!("localhost:{port}"));
+    assert!(
+        opened["addresses"]
+            .as_array()
+            .unwrap()
+            .contains(&"127.0.0.1".into()),
+        "{opened}"
+    );
+    fs::write(policed.file(), policy(&deny("127.0.0.1/32"))).unwrap();
+    within("the policy is in force", || {
+        policed.head(&format!("localhost:{port}")).contains("403")
+    });
+    let head = policed.head(&format!("nowhere.invalid:{port}"));
+    assert_eq!(
+        head,
+        "HTTP/1.1 502 dial tcp: lookup nowhere.invalid: no such host"
+    );
+}
+
+#[test]
+fn a_connection_is_recorded_when_it_is_opened_and_when_it_is_closed() {
+    let policed = Policed::start("{rules: [{name: mine, action: Allow, to: [{networks: [127.0.0.0/8]}]}]}");
+    let target = Target::echo();
+    let (_, stream) = policed.pair.connect(&target.address());
+    let mut stream = stream.unwrap();
+    assert_eq!(echo(&mut stream, b"four"), b"four");
+    drop(stream);
+    assert!(policed.head(&Target::closed()).contains("502"));
+    let records = policed.records(3);
+    let [opened, closed, failed] = &records[..] else {
+        panic!("{records:#?}");
+    };
+    for record in [opened, closed] {
+        assert_eq!(record["destination"], target.address());
+        assert_eq!(record["selection"], "cluster");
+        assert_eq!(record["class"], "external");
+        assert_eq!(record["client"], format!("uid {}", nix::unistd::Uid::current()));
+        assert_eq!(record["rule"]["policy"], "APIServerEgressPolicy/p");
+        assert_eq!(record["rule"]["name"], "mine");
+        assert_eq!(record["connection"], opened["connection"]);
+        assert!(
+            record["agent"].as_str().is_some_and(|agent| !agent.is_empty()),
+            "{record}"
+        );
+    }
+    assert_eq!(
+        (&opened["event"], &opened["result"]),
+        (&"open".into(), &"connected".into())
+    );
+    assert_eq!(
+        (&closed["event"], &closed["cause"]),
+        (&"close".into(), &"closed by the client".into())
+    );
+    assert_eq!(
+        (&closed["octetsSent"], &closed["octetsReceived"]),
+        (&4.into(), &4.into())
+    );
+    assert_eq!(
+        (&failed["event"], &failed["result"]),
+        (&"open".into(), &"failed".into())
+    );
+    assert!(failed["error"].as_str().unwrap().contains("connection refused"));
+}
+
+#[test]
+fn a_file_that_is_not_understood_changes_nothing_that_is_in_force() {
+    let policed = Policed::start(&deny("127.0.0.2/32"));
+    let port = Target::echo().port();
+    let failures = |count| {
+        let name = "egret_konnectivity_policy_reload_failures_total";
+        within("it is read", || policed.pair.server_metric(name) == Some(count));
+    };
+    let is_in_force = || {
+        assert!(
+            policed
+                .head(&format!("127.0.0.2:{port}"))
+                .contains("403 egress denied by")
+        );
+        assert_eq!(policed.head(&format!("127.0.0.1:{port}")), CONNECTED);
+    };
+    fs::write(policed.file(), "kind: [").unwrap();
+    failures(1.0);
+    is_in_force();
+    fs::write(
+        policed.file(),
+        policy("{rules: [{action: Allow, too: [{networks: [127.0.0.0/8]}]}]}"),
+    )
+    .unwrap();
+    failures(2.0);
+    is_in_force();
+    fs::write(
+        policed.file(),
+        policy("{rules: [{action: Deny, to: [{external: {}}]}]}"),
+    )
+    .unwrap();
+    failures(3.0);
+    is_in_force();
+    // A connection that is open goes on when the policy changes.
+    let (_, stream) = policed.pair.connect(&format!("127.0.0.1:{port}"));
+    let mut stream = stream.unwrap();
+    fs::write(policed.file(), policy(&deny("127.0.0.1/32"))).unwrap();
+    within("the policy is in force", || {
+        policed.head(&format!("127.0.0.1:{port}")).contains("403")
+    });
+    assert_eq!(policed.head(&format!("127.0.0.2:{port}")), CONNECTED);
+    assert_eq!(echo(&mut stream, b"goes on"), b"goes on");
+}
+
+#[test]
+fn without_a_policy_that_can_be_read_at_the_start_everything_is_refused() {
+    let policed = Policed::start("{rules: [}");
+    let target = Target::echo();
+    let head = policed.head(&target.address());
+    assert!(
+        head.starts_with("HTTP/1.1 403 egress denied, no policy can be read: "),
+        "{head}"
+    );
+    fs::write(policed.file(), policy(&deny("127.0.0.2/32"))).unwrap();
+    within("the policy is in force", || {
+        policed.head(&target.address()) == CONNECTED
+    });
+}
+
+#[test]
+fn a_rule_limits_what_the_connections_that_it_allows_use() {
+    let rule = |limits: &str, network: &str| {
+        format!("{{action: Allow, to: [{{networks: [{network}]}}], limits: {{{limits}}}}}")
+    };
+    let rules = [
+        rule("connections: 1", "127.0.0.1/32"),
+        rule("octets: 1000000", "127.0.0.2/32"),
+        rule("seconds: 1", "127.0.0.3/32"),
+    ];
+    let policed = Policed::start(&format!("{{rules: [{}]}}", rules.join(", ")));
+    let port = Target::echo().port();
+    let (_, first) = policed.pair.connect(&format!("127.0.0.1:{port}"));
+    let head = policed.head(&format!("127.0.0.1:{port}"));
+    let expected = "HTTP/1.1 403 egress denied by APIServerEgressPolicy/p rule 0: 1 connections are open:";
+    assert!(head.starts_with(expected), "{head}");
+    drop(first);
+    within("there is room again", || {
+        policed.head(&format!("127.0.0.1:{port}")) == CONNECTED
+    });
+
+    let source = Target::answer_and_close(vec![7; 8 << 20]);
+    let (_, stream) = policed.pair.connect(&format!("127.0.0.2:{}", source.port()));
+    let mut stream = stream.unwrap();
+    stream.write_all(b"?").unwrap();
+    let mut read = Vec::new();
+    stream.read_to_end(&mut read).unwrap();
+    assert!(
+        (500_000..2_000_000).contains(&read.len()),
+        "{} octets",
+        read.len()
+    );
+
+    let (_, stream) = policed.pair.connect(&format!("127.0.0.3:{port}"));
+    let mut stream = stream.unwrap();
+    assert_eq!(echo(&mut stream, b"in time"), b"in time");
+    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0, "it ends by itself");
+}
+
+#[test]
+fn the_baseline_refuses_where_it_is_told_to() {
+    let policed = Policed::start_with(
+        "{rules: [{action: Allow, to: [{networks: [127.0.0.1/32]}]}]}",
+        &["--egress-baseline=deny"],
+    );
+    let port = Target::echo().port();
+    let head = policed.head("169.254.169.254:80");
+    let expected = "HTTP/1.1 403 egress denied by APIServerEgressPolicy/baseline rule 0 (link-local):";
+    assert!(head.starts_with(expected), "{head}");
+    assert!(
+        policed
+            .head(&format!("127.0.0.2:{port}"))
+            .contains("baseline rule 2 (loopback)")
+    );
+    assert_eq!(policed.head(&format!("127.0.0.1:{port}")), CONNECTED);
+}
+
+#[test]
+fn each_front_end_asks_for_its_own_selection() {
+    let spec = "{selections: [controlplane], rules: [{action: Deny, to: [{networks: [127.0.0.1/32]}]}]}";
+    let further = [
+        "--frontend=selection=controlplane,mode=http-connect,uds=controlplane.sock",
+        "--frontend=selection=etcd,mode=grpc,uds=etcd.sock",
+    ];
+    let policed = Policed::start_with(spec, &further);
+    let target = Target::echo();
+    assert_eq!(policed.head(&target.address()), CONNECTED);
+    let (head, _) = policed.pair.connect_at("controlplane.sock", &target.address());
+    assert!(
+        head.ends_with(&format!("controlplane -> {}", target.address())),
+        "{head}"
+    );
+    assert!(std::path::Path::new(&policed.pair.file("etcd.sock")).exists());
+}

@@ -1,0 +1,249 @@
+//! How a connection of the API server is made, by whatever its client speaks: it is judged, dialled, counted and recorded.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use egret_policies::model::api_server::{Selection, TunnelLimits};
+use egret_shared::rt::{clock, task};
+use egret_shared::time::Timestamp;
+use metrics::{counter, histogram};
+use tokio::task::JoinHandle;
+
+use super::audit::{AuditLog, Closing, Subject};
+use super::gate::{Admitted, Gate, Permit};
+use super::hub::{Hub, Tunnel};
+use crate::core::{Read, Refusal, Room};
+use crate::relay::{Channel, Signals};
+
+/// What a front end asks for connections.
+#[derive(Clone, Debug)]
+pub(super) struct Dialer {
+    pub(super) hub: Arc<Hub>,
+    pub(super) gate: Arc<Gate>,
+    pub(super) audit: AuditLog,
+    pub(super) selection: Selection,
+    pub(super) timeout: Option<Duration>,
+}
+
+/// A connection that was made. Dropped, it is closed and recorded.
+#[derive(Debug)]
+pub(super) struct AuditedTunnel {
+    tunnel: Tunnel,
+    usage: Arc<Usage>,
+    timer: Option<JoinHandle<()>>,
+    audit: AuditLog,
+    subject: Subject,
+    opened: Timestamp,
+    _permit: Option<Permit>,
+}
+
+/// What a connection has used, and why it ended.
+#[derive(Debug)]
+struct Usage {
+    sent: AtomicU64,
+    received: AtomicU64,
+    limits: TunnelLimits,
+    /// Set, nothing is read or written any more.
+    over: OnceLock<&'static str>,
+    cause: OnceLock<String>,
+}
+
+impl Dialer {
+    /// The connection, and the agent's number of it.
+    pub(super) async fn dial(&self, address: String, client: &str) -> Result<(AuditedTunnel, i64), Refusal> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let mut subject = Subject {
+            id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
+            selection: self.selection.word(),
+            client: client.to_owned(),
+            destination: address.clone(),
+            judgement: super::gate::Judgement::default(),
+            agent: None,
+        };
+        let admitted = match self.gate.admit(self.selection, &address).await {
+            Ok(admitted) => admitted,
+            Err((refusal, judgement)) => {
+                let result = match &refusal {
+                    Refusal::Denied(_) => "denied",
+                    Refusal::NoAgent | Refusal::AgentGone | Refusal::Target(_) => "failed",
+                };
+                tracing::info!(address, %refusal, "a connection is refused");
+                subject.judgement = judgement;
+                self.audit.refused(&subject, result, &refusal.to_string());
+                return Err(refusal);
+            }
+        };
+        subject.judgement = admitted.judgement.clone();
+        let begun = clock::now();
+        match self.dial_any(&address, &admitted).await {
+            Ok((tunnel, connection)) => {
+                let opened = clock::now();
+                subject.agent = tunnel.agent();
+                self.audit.connected(&subject, opened.since(begun));
+                let tunnel = AuditedTunnel::new(tunnel, admitted, self.audit.clone(), subject, opened);
+                Ok((tunnel, connection))
+            }
+            Err(refusal) => {
+                self.audit.refused(&subject, "failed", &refusal.to_string());
+                Err(refusal)
+            }
+        }
+    }
+
+    /// The first address of a name that takes the connection.
+    async fn dial_any(&self, address: &str, admitted: &Admitted) -> Result<(Tunnel, i64), Refusal> {
+        let mut last = Refusal::NoAgent;
+        for target in &admitted.targets {
+            match self.dial_one(address, target).await {
+                Err(refusal @ Refusal::Target(_)) => last = refusal,
+                done => return done,
+            }
+        }
+        Err(last)
+    }
+
+    async fn dial_one(&self, address: &str, target: &str) -> Result<(Tunnel, i64), Refusal> {
+        let begun = clock::now();
+        let tunnel = self.hub.dial(address.to_owned(), target.to_owned());
+        let dialled = match self.timeout {
+            None => tunnel.connected().await,
+            Some(timeout) => match tokio::time::timeout(timeout, tunnel.connected()).await {
+                Ok(dialled) => dialled,
+                Err(_elapsed) => {
+                    count_failure("backend_dial_timeout");
+                    let error = format!("dial tcp {target}: i/o timeout: no answer of the agent");
+                    return Err(Refusal::Target(error));
+                }
+            },
+        };
+        match dialled {
+            Ok(connection) => {
+                let took = clock::now().since(begun).as_secs_f64();
+                histogram!("konnectivity_network_proxy_server_dial_duration_seconds").record(took);
+                Ok((tunnel, connection))
+            }
+            Err(refusal) => {
+                tracing::debug!(address, %refusal, "a dial failed");
+                count_failure(match &refusal {
+                    Refusal::NoAgent => "no_agent",
+                    Refusal::AgentGone => "backend_close",
+                    Refusal::Denied(_) | Refusal::Target(_) => "error_response",
+                });
+                Err(refusal)
+            }
+        }
+    }
+}
+
+fn count_failure(reason: &'static str) {
+    counter!("konnectivity_network_proxy_server_dial_failure_count", "reason" => reason).increment(1);
+}
+
+impl AuditedTunnel {
+    fn new(tunnel: Tunnel, admitted: Admitted, audit: AuditLog, subject: Subject, opened: Timestamp) -> Self {
+        let usage = Arc::new(Usage {
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            limits: admitted.limits,
+            over: OnceLock::new(),
+            cause: OnceLock::new(),
+        });
+        let timer = admitted.limits.duration.map(|duration| {
+            let (usage, signals) = (Arc::clone(&usage), tunnel.shared_signals());
+            task::spawn_brief(async move {
+                tokio::time::sleep(duration).await;
+                usage.end("egress ended by policy: its time is over");
+                signals.wake();
+            })
+        });
+        Self {
+            tunnel,
+            usage,
+            timer,
+            audit,
+            subject,
+            opened,
+            _permit: admitted.permit,
+        }
+    }
+
+    /// Waits until what was written is sent, and the close.
+    pub(super) async fn finished(&self) {
+        self.tunnel.finished().await;
+    }
+
+    /// Says why it ends; the first to say so is right.
+    pub(super) fn ended(&self, cause: &str) {
+        self.usage.cause.get_or_init(|| cause.to_owned());
+    }
+}
+
+impl Usage {
+    fn end(&self, text: &'static str) {
+        self.over.get_or_init(|| text);
+        self.cause.get_or_init(|| text.to_owned());
+    }
+
+    fn add(&self, counter: &AtomicU64, octets: usize) {
+        counter.fetch_add(octets as u64, Ordering::Relaxed);
+        let total = self.sent.load(Ordering::Relaxed) + self.received.load(Ordering::Relaxed);
+        if self.limits.octets.is_some_and(|most| total > most) {
+            self.end("egress ended by policy: its octets are used up");
+        }
+    }
+}
+
+impl Channel for AuditedTunnel {
+    fn read(&self) -> Read {
+        if let Some(text) = self.usage.over.get() {
+            return Read::End((*text).to_owned());
+        }
+        let read = self.tunnel.read();
+        match &read {
+            Read::Data(data) => self.usage.add(&self.usage.received, data.len()),
+            Read::End(error) if error.is_empty() => self.ended("closed by the destination"),
+            Read::End(error) => self.ended(error),
+            Read::Empty => {}
+        }
+        read
+    }
+
+    fn room(&self) -> Room {
+        match self.usage.over.get() {
+            Some(_) => Room::Closed,
+            None => self.tunnel.room(),
+        }
+    }
+
+    fn write(&self, data: Bytes) {
+        self.usage.add(&self.usage.sent, data.len());
+        self.tunnel.write(data);
+    }
+
+    fn finish(&self) {
+        self.ended("closed by the client");
+        self.tunnel.finish();
+    }
+
+    fn signals(&self) -> &Signals {
+        self.tunnel.signals()
+    }
+}
+
+impl Drop for AuditedTunnel {
+    fn drop(&mut self) {
+        if let Some(timer) = &self.timer {
+            timer.abort();
+        }
+        let cause = self.usage.cause.get().cloned();
+        let closing = Closing {
+            cause: cause.unwrap_or_else(|| "the client is gone".to_owned()),
+            sent: self.usage.sent.load(Ordering::Relaxed),
+            received: self.usage.received.load(Ordering::Relaxed),
+            duration: clock::now().since(self.opened),
+        };
+        self.audit.closed(&self.subject, &closing);
+    }
+}

@@ -1,0 +1,228 @@
+//! What becomes of a connection that the API server asks its network proxy for. The rules are those of the compiler, for the
+//! egress selections in the place of pods, and the [`Simulator`](crate::simulator) is the backend.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use egret_shared::name::DnsName;
+use egret_shared::net::Transport;
+use egret_shared::observation::{Observation, ObservedAddress};
+use egret_shared::time::Timestamp;
+
+use crate::compiler::{Compiler, Event, InSync, NodeScope, Owner, Settings};
+use crate::model::api_server::{ApiServerPolicy, Selection, TunnelLimits};
+use crate::model::cluster::Entity;
+use crate::model::{Direction, Peer};
+use crate::rules::Origin;
+use crate::simulator::{Connection, Decision, Protocol, Simulator, Verdict};
+
+/// Longer than any record that this makes.
+const LONGEST_LIFE: Duration = Duration::from_secs(2);
+
+/// The rules of all selections.
+#[derive(Debug)]
+pub struct ApiServerEgress {
+    compiler: Compiler<InSync>,
+    simulator: Simulator,
+    limits: BTreeMap<(Arc<str>, usize), TunnelLimits>,
+    services: BTreeMap<IpAddr, Arc<str>>,
+}
+
+/// A connection that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Dial<'a> {
+    /// For what the API server asks.
+    pub selection: Selection,
+    /// The name that it asked for; none where it asked for an address.
+    pub name: Option<&'a DnsName>,
+    /// The address; of a name, one of those that the name has.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+}
+
+/// What becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DialVerdict {
+    /// Whether it may be made.
+    pub verdict: Verdict,
+    /// The rule that says so; none where no rule matches, which allows.
+    pub rule: Option<Origin>,
+    /// The rule that would refuse it if audited rules were in force.
+    pub would_deny: Option<Origin>,
+    /// What it may use.
+    pub limits: TunnelLimits,
+}
+
+/// What has an address, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// A node, by name.
+    Node(Arc<str>),
+    /// A pod: `namespace/name`.
+    Pod(String),
+    /// A Service: `namespace/name`.
+    Service(Arc<str>),
+    /// Anything else.
+    External,
+}
+
+impl Destination {
+    /// The word for the class.
+    #[must_use]
+    pub const fn class(&self) -> &'static str {
+        match self {
+            Self::Node(_) => "nodes",
+            Self::Pod(_) => "pods",
+            Self::Service(_) => "services",
+            Self::External => "external",
+        }
+    }
+
+    /// Which one.
+    #[must_use]
+    pub fn object(&self) -> Option<&str> {
+        match self {
+            Self::Node(name) | Self::Service(name) => Some(name),
+            Self::Pod(key) => Some(key),
+            Self::External => None,
+        }
+    }
+}
+
+impl ApiServerEgress {
+    /// Compiles policies, in a cluster of these objects.
+    #[must_use]
+    pub fn new(
+        policies: &[ApiServerPolicy],
+        cluster: impl IntoIterator<Item = Entity>,
+        now: Timestamp,
+    ) -> Self {
+        let mut settings = Settings::for_scope(NodeScope::One(Selection::node()));
+        // What a name has is used at once, or not at all.
+        settings.records.grace = Duration::ZERO;
+        let mut compiler = Compiler::new(settings);
+        let mut services = BTreeMap::new();
+        for entity in cluster {
+            if let Entity::Service(service) = &entity {
+                let name: Arc<str> = service.key.to_string().into();
+                let addresses = service.addresses.iter().map(IpAddr::to_canonical);
+                services.extend(addresses.map(|address| (address, Arc::clone(&name))));
+            }
+            compiler.handle(Event::Apply(entity), now);
+        }
+        for selection in Selection::ALL {
+            compiler.handle(Event::Apply(Entity::Pod(selection.pod())), now);
+        }
+        let mut limits = BTreeMap::new();
+        for policy in ApiServerPolicy::lower(policies) {
+            compiler.handle(Event::Apply(Entity::Policy(policy)), now);
+        }
+        for policy in policies {
+            let name: Arc<str> = policy.to_string().into();
+            let rules = policy.rules.iter();
+            limits.extend(rules.map(|rule| ((Arc::clone(&name), rule.index), rule.limits)));
+        }
+        let mut compiler = compiler.in_sync();
+        let simulator = Simulator::of(&mut compiler, now);
+        Self {
+            compiler,
+            simulator,
+            limits,
+            services,
+        }
+    }
+
+    /// What becomes of a connection.
+    pub fn decide(&mut self, dial: Dial<'_>, now: Timestamp) -> DialVerdict {
+        if let Some(name) = dial.name {
+            self.observe(dial.selection, name, dial.address, now);
+        }
+        let connection = Connection {
+            pod: dial.selection.key(),
+            direction: Direction::Egress,
+            peer: dial.address,
+            peer_is_own_node: false,
+            protocol: Protocol::Port(Transport::Tcp, dial.port),
+        };
+        let decision = self.simulator.decide(&connection, now);
+        let would_deny = self.simulator.would_deny(&connection, now);
+        if dial.name.is_some() {
+            self.forget(now);
+        }
+        DialVerdict {
+            verdict: decision.verdict,
+            limits: self.limits_of(&decision),
+            rule: decision.origin,
+            would_deny: would_deny.and_then(|decision| decision.origin),
+        }
+    }
+
+    /// What has an address.
+    #[must_use]
+    pub fn destination(&self, address: IpAddr) -> Destination {
+        let address = address.to_canonical();
+        match (self.services.get(&address), self.compiler.owner(address)) {
+            (Some(service), _) => Destination::Service(Arc::clone(service)),
+            (None, Some(Owner::Node(name))) => Destination::Node(name),
+            (None, Some(Owner::Pod(key))) => Destination::Pod(key.to_string()),
+            (None, None) => Destination::External,
+        }
+    }
+
+    /// The name has the address now, and no longer than this decision takes: another dial of the address is one of the address.
+    fn observe(&mut self, selection: Selection, name: &DnsName, address: IpAddr, now: Timestamp) {
+        // Of its addresses one says who was told.
+        let client = selection.pod().addresses.into_iter().take(1);
+        let observations = client.map(|client| Observation {
+            client,
+            question: name.clone(),
+            chain: Vec::new(),
+            addresses: vec![ObservedAddress {
+                address,
+                expires: now,
+            }],
+        });
+        for observation in observations {
+            self.compiler.handle(Event::Observed(observation), now);
+        }
+        while let Some(batch) = self.compiler.poll_batch(now) {
+            self.simulator
+                .apply(&batch, now)
+                .expect("every batch of the compiler can be applied");
+        }
+    }
+
+    fn forget(&mut self, now: Timestamp) {
+        let over = now.after(LONGEST_LIFE);
+        self.compiler.handle_timeout(over);
+        self.simulator.expire(over);
+    }
+
+    fn limits_of(&self, decision: &Decision) -> TunnelLimits {
+        let origin = decision.origin.as_ref();
+        let key = origin.map(|origin| (Arc::clone(&origin.policy), origin.rule));
+        key.and_then(|key| self.limits.get(&key).copied())
+            .unwrap_or_default()
+    }
+}
+
+/// Whether some rule asks what has an address: without the objects of the cluster nobody can say.
+#[must_use]
+pub fn needs_cluster(policies: &[ApiServerPolicy]) -> bool {
+    let peers = policies
+        .iter()
+        .flat_map(|policy| &policy.rules)
+        .flat_map(|rule| rule.peers.listed());
+    peers.into_iter().any(|peer| match peer {
+        Peer::Pods { .. }
+        | Peer::Nodes(_)
+        | Peer::NodeAddresses(_)
+        | Peer::External(_)
+        | Peer::ApiServer
+        | Peer::Services { .. } => true,
+        Peer::Networks(_) | Peer::Names(_) => false,
+    })
+}

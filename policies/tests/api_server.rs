@@ -1,0 +1,339 @@
+//! What the API server may connect to by its network proxy: APIServerEgressPolicy as it is written, in a cluster of two
+//! nodes.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot read its own table fails")]
+
+use egret_policies::api::manifest::read;
+use egret_policies::api_server::{ApiServerEgress, Destination, Dial, DialVerdict};
+use egret_policies::lower::lower;
+use egret_policies::model::api_server::{ApiServerPolicy, Selection};
+use egret_policies::model::cluster::Entity;
+use egret_policies::simulator::Verdict::{self, Allow, Deny};
+use egret_shared::time::Timestamp;
+
+const CLUSTER: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: worker, labels: {role: worker}}
+spec: {podCIDRs: [10.0.0.0/24]}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: gpu, labels: {role: gpu}}
+status: {addresses: [{type: InternalIP, address: 192.0.2.2}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: hook, namespace: shop}
+spec: {clusterIP: 10.96.0.7, ports: [{port: 443}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: other, namespace: tools}
+spec: {clusterIP: 10.96.0.8, ports: [{port: 443}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec: {nodeName: worker, containers: [{name: c}]}
+status: {phase: Running, podIP: 10.0.0.5, podIPs: [{ip: 10.0.0.5}]}
+";
+
+const NOW: Timestamp = Timestamp::from_millis(1000);
+
+/// Policies, and the codes of what is wrong with them.
+fn policies(text: &str) -> (Vec<ApiServerPolicy>, Vec<&'static str>) {
+    let manifest = read(text, "policies.yaml");
+    assert!(manifest.is_whole(), "{:?}", manifest.problems);
+    let mut policies = Vec::new();
+    let mut codes = Vec::new();
+    for document in manifest.documents {
+        let lowered = lower(&document.object);
+        assert!(lowered.entities.is_empty());
+        policies.extend(lowered.api_server);
+        codes.extend(lowered.diagnostics.iter().map(|diagnostic| diagnostic.code.id()));
+    }
+    (policies, codes)
+}
+
+fn egress(text: &str) -> ApiServerEgress {
+    let cluster = read(CLUSTER, "cluster.yaml").documents.into_iter();
+    let cluster: Vec<Entity> = cluster.flat_map(|it| lower(&it.object).entities).collect();
+    ApiServerEgress::new(&policies(text).0, cluster, NOW)
+}
+
+fn policy(name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: policy.egret.dev/v1alpha1\nkind: APIServerEgressPolicy\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+    )
+}
+
+fn ask(egress: &mut ApiServerEgress, selection: Selection, to: &str) -> DialVerdict {
+    let (host, port) = to.rsplit_once(':').unwrap();
+    let (name, address) = host
+        .split_once('=')
+        .map_or((None, host), |(name, address)| (Some(name), address));
+    let name = name.map(|name| name.parse().unwrap());
+    let dial = Dial {
+        selection,
+        name: name.as_ref(),
+        address: address.parse().unwrap(),
+        port: port.parse().unwrap(),
+    };
+    egress.decide(dial, NOW)
+}
+
+#[track_caller]
+fn check(egress: &mut ApiServerEgress, table: &[(&str, Verdict, &str)]) {
+    for (to, verdict, rule) in table {
+        let said = ask(egress, Selection::Cluster, to);
+        let of = said
+            .rule
+            .map(|origin| format!("{} {}", origin.policy, origin.rule));
+        assert_eq!(
+            (said.verdict, of.as_deref().unwrap_or("")),
+            (*verdict, *rule),
+            "{to}"
+        );
+    }
+}
+
+#[test]
+fn a_destination_is_of_a_class_and_the_first_rule_that_matches_decides() {
+    let mut egress = egress(&policy(
+        "p",
+        "
+  rules:
+  - {action: Deny, to: [{nodes: {selector: {matchLabels: {role: gpu}}}}]}
+  - {action: Allow, to: [{nodes: {}}], protocols: [{tcp: {destinationPort: {number: 10250}}}]}
+  - {action: Allow, to: [{services: {namespace: shop}}]}
+  - {action: Allow, to: [{pods: {podSelector: {matchLabels: {app: web}}}}]}
+  - {action: Deny, to: [{external: {}}]}
+  - {action: Deny, to: [{services: {}}]}",
+    ));
+    let table = [
+        ("192.0.2.2:10250", Deny, "APIServerEgressPolicy/p 0"),
+        ("192.0.2.1:10250", Allow, "APIServerEgressPolicy/p 1"),
+        ("[::ffff:192.0.2.1]:10250", Allow, "APIServerEgressPolicy/p 1"),
+        ("192.0.2.1:22", Deny, "APIServerEgressPolicy/p 4"),
+        ("10.96.0.7:443", Allow, "APIServerEgressPolicy/p 2"),
+        ("10.96.0.8:443", Deny, "APIServerEgressPolicy/p 5"),
+        ("10.0.0.5:8443", Allow, "APIServerEgressPolicy/p 3"),
+        ("10.0.0.6:8443", Allow, ""),
+        ("203.0.113.1:443", Deny, "APIServerEgressPolicy/p 4"),
+    ];
+    let table = table.map(|(to, verdict, rule)| (to.replace(['[', ']'], ""), verdict, rule));
+    let table: Vec<_> = table
+        .iter()
+        .map(|(to, verdict, rule)| (to.as_str(), *verdict, *rule))
+        .collect();
+    check(&mut egress, &table);
+    for (address, is) in [
+        ("192.0.2.2", Destination::Node("gpu".into())),
+        ("10.96.0.7", Destination::Service("shop/hook".into())),
+        ("10.0.0.5", Destination::Pod("shop/web".into())),
+        ("203.0.113.1", Destination::External),
+    ] {
+        assert_eq!(egress.destination(address.parse().unwrap()), is);
+    }
+}
+
+#[test]
+fn a_policy_is_about_its_selections_and_the_lower_priority_is_asked_first() {
+    let text = [
+        policy(
+            "b",
+            "{selections: [cluster], rules: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]}",
+        ),
+        policy(
+            "a",
+            "{priority: 501, rules: [{action: Allow, to: [{networks: [192.0.2.0/24]}]}]}",
+        ),
+        policy(
+            "z",
+            "{priority: 1, selections: [cluster], rules: [{action: Allow, to: [{networks: [192.0.2.9/32]}]}]}",
+        ),
+    ];
+    let mut egress = egress(&text.concat());
+    let mut verdict = |selection, to| ask(&mut egress, selection, to).verdict;
+    assert_eq!(verdict(Selection::Cluster, "192.0.2.1:1"), Deny);
+    assert_eq!(verdict(Selection::Cluster, "192.0.2.9:1"), Allow);
+    assert_eq!(verdict(Selection::ControlPlane, "192.0.2.1:1"), Allow);
+    assert_eq!(verdict(Selection::Etcd, "192.0.2.1:1"), Allow);
+}
+
+#[test]
+fn a_name_opens_its_address_for_the_dial_that_names_it_alone() {
+    let mut egress = egress(&policy(
+        "p",
+        "
+  rules:
+  - {action: Allow, to: [{domainNames: ['*.example.com']}]}
+  - {action: Deny, to: [{networks: [0.0.0.0/0, '::/0']}]}",
+    ));
+    check(
+        &mut egress,
+        &[
+            ("203.0.113.1:443", Deny, "APIServerEgressPolicy/p 1"),
+            (
+                "api.example.com=203.0.113.1:443",
+                Allow,
+                "APIServerEgressPolicy/p 0",
+            ),
+            ("203.0.113.1:443", Deny, "APIServerEgressPolicy/p 1"),
+            (
+                "api.example.org=203.0.113.1:443",
+                Deny,
+                "APIServerEgressPolicy/p 1",
+            ),
+            (
+                "api.example.com=203.0.113.1:443",
+                Allow,
+                "APIServerEgressPolicy/p 0",
+            ),
+            // Whoever answers for a name does not open what names never open.
+            (
+                "api.example.com=169.254.169.254:80",
+                Deny,
+                "APIServerEgressPolicy/p 1",
+            ),
+            (
+                "api.example.com=192.0.2.1:10250",
+                Deny,
+                "APIServerEgressPolicy/p 1",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn an_audited_rule_refuses_nothing_and_hides_no_rule_that_does() {
+    let mut egress = egress(&policy(
+        "p",
+        "
+  rules:
+  - {name: watched, action: Audit, to: [{networks: [203.0.113.0/24]}]}
+  - {action: Deny, to: [{networks: [203.0.113.9/32]}]}
+  - {action: Allow, to: [{networks: [203.0.113.0/24]}], limits: {connections: 3}}",
+    ));
+    let watched = ask(&mut egress, Selection::Cluster, "203.0.113.1:1");
+    assert_eq!(watched.verdict, Allow);
+    let would = watched.would_deny.unwrap();
+    assert_eq!(
+        (&*would.policy, would.name.as_deref()),
+        ("APIServerEgressPolicy/p", Some("watched"))
+    );
+    assert_eq!(watched.limits.connections, Some(3));
+    let denied = ask(&mut egress, Selection::Cluster, "203.0.113.9:1");
+    assert_eq!(
+        (denied.verdict, denied.rule.unwrap().rule, denied.would_deny),
+        (Deny, 1, None)
+    );
+    assert_eq!(
+        ask(&mut egress, Selection::Cluster, "198.51.100.1:1").would_deny,
+        None
+    );
+}
+
+#[test]
+fn an_annotated_policy_refuses_nothing_and_tells_what_it_would() {
+    let object = policy(
+        "p",
+        "{rules: [{action: Deny, to: [{networks: [203.0.113.0/24]}]}]}",
+    );
+    let annotation = "{name: p, annotations: {policy.egret.dev/enforcement: audit}}";
+    let mut egress = egress(&object.replace("{name: p}", annotation));
+    let said = ask(&mut egress, Selection::Cluster, "203.0.113.1:1");
+    assert_eq!((said.verdict, said.would_deny.is_some()), (Allow, true));
+}
+
+#[test]
+fn what_is_not_understood_refuses_in_the_smallest_unit() {
+    let allow = "{action: Allow, to: [{networks: [192.0.2.0/24]}]}";
+    let other =
+        "{action: Allow, to: [{networks: [203.0.113.0/24]}]}, {action: Deny, to: [{networks: [0.0.0.0/0]}]}";
+    // Spec, code, verdict for 192.0.2.1 (of the rule that is wrong), verdict for 203.0.113.1 (of the one behind it).
+    let table = [
+        (format!("{{rules: [{allow}, {other}]}}"), "", Allow, Allow),
+        (format!("{{rule: [], rules: [{allow}]}}"), "EG0103", Deny, Deny),
+        ("{rules: []}".to_owned(), "EG0106", Deny, Deny),
+        ("{priority: 1}".to_owned(), "EG0105", Deny, Deny),
+        (
+            format!("{{selections: [], rules: [{allow}, {other}]}}"),
+            "EG0106",
+            Deny,
+            Deny,
+        ),
+        (
+            format!("{{selections: [nodes], rules: [{allow}, {other}]}}"),
+            "EG0107",
+            Deny,
+            Deny,
+        ),
+        (
+            format!("{{priority: 5000, rules: [{allow}, {other}]}}"),
+            "EG0110",
+            Deny,
+            Deny,
+        ),
+        (
+            format!("{{rules: [{}, {other}]}}", allow.replace("networks", "network")),
+            "EG0103",
+            Deny,
+            Allow,
+        ),
+        (
+            format!("{{rules: [{}, {other}]}}", allow.replace("Allow", "Permit")),
+            "EG0112",
+            Deny,
+            Deny,
+        ),
+        (
+            format!(
+                "{{rules: [{}, {other}]}}",
+                allow.replace("}]}", "}], limits: {connections: 0}}")
+            ),
+            "EG0104",
+            Deny,
+            Allow,
+        ),
+        (
+            format!(
+                "{{rules: [{}]}}",
+                allow
+                    .replace("Allow", "Audit")
+                    .replace("}]}", "}], limits: {octets: 9}}")
+            ),
+            "EG0108",
+            Deny,
+            Deny,
+        ),
+    ];
+    for (spec, code, of_wrong, of_other) in table {
+        let text = policy("p", &spec);
+        assert_eq!(
+            policies(&text).1,
+            code.split_terminator(' ').collect::<Vec<_>>(),
+            "{spec}"
+        );
+        let mut egress = egress(&text);
+        let mut verdict = |to| ask(&mut egress, Selection::Cluster, to).verdict;
+        assert_eq!(
+            (verdict("192.0.2.1:1"), verdict("203.0.113.1:1")),
+            (of_wrong, of_other),
+            "{spec}"
+        );
+    }
+}
+
+#[test]
+fn a_version_that_nobody_knows_refuses_everything() {
+    let text = policy("p", "{rules: [{action: Allow, to: [{networks: [0.0.0.0/0]}]}]}");
+    let text = text.replace("v1alpha1", "v9");
+    assert_eq!(policies(&text).1, ["EG0102"]);
+    assert_eq!(
+        ask(&mut egress(&text), Selection::Etcd, "192.0.2.1:2379").verdict,
+        Deny
+    );
+}
