@@ -22,9 +22,9 @@ use egret_dnsd::host::open_files;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{BoundListeners, Listeners, Service};
 use egret_dnsd::pipeline::{Metrics, Resolver};
-use egret_dnsd::takeover::StoppedOldProcess;
 use egret_dnsd::takeover::transfer::ProcessState;
-use egret_dnsd::telemetry::admin::{AdminState, ThreadWatch};
+use egret_dnsd::takeover::{OpenConnection, StoppedOldProcess};
+use egret_dnsd::telemetry::admin::{AdminState, Startup, ThreadWatch};
 use egret_dnsd::telemetry::faults;
 use egret_dnsd::telemetry::handlers::AdminListeners;
 use egret_dnsd::telemetry::metrics::Gauges;
@@ -35,6 +35,10 @@ use tokio::task::JoinHandle;
 
 use self::host::Host;
 use self::reload::{ReloadTimer, reload_failures, warn};
+use self::takeover::Arrivals;
+
+/// The part of the start that is neither rules nor heartbeat.
+const SERVING: &str = "the start";
 
 /// A dnsd that has bound its sockets.
 #[derive(Debug)]
@@ -51,6 +55,7 @@ pub(crate) struct Daemon {
     gate: Arc<ResponseGate>,
     link: JoinHandle<()>,
     reload_failures: Counter,
+    arrivals: Arrivals,
     /// A new process has the sockets, and has neither taken over nor gone.
     is_takeover_open: bool,
 }
@@ -85,7 +90,7 @@ impl Daemon {
             ActiveConfig::look_up(config, &metrics.upstream).await?,
         );
         let serving = ActiveConfig::new(config.clone(), None, &host_interfaces, &telemetry)?;
-        let (old_process, mut inheritance) = host::take_over(&config);
+        let (old_process, mut inheritance) = host::take_over(&config).await?;
         let listeners = BoundListeners::bind(&serving.tables, &mut inheritance)?;
         let encrypted = BoundListeners::bind_encrypted(&serving.encrypted, &mut inheritance)?;
         let encrypted_tables = serving.encrypted.clone();
@@ -107,8 +112,10 @@ impl Daemon {
         let threads = Threads::start(config.fixed.threads).context("a thread cannot be started")?;
         let threads = Arc::new(threads);
         let service = Service::new(resolver, Arc::clone(&threads));
+        let startup = Arc::new(Startup::of([SERVING, host::RULES, host::HEARTBEAT]));
         let heart = Arc::new(ThreadWatch::new(clock::now()));
         let operators = Arc::new(AdminState {
+            startup: Arc::clone(&startup),
             heart: Arc::clone(&heart),
             service: service.clone(),
             gate: Arc::clone(&gate),
@@ -133,13 +140,14 @@ impl Daemon {
         let paused = host::pause(old_process);
         let mut listeners = listeners.serve(&service);
         listeners.adopt_encrypted(&encrypted_tables, encrypted);
-        let host = Host::start(prepared_host, &args, &config, memory, &gate, threads)?;
+        let host = Host::start(prepared_host, &args, &config, memory, &gate, threads, &startup)?;
         // Only after the takeover socket is bound: otherwise the old process removes the rules.
-        paused.into_iter().for_each(StoppedOldProcess::serving);
+        let arrivals = Arrivals::new(paused.map(StoppedOldProcess::serving));
         faults::follow(&config.plan);
         warn(&config);
         service.resolver.serving().look_for_loops(|address| address);
-        tracing::info!(?addresses, admin = % admin_address, %instance, "ready");
+        tracing::info!(?addresses, admin = % admin_address, %instance, "listening");
+        startup.done(SERVING);
         Ok(Self {
             args,
             service,
@@ -152,6 +160,7 @@ impl Daemon {
             gate,
             link,
             reload_failures: reload_failures(),
+            arrivals,
             is_takeover_open: false,
         })
     }
@@ -171,6 +180,7 @@ impl Daemon {
                 event = self.host.takeover_event() => if self.handle_takeover(event).await? {
                     return self.end_after_takeover(signals, false).await;
                 },
+                connection = self.arrivals.next() => self.adopt(connection),
                 () = self.listeners.ended() => anyhow::bail!("a listener ended"),
             }
         }
@@ -179,5 +189,11 @@ impl Daemon {
         }
         self.end().await;
         Ok(())
+    }
+
+    fn adopt(&self, connection: OpenConnection) {
+        if let Err(error) = self.listeners.adopt_connection(connection) {
+            tracing::debug!(%error, "an open connection of the old process ends");
+        }
     }
 }

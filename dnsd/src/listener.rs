@@ -1,6 +1,7 @@
 //! Listeners: a UDP and a TCP socket for each address. A wildcard listener answers from the address that was queried.
 
 pub mod threads;
+pub mod handover;
 mod metrics;
 mod burst;
 mod udp_socket;
@@ -33,9 +34,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::limits::permits::FairSemaphore;
+use crate::listener::connection::ListenerContext;
+use crate::listener::handover::Handover;
 use crate::listener::threads::Threads;
 use crate::pipeline::Resolver;
-use crate::takeover::{InheritedSockets, SocketName, SocketPurpose};
+use crate::takeover::{InheritedSockets, OpenConnection, SocketName, SocketPurpose};
 use crate::zones::{EncryptedTables, Listener, ZoneTable};
 use burst::Burst;
 use udp_socket::ListenSocket;
@@ -106,6 +109,8 @@ pub struct Service {
     pub under_way: TaskTracker,
     /// Cancelled when no new queries are accepted.
     pub stop: CancellationToken,
+    /// Open connections after a takeover.
+    pub handover: Arc<Handover>,
     /// Permits of TCP connections.
     pub connections: Arc<FairSemaphore<CancellationToken>>,
     /// Permits of TLS and QUIC handshakes.
@@ -126,6 +131,7 @@ impl Service {
             threads,
             under_way: TaskTracker::new(),
             stop: CancellationToken::new(),
+            handover: Arc::default(),
             connections: Arc::default(),
             handshakes: Arc::default(),
             unwritten: Arc::default(),
@@ -300,6 +306,21 @@ impl Listeners {
         }
         self.open.retain(|address, _| tables.contains_key(address));
         self.open(new);
+    }
+
+    /// Serves a connection that the old process has served; an error if nothing listens at its address.
+    ///
+    /// # Errors
+    /// When its address has no listener any more, or the kernel refuses.
+    pub fn adopt_connection(&self, connection: OpenConnection) -> io::Result<()> {
+        let open = self.open.get(&connection.listener);
+        let open = open.ok_or_else(|| io::Error::other("nothing listens at its address any more"))?;
+        let listener = ListenerContext {
+            port: Arc::clone(&open.port),
+            service: self.service.clone(),
+            close: open.close.clone(),
+        };
+        tcp::adopt(&listener, connection)
     }
 
     /// Closes the duplicated descriptors: a new process has its own, and a later one can bind.

@@ -12,8 +12,10 @@ use egret_dnsd::config::node_cache::flags::{self, read};
 use egret_dnsd::config::node_cache::usage::{USAGE as NODE_CACHE_USAGE, flags_of, plugins};
 use egret_dnsd::config::{Args, Config, Invalid, RawConfig};
 use egret_dnsd::exit::USAGE;
+use egret_dnsd::host::node_cache::kernel::NetworkError;
 use egret_dnsd::host::node_cache::reconciler::{PreparedHost, SetupErrors};
 use egret_dnsd::host::node_cache::source::Source;
+use egret_dnsd::takeover::is_served;
 use egret_dnsd::telemetry::faults::{self, Panic};
 use egret_dnsd::telemetry::metrics::{BUCKETS, COREDNS_BUCKETS};
 use egret_shared::escape;
@@ -102,10 +104,28 @@ fn start(args: Args) -> anyhow::Result<ExitCode> {
         };
         let setup = config.fixed.host.clone();
         let host = setup.map(|setup| PreparedHost::new(setup, source, errors));
-        let daemon = Daemon::start(args, config, recorder, host).await?;
+        let undo = host.as_ref().map(PreparedHost::undo);
+        let handover = config.fixed.handover.clone();
+        let started = tokio::select! {
+            biased;
+            started = Daemon::start(args, config, recorder, host) => started,
+            () = signals.stop() => {
+                let is_alone = handover.is_none_or(|path| !is_served(&path));
+                undo.iter().for_each(|undo| take_back(if is_alone { undo.everything() } else { undo.made() }));
+                return Ok(ExitCode::SUCCESS);
+            }
+        };
+        let daemon = started.inspect_err(|_failed| undo.iter().for_each(|undo| take_back(undo.made())))?;
         daemon.run(signals).await?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Of a start that did not succeed nothing stays.
+fn take_back(removed: Result<(), NetworkError>) {
+    if let Err(error) = removed {
+        tracing::error!(%error, "what the start made stays on this host");
+    }
 }
 
 /// The configuration, and what the Corefile was made from.

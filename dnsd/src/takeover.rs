@@ -11,17 +11,21 @@
 //!   "stop" ──────────────────────────────────────▶ reads no more queries
 //!                     ◀─────────── "stopped"
 //!   reads                                          answers what it had read
-//!   "serving" ───────────────────────────────────▶ leaves interface and rules alone, drains, exits
+//!   "serving", and one end of a socket pair ─────▶ leaves interface and rules alone
+//!                     ◀─────────── open TCP connections, each when its queries are answered
+//!   serves them                                    drains, exits
 //! ```
 //!
 //! Between "stop" and the first read of the new process, queries wait in the sockets. When a new process dies before
 //! "serving", the old one reads again. When it hangs, the old one reads again too, and leaves when the new one goes on.
+//! An old process that is stopped (SIGSTOP) is killed by the new one.
 //! Closing a socket that two processes share closes it for one of them. A second socket on the same port (`SO_REUSEPORT`)
 //! would have a queue of its own, which is lost when it is closed.
 
 pub mod transfer;
 mod old_process;
 mod new_process;
+mod connections;
 mod wire;
 pub mod state;
 
@@ -29,7 +33,10 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use new_process::{InheritedSockets, OldProcess, StoppedOldProcess, is_served, is_served_by_other, take};
+pub use connections::{Departure, OpenConnection, send_connections};
+pub use new_process::{
+    InheritedSockets, OldProcess, StoppedOldProcess, end_stopped, is_served, is_served_by_other, take,
+};
 pub use old_process::{PAUSE_TIMEOUT, StateSource, TakeoverEvent, TakeoverSocket};
 pub use wire::TakeoverError;
 

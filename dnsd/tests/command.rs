@@ -197,7 +197,7 @@ fn settings(more: &str) -> String {
 fn it_logs_ready_reloads_and_stops_cleanly() {
     let file = File::with("running", &settings(""));
     let mut dnsd = Running::start(&file);
-    let admin = field(&dnsd.line("\"ready\""), "admin").parse().unwrap();
+    let admin = field(&dnsd.line("\"listening\""), "admin").parse().unwrap();
     assert!(get(admin, "/healthz").starts_with("HTTP/1.1 200"));
     assert!(get(admin, "/readyz").contains("first interest"));
     std::fs::write(&file.0, settings("onStall: drop\ncacheSize: 1MiB\nthreads: 2\n")).unwrap();
@@ -284,7 +284,7 @@ fn every_option_every_field_and_every_metric_is_documented() {
     }
     let file = File::with("documented", &settings(""));
     let mut dnsd = Running::start(&file);
-    let admin = field(&dnsd.line("\"ready\""), "admin").parse().unwrap();
+    let admin = field(&dnsd.line("\"listening\""), "admin").parse().unwrap();
     let metrics = get(admin, "/metrics");
     let names: Vec<&str> = metrics
         .lines()

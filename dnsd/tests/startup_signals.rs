@@ -86,6 +86,23 @@ fn a_stop_signal_before_it_serves_leaves_nothing_behind() {
     });
 }
 
+#[test]
+fn a_start_that_fails_leaves_no_interface() {
+    in_fresh_namespace("fails", |folder| {
+        put(folder, &corefile("192.0.2.1"));
+        let _port = UdpSocket::bind("0.0.0.0:53").unwrap();
+        for was_there in [false, true] {
+            if was_there {
+                run(&format!("ip link add {INTERFACE} type veth peer name other"));
+            }
+            let mut dnsd = Dnsd::start(folder);
+            assert!(!dnsd.end().success());
+            assert!(dnsd.log().contains("added"), "{}", dnsd.log());
+            assert_eq!(has_interface(), was_there, "{}", dnsd.log());
+        }
+    });
+}
+
 /// Whoever is told to end before it has looked at the rules removes those of a life before, which was killed.
 #[test]
 fn rules_of_a_killed_process_are_removed_by_the_next() {
@@ -108,7 +125,7 @@ fn rules_of_a_killed_process_are_removed_by_the_next() {
                 skips_teardown: false,
             };
             let prepared = PreparedHost::new(setup, None, SetupErrors::default());
-            prepared.keep(|| {}).unwrap().tear_down();
+            prepared.keep(|| {}, |_| {}).unwrap().tear_down();
             assert!(!is_set_up());
         }
     });
@@ -131,7 +148,7 @@ fn put(folder: &Path, text: &str) {
 }
 
 fn has_interface() -> bool {
-    run("ip -o link show").contains(&format!(" {INTERFACE}:"))
+    run("ip -o link show").contains(&format!(" {INTERFACE}"))
 }
 
 fn is_set_up() -> bool {

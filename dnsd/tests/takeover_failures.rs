@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -12,12 +13,13 @@ use std::time::Duration;
 
 use egret_dnsd::takeover::state::StateRecord;
 use egret_dnsd::takeover::{
-    InheritedSockets, OldProcess, SocketName, SocketPurpose, StateSource, StoppedOldProcess, TakeoverSocket,
-    take,
+    InheritedSockets, OldProcess, SocketName, SocketPurpose, StateSource, StoppedOldProcess, TakeoverError,
+    TakeoverSocket, end_stopped, take,
 };
 use egret_integration::{Daemon, Family, Lookup, RecordType, Records, World, node};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -89,10 +91,44 @@ fn interface_and_rules_are_removed_only_by_the_last_process() {
             offer(&place);
         }
         drop(successor);
-        assert_is_answered(&world, Stage::Stop);
+        if !lives {
+            assert_is_answered(&world, Stage::Stop);
+        }
         assert!(dnsd.terminate().unwrap().success());
         assert_eq!(is_set_up(&world), lives);
     }
+}
+
+/// It can hand nothing over, and would answer beside the new one when it goes on.
+#[test]
+fn a_new_process_takes_the_place_of_a_stopped_one() {
+    let Some(world) = world() else { return };
+    let (mut stopped, place) = start(&world, 0);
+    stopped.stop().unwrap();
+    let mut spec = stopped.spec().clone();
+    spec.name = "dnsd-second".into();
+    let mut second = world.start(spec).unwrap();
+    assert_is_answered(&world, Stage::None);
+    let end = stopped.ended().expect("it does not go on");
+    assert_eq!(end.signal(), Some(Signal::SIGKILL as i32), "{}", second.log());
+    assert!(
+        second.log().contains("was stopped; it was killed"),
+        "{}",
+        second.log()
+    );
+    assert!(is_set_up(&world));
+
+    // With the sockets, and before it said that it reads no more.
+    let mut taken = NewProcess::of(&second, &place, Stage::Hello);
+    second.stop().unwrap();
+    let silent = taken.taken.take().unwrap().pause().unwrap_err();
+    let TakeoverError::Silent(Some(pid)) = silent else {
+        panic!("{silent}");
+    };
+    assert!(end_stopped(pid).unwrap());
+    taken.is_asked(&world);
+    assert!(second.ended().is_some());
+    assert!(!end_stopped(Pid::this()).unwrap(), "who runs may be slow");
 }
 
 /// The pod and the upstream; nothing where there are no rights for it.

@@ -43,7 +43,10 @@ fn a_queued_datagram_is_read_by_the_new_process() {
     drop(socket);
     stopped.send(()).unwrap();
     assert_eq!(successor.join().unwrap(), b"unread");
-    assert!(matches!(events.blocking_recv(), Some(TakeoverEvent::Leave)));
+    assert!(matches!(
+        events.blocking_recv(),
+        Some(TakeoverEvent::Leave(Some(_)))
+    ));
     assert!(
         events.blocking_recv().is_none(),
         "nobody else takes over from who has gone"

@@ -356,7 +356,7 @@ fn unread_datagrams_and_connections_are_answered_by_the_new_process() {
                 TakeoverEvent::Sockets(answer) => drop(answer.send(held.take().unwrap())),
                 TakeoverEvent::Pause(stopped) => stopped.send(()).unwrap(),
                 TakeoverEvent::Resume => panic!("the successor serves"),
-                TakeoverEvent::Leave => return,
+                TakeoverEvent::Leave(_) => return,
             }
         }
     });

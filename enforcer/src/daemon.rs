@@ -26,7 +26,7 @@ use egret_enforcer::policy_report::PolicyReporter;
 use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State, StoredManifests};
 use egret_enforcer::watch::dir::Directory;
 use egret_enforcer::watch::kube::Cluster;
-use egret_enforcer::writer::{Attempt, StandbyAdmin, Writer};
+use egret_enforcer::writer::{Attempt, StandbyAdmin, Writer, serve_status};
 use egret_enforcer::{cni, events, link};
 
 mod backend;
@@ -51,7 +51,7 @@ pub(crate) struct Daemon {
     engine: JoinHandle<Box<dyn Backend>>,
     /// The writer of the source's objects, and its thread.
     objects: Option<(ObjectWriter, JoinHandle<()>)>,
-    /// Held until the process ends; none for a backend that writes no rules of the network namespace.
+    /// Held until the process ends; none for a backend that writes nothing.
     _writer: Option<Writer>,
 }
 
@@ -118,6 +118,13 @@ impl Daemon {
             recorder,
             rule_metrics: AtomicUsize::new(config.rule_metrics),
         });
+        if turn.writer.is_some() {
+            let served = turn.bind(|| Ok(serve_status(Arc::clone(&admin) as Arc<dyn admin::AdminHandler>)?));
+            // It enforces all the same.
+            if let Err(error) = served.await {
+                tracing::warn!("an enforcer that waits for this one cannot be ready: {error:#}");
+            }
+        }
         match &turn.standby {
             Some(standby) => standby.take_over(Arc::clone(&admin)),
             None => {
@@ -233,15 +240,17 @@ async fn wait_for_turn(
     recorder: &telemetry::Metrics,
     signals: &mut Signals,
 ) -> anyhow::Result<Option<Turn>> {
-    if startup.backend != BackendKind::Netfilter {
-        return Ok(Some(Turn::at_once(None)));
+    match startup.backend {
+        // The programs of the cgroups have one writer as well, which is in the node's network namespace.
+        BackendKind::Netfilter | BackendKind::Ebpf => {}
+        BackendKind::Memory | BackendKind::None => return Ok(Some(Turn::at_once(None))),
     }
     let waiting = match Writer::try_acquire().context("the network namespace cannot be locked")? {
         Attempt::Acquired(writer) => return Ok(Some(Turn::at_once(Some(writer)))),
         Attempt::Held(waiting) => waiting,
     };
     tracing::warn!(
-        holder = waiting.holder(),
+        holder = %waiting.holder(),
         "another enforcer writes the rules of this network namespace; waiting until it ends"
     );
     let handler = Arc::new(StandbyAdmin::new(&waiting, recorder.clone()));

@@ -6,7 +6,9 @@
 use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -131,10 +133,8 @@ fn a_second_enforcer_waits_says_for_whom_and_takes_over_when_the_first_is_killed
         );
 
         let second = Enforcer::start(folder.path(), "second", "", 9255);
-        second.becomes(
-            "HTTP/1.1 503",
-            &format!("standby: process {} writes the rules", first.process.id()),
-        );
+        let standby = format!("standby: process {} enforces here", first.process.id());
+        second.becomes("HTTP/1.1 200", &standby);
         // Longer than the second needs to start and write.
         std::thread::sleep(Duration::from_secs(1));
         assert_eq!(rules(), before, "the first one's rules stay");
@@ -167,10 +167,73 @@ fn an_enforcer_that_waits_ends_when_it_is_told_to() {
         let first = Enforcer::start(folder.path(), "first", POD, 9254);
         first.becomes("HTTP/1.1 200", "ready: 1 pods");
         let mut second = Enforcer::start(folder.path(), "second", "", 9255);
-        second.becomes("HTTP/1.1 503", "standby: ");
+        second.becomes("HTTP/1.1 200", "standby: ");
         let pid = nix::unistd::Pid::from_raw(second.process.id().try_into().unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
         assert!(second.process.wait().unwrap().success());
         first.becomes("HTTP/1.1 200", "ready: 1 pods");
+    });
+}
+
+#[test]
+fn an_enforcer_that_waits_says_what_the_holder_says_of_itself() {
+    on_a_node(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Enforcer::start(folder.path(), "first", POD, 9254);
+        first.becomes("HTTP/1.1 200", "ready: 1 pods");
+        let second = Enforcer::start(folder.path(), "second", POD, 9255);
+        second.becomes("HTTP/1.1 200", "standby: ");
+        // Nobody knows behind which interface the second pod sits.
+        let unplaced = POD
+            .replace("10.0.0.1", "10.0.0.2")
+            .replace("name: a,", "name: b,");
+        let path = folder.path().join("first/source/more.yaml");
+        std::fs::write(path, unplaced.split("---").next().unwrap()).unwrap();
+        first.becomes("HTTP/1.1 503", "");
+        // It is to be replaced all the same.
+        let states = first.readiness();
+        let reason = states.lines().last().unwrap();
+        second.becomes("HTTP/1.1 200", reason);
+    });
+}
+
+/// Any process may lock the namespace.
+#[test]
+fn a_lock_that_is_not_an_enforcers_keeps_none_from_writing() {
+    on_a_node(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let namespace = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+        namespace.lock().unwrap();
+        let first = Enforcer::start(folder.path(), "first", POD, 9254);
+        first.becomes("HTTP/1.1 200", "ready: 1 pods");
+        let second = Enforcer::start(folder.path(), "second", "", 9255);
+        second.becomes("HTTP/1.1 200", "enforces here");
+        drop(namespace);
+        // It would have written by then.
+        std::thread::sleep(Duration::from_secs(1));
+        second.becomes("HTTP/1.1 200", "enforces here");
+        first.becomes("HTTP/1.1 200", "ready: 1 pods");
+    });
+}
+
+#[test]
+fn an_enforcer_that_waits_for_a_process_that_is_none_is_not_ready() {
+    on_a_node(|| {
+        let folder = tempfile::tempdir().unwrap();
+        // A privileged process has what an enforcer has, and for a while the name at which one answers.
+        let group = egret_kernel::nflog::Listener::bind(65_043).unwrap();
+        let waiting = Enforcer::start(folder.path(), "waiting", POD, 9255);
+        waiting.becomes("HTTP/1.1 503", "does not prove that it is an enforcer");
+        let name = SocketAddr::from_abstract_name("egret-enforcer").unwrap();
+        let somebody = UnixListener::bind_addr(&name).unwrap();
+        let answering = std::thread::spawn(move || {
+            let mut asked = somebody.accept().unwrap().0;
+            asked.write_all(b"welcome").unwrap();
+        });
+        waiting.becomes("HTTP/1.1 503", "its answer is not that of an enforcer");
+        answering.join().unwrap();
+        assert!(!rules().contains("EGRET"));
+        drop(group);
+        waiting.becomes("HTTP/1.1 200", "ready: 1 pods");
     });
 }

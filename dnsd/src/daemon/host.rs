@@ -1,10 +1,11 @@
 //! What dnsd does on its host besides answering: interface and rules, the heartbeat, the takeover socket, a pidfile.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use egret_dnsd::config::{Args, Config};
 use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::host::interception::{PodSets, follow_pods};
@@ -14,24 +15,31 @@ use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::pipeline::Resolver;
 use egret_dnsd::takeover::transfer::{self, ProcessState, TransferSummary};
 use egret_dnsd::takeover::{
-    InheritedSockets, OldProcess, StoppedOldProcess, TakeoverError, TakeoverEvent, TakeoverSocket, is_served,
-    is_served_by_other, take,
+    InheritedSockets, OldProcess, StoppedOldProcess, TakeoverError, TakeoverEvent, TakeoverSocket,
+    end_stopped, is_served, is_served_by_other, take,
 };
+use egret_dnsd::telemetry::admin::Startup;
 use egret_shared::link::ClusterDns;
-use egret_shared::rt::task;
+use egret_shared::rt::{clock, task};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// How long the old process may take for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the old process may be silent in all: it may hand over to other new processes before this one.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an enforcer may take to realize the old process's observations.
 const CATCH_UP: Duration = Duration::from_secs(2);
 /// The interval of the heartbeat, which is valid for a second.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(300);
 /// The interval while the rules and their sets are not there yet.
 const HEARTBEAT_RETRY: Duration = Duration::from_millis(20);
+
+/// Parts that must be there before dnsd is ready.
+pub(crate) const RULES: &str = "the rules of this host";
+pub(crate) const HEARTBEAT: &str = "the heartbeat";
 
 /// The host of a dnsd that serves.
 #[derive(Debug)]
@@ -58,20 +66,68 @@ enum HeartbeatState {
     HandedOver,
 }
 
-/// Takes the sockets of the dnsd that answers now, if there is one.
-pub(crate) fn take_over(config: &Config) -> (Option<OldProcess>, InheritedSockets) {
-    let Some(path) = config.fixed.handover.as_ref() else {
-        return (None, InheritedSockets::none());
+/// Takes the sockets of the dnsd that answers now, if there is one. In a thread of its own: a signal ends the wait.
+///
+/// # Errors
+/// When no thread can be started.
+pub(crate) async fn take_over(config: &Config) -> anyhow::Result<(Option<OldProcess>, InheritedSockets)> {
+    let Some(path) = config.fixed.handover.clone() else {
+        return Ok((None, InheritedSockets::none()));
     };
-    match take(path, STEP_TIMEOUT) {
-        Ok(Some((taken, inheritance))) => {
-            tracing::info!(path = %path.display(), "taking over from the dnsd that answers");
-            (Some(taken), inheritance)
+    let (sender, taken) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("takeover".to_owned())
+        .spawn(move || {
+            // A daemon that was told to stop has dropped the receiver.
+            drop(sender.send(take_or_end(&path)));
+        })?;
+    let taken = taken.await.context("the takeover failed")?;
+    Ok(
+        taken.map_or((None, InheritedSockets::none()), |(old_process, sockets)| {
+            (Some(old_process), sockets)
+        }),
+    )
+}
+
+/// Asks the old process until it answers or is gone, for at most [`ANSWER_TIMEOUT`]. One that is stopped is ended.
+fn take_or_end(path: &Path) -> Option<(OldProcess, InheritedSockets)> {
+    let begun = clock::now();
+    loop {
+        let error = match take(path, STEP_TIMEOUT) {
+            Ok(taken) => {
+                if taken.is_some() {
+                    tracing::info!(path = %path.display(), "taking over from the dnsd that answers");
+                }
+                return taken;
+            }
+            Err(error) => error,
+        };
+        if !is_ended(&error) {
+            let is_silent = matches!(error, TakeoverError::Silent(_));
+            if !is_silent || clock::now().since(begun) >= ANSWER_TIMEOUT {
+                tracing::warn!(path = %path.display(), %error, "no takeover");
+                return None;
+            }
+            tracing::warn!(path = %path.display(), %error, "it may be slow, and is asked again");
         }
-        Ok(None) => (None, InheritedSockets::none()),
+    }
+}
+
+/// Ends an old process that does not answer because it is stopped.
+fn is_ended(error: &TakeoverError) -> bool {
+    let TakeoverError::Silent(Some(pid)) = error else {
+        return false;
+    };
+    match end_stopped(*pid) {
+        Ok(is_ended) => {
+            if is_ended {
+                tracing::warn!(%pid, "the dnsd that answered was stopped; it was killed, and this one answers in its place");
+            }
+            is_ended
+        }
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "no takeover");
-            (None, InheritedSockets::none())
+            tracing::warn!(%pid, %error, "the dnsd that answered cannot be ended");
+            false
         }
     }
 }
@@ -112,12 +168,17 @@ pub(crate) async fn catch_up(summary: TransferSummary, gate: &ResponseGate) {
     }
 }
 
-/// Makes the old process stop reading. One that does not confirm hangs, or shares the sockets until it exits.
+/// Makes the old process stop reading. One that is stopped meanwhile is ended; another one that does not confirm shares the
+/// sockets until it exits.
 pub(crate) fn pause(old_process: Option<OldProcess>) -> Option<StoppedOldProcess> {
-    let paused = old_process?.pause();
-    let warn =
-        |error: &TakeoverError| tracing::warn!(%error, "the old process did not confirm that it stopped");
-    paused.inspect_err(warn).ok()
+    match old_process?.pause() {
+        Ok(paused) => Some(paused),
+        Err(error) => {
+            tracing::warn!(%error, "the old process did not confirm that it stopped");
+            let _is_ended = is_ended(&error);
+            None
+        }
+    }
 }
 
 impl Host {
@@ -132,15 +193,27 @@ impl Host {
         state: ProcessState,
         gate: &ResponseGate,
         threads: Arc<Threads>,
+        startup: &Arc<Startup>,
     ) -> anyhow::Result<Self> {
         let (heartbeat, heartbeat_state) = watch::channel(HeartbeatState::Running);
+        let pidfile = args.node_cache.as_ref().and_then(|flags| flags.pidfile.clone());
+        // Before the rules, which stay if a later step fails.
+        if let Some(path) = &pidfile {
+            std::fs::write(path, format!("{}\n", std::process::id()))?;
+        }
         if let Some(setup) = prepared
             .as_ref()
             .map(PreparedHost::setup)
             .filter(|setup| setup.rules)
             && let Some(beats) = Heartbeat::new(&setup.settings)?
         {
-            drop(task::spawn("heartbeat", beat(beats, threads, heartbeat_state)));
+            let startup = Arc::clone(startup);
+            drop(task::spawn(
+                "heartbeat",
+                beat(beats, threads, heartbeat_state, startup),
+            ));
+        } else {
+            startup.done(HEARTBEAT);
         }
         if let Some(interception) = config.interception() {
             drop(task::spawn(
@@ -152,24 +225,33 @@ impl Host {
             .node_cache
             .as_ref()
             .is_some_and(|flags| flags.reloads_at_once);
-        let reconciler = prepared
-            .map(|prepared| {
-                prepared.keep(move || {
-                    if at_once {
-                        ask_for_reload()
-                    }
-                })
-            })
-            .transpose()?;
+        let reload = move || {
+            if at_once {
+                ask_for_reload()
+            }
+        };
+        let reconciler = match prepared {
+            Some(prepared) if prepared.setup().rules => {
+                let startup = Arc::clone(startup);
+                Some(prepared.keep(reload, move |ensured| match ensured {
+                    Ok(()) => startup.done(RULES),
+                    Err(error) => startup.failed(RULES, error),
+                })?)
+            }
+            Some(prepared) => {
+                startup.done(RULES);
+                Some(prepared.keep(reload, |_no_rules| {})?)
+            }
+            None => {
+                startup.done(RULES);
+                None
+            }
+        };
         if let Some(reconciler) = &reconciler {
             drop(task::spawn(
                 "fallback",
                 follow_cluster_dns(gate.cluster_dns(), reconciler.fallback_setter()),
             ));
-        }
-        let pidfile = args.node_cache.as_ref().and_then(|flags| flags.pidfile.clone());
-        if let Some(path) = &pidfile {
-            std::fs::write(path, format!("{}\n", std::process::id()))?;
         }
         let (takeover_file, takeover_events) = listen_for_takeover(config, state).unzip();
         Ok(Self {
@@ -286,11 +368,19 @@ async fn follow_cluster_dns(mut cluster_dns: watch::Receiver<ClusterDns>, set: i
 }
 
 /// Writes the heartbeat from the first serving thread: no heartbeat is written while it, or another serving thread, hangs.
-async fn beat(mut heartbeat: Heartbeat, threads: Arc<Threads>, mut state: watch::Receiver<HeartbeatState>) {
+async fn beat(
+    mut heartbeat: Heartbeat,
+    threads: Arc<Threads>,
+    mut state: watch::Receiver<HeartbeatState>,
+    startup: Arc<Startup>,
+) {
     let mut is_logged = false;
     loop {
         let pause = match heartbeat.sign() {
-            Ok(()) => HEARTBEAT_INTERVAL,
+            Ok(()) => {
+                startup.done(HEARTBEAT);
+                HEARTBEAT_INTERVAL
+            }
             // The rules and their sets are created right after the first answers.
             Err(error) => {
                 if !is_logged {

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::listener::{Listeners, Service};
+use egret_dnsd::takeover::TakeoverEvent;
 use egret_shared::rt::shutdown::{SignalRequest, Signals};
 
 use super::Daemon;
+use super::takeover::hand_over_connections;
 
 /// How long pending answers may take.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -15,8 +17,11 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const OBSERVATION_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a new process that has the sockets may take after that to take over.
 const TAKEOVER_GRACE: Duration = Duration::from_secs(5);
-/// How long open connections are answered after a takeover.
+/// How long open connections are answered after a takeover, if they cannot be handed over.
 const CONNECTION_GRACE: Duration = Duration::from_secs(20);
+/// How long a connection that always has queries under way is read after a takeover. Then it is read no more until they are
+/// answered, and handed over.
+const BUSY_GRACE: Duration = Duration::from_secs(1);
 
 impl Daemon {
     /// Goes on answering for as long as `health` says (`lameduck`), so that load balancers notice the end first. A second signal
@@ -85,14 +90,11 @@ impl Daemon {
         self.listeners.release();
         self.admin.close();
         self.service.under_way.close();
-        let idle = tokio::time::timeout(CONNECTION_GRACE, self.service.under_way.wait());
-        let is_stop_requested = is_stop_requested
-            || tokio::select! {
-                _waited = idle => false,
-                request = signals.next() => request == SignalRequest::Stop,
-            };
+        let is_stop_requested = is_stop_requested || self.serve_connections(&mut signals).await;
+        self.service.handover.hurry();
         stop_reading(&self.service, &mut self.listeners).await;
         drain(&self.service, &self.gate).await;
+        self.service.handover.end();
         self.link.abort();
         if !is_stop_requested && self.host.is_supervised() {
             tracing::info!("waiting to be stopped");
@@ -100,6 +102,40 @@ impl Daemon {
         }
         self.host.end();
         Ok(())
+    }
+}
+
+impl Daemon {
+    /// Serves open connections until they are handed over or idle. Those that still come from the process before this one
+    /// go on to the new one. Returns whether a signal asks to stop.
+    async fn serve_connections(&mut self, signals: &mut Signals) -> bool {
+        let service = &self.service;
+        let idle = async {
+            while let Some(connection) = self.arrivals.next_or_end().await {
+                service.handover.depart(connection).await;
+            }
+            service.under_way.wait().await;
+        };
+        let busy = async {
+            tokio::time::sleep(BUSY_GRACE).await;
+            service.handover.hurry();
+            std::future::pending::<()>().await;
+        };
+        let host = &mut self.host;
+        // Where this process has left before the new one said that it serves.
+        let late = async {
+            loop {
+                if let TakeoverEvent::Leave(connections) = host.takeover_event().await {
+                    hand_over_connections(service, connections);
+                }
+            }
+        };
+        tokio::select! {
+            _waited = tokio::time::timeout(CONNECTION_GRACE, idle) => false,
+            () = busy => false,
+            () = late => false,
+            request = signals.next() => request == SignalRequest::Stop,
+        }
     }
 }
 

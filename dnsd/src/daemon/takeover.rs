@@ -2,7 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
-use egret_dnsd::takeover::{PAUSE_TIMEOUT, SocketName, TakeoverEvent};
+use egret_dnsd::listener::Service;
+use egret_dnsd::takeover::{OpenConnection, PAUSE_TIMEOUT, SocketName, TakeoverEvent, send_connections};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
 use super::Daemon;
@@ -13,8 +15,11 @@ impl Daemon {
         match event {
             TakeoverEvent::Sockets(answer) => self.give_sockets(answer),
             TakeoverEvent::Pause(answer) => return self.pause(answer).await,
-            TakeoverEvent::Resume => self.resume()?,
-            TakeoverEvent::Leave => return Ok(true),
+            TakeoverEvent::Resume => return self.resume(),
+            TakeoverEvent::Leave(connections) => {
+                hand_over_connections(&self.service, connections);
+                return Ok(true);
+            }
         }
         Ok(false)
     }
@@ -27,16 +32,21 @@ impl Daemon {
             tracing::debug!("the new process is gone meanwhile");
         }
         let decided = tokio::time::timeout(2 * PAUSE_TIMEOUT, self.host.takeover_event()).await;
-        if matches!(decided, Ok(TakeoverEvent::Leave)) {
+        if let Ok(TakeoverEvent::Leave(connections)) = decided {
+            hand_over_connections(&self.service, connections);
             return Ok(true);
         }
-        self.resume()?;
-        Ok(false)
+        self.resume()
     }
 
-    fn resume(&mut self) -> anyhow::Result<()> {
+    /// Reads again, unless the new process reads and could not say so. Returns whether it does.
+    fn resume(&mut self) -> anyhow::Result<bool> {
         self.is_takeover_open = false;
-        Ok(self.listeners.resume()?)
+        if self.host.is_taken_over() {
+            return Ok(true);
+        }
+        self.listeners.resume()?;
+        Ok(false)
     }
 
     /// Handles requests of a new process after this one has stopped reading. Returns whether the new process has taken over,
@@ -51,7 +61,10 @@ impl Daemon {
                     self.is_takeover_open = false;
                     return false;
                 }
-                TakeoverEvent::Leave => return true,
+                TakeoverEvent::Leave(connections) => {
+                    hand_over_connections(&self.service, connections);
+                    return true;
+                }
             }
         }
     }
@@ -68,5 +81,43 @@ impl Daemon {
             Ok(sockets) => drop(answer.send(sockets)),
             Err(error) => tracing::error!(%error, "the sockets cannot be given to a new process"),
         }
+    }
+}
+
+/// Gives open connections to the new process. Without a socket for them, they are served here until they are idle.
+pub(super) fn hand_over_connections(service: &Service, to: Option<OwnedFd>) {
+    let Some(to) = to else {
+        return;
+    };
+    match send_connections(to) {
+        Ok(departures) => service.handover.begin(departures),
+        Err(error) => tracing::warn!(%error, "open connections are not handed over"),
+    }
+}
+
+/// Connections of the old process that arrive.
+#[derive(Debug)]
+pub(super) struct Arrivals(Option<UnboundedReceiver<OpenConnection>>);
+
+impl Arrivals {
+    pub(super) const fn new(arriving: Option<UnboundedReceiver<OpenConnection>>) -> Self {
+        Self(arriving)
+    }
+
+    /// The next one. When the old process has handed over its last one, this waits for ever.
+    pub(super) async fn next(&mut self) -> OpenConnection {
+        match self.next_or_end().await {
+            Some(connection) => connection,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The next one; none when the old process has handed over its last one.
+    pub(super) async fn next_or_end(&mut self) -> Option<OpenConnection> {
+        let next = self.0.as_mut()?.recv().await;
+        if next.is_none() {
+            self.0 = None;
+        }
+        next
     }
 }

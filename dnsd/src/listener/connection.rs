@@ -1,17 +1,20 @@
 //! A connection of a client, over TCP or TLS (RFC 7766, RFC 7858): a length of two octets precedes each message. Replies are
 //! sent as soon as they are ready, not in the order of their queries, so that a held answer delays no other.
 
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::{Buf, BytesMut};
 use egret_shared::rt::task;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::Service;
+use super::handover::Handover;
 use crate::config::model::Timeouts;
 use crate::limits::permits::{Permit, PermitLimits};
 use crate::limits::quota_key::QuotaKey;
@@ -31,6 +34,8 @@ pub(super) const UNWRITTEN: PermitLimits = PermitLimits {
 /// How long a closing connection must be quiet. A query may have been sent before the client sees the close: the kernel
 /// would answer it with a reset.
 const QUIET_TIME: Duration = Duration::from_millis(300);
+/// Octets that are read at once.
+const READ_SIZE: usize = 2 << 10;
 
 /// What the connections of a listener share.
 #[derive(Clone)]
@@ -57,13 +62,26 @@ pub(super) struct Peer {
     pub(super) _permit: Permit<CancellationToken>,
 }
 
-/// Serves a connection until the client, its timeout or the listener ends it.
+/// What a connection's messages are read from: octets that were received, and how many queries came before.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    /// Octets of queries that are not answered.
+    pub(super) unread: BytesMut,
+    /// Queries that were read.
+    pub(super) queries: u32,
+}
+
+/// Serves a connection until the client, its timeout or the listener ends it. Returns it if a new process is to serve it:
+/// then all queries that were read are answered.
 pub(super) async fn serve<R, W>(
     (reader, writer): (R, W),
+    received: Received,
     peer: Peer,
     listener_context: ListenerContext,
     timeouts: Timeouts,
-) where
+    handover: Option<&Handover>,
+) -> Option<(R, W, Received)>
+where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
@@ -80,20 +98,28 @@ pub(super) async fn serve<R, W>(
         service: listener_context.service.clone(),
         cut: cut.clone(),
     };
+    let mut messages = MessageReader { reader, received };
     let mut writing = std::pin::pin!(write(writer, waiting, timeouts.write));
-    tokio::select! {
-        () = read(BufReader::new(reader), arrival, &listener_context, timeouts, replies) => {
+    let (end, written) = tokio::select! {
+        end = read(&mut messages, arrival, &listener_context, timeouts, replies, handover) => {
             tokio::select! {
-                () = writing => {}
-                () = cut.cancelled() => {}
+                written = writing => (end, written),
+                () = cut.cancelled() => (End::Close, None),
             }
         }
-        () = &mut writing => {}
-        () = cut.cancelled() => {}
-    }
+        written = &mut writing => (End::Close, written),
+        () = cut.cancelled() => (End::Close, None),
+    };
     if cut.is_cancelled() {
         listener_context.service.metrics.tcp_cut.increment(1);
     }
+    let mut writer = written?;
+    if end == End::HandOver {
+        return Some((messages.reader, writer, messages.received));
+    }
+    // TLS sends close_notify; a client that is gone does not need it.
+    drop(timeout(timeouts.write, writer.shutdown()).await);
+    None
 }
 
 /// A reply that waits to be written, with its permit.
@@ -123,28 +149,39 @@ impl ReplySender {
     }
 }
 
+/// Why a connection is read no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It is closed when the replies are written.
+    Close,
+    /// A new process reads it.
+    HandOver,
+}
+
 async fn read(
-    mut reader: BufReader<impl AsyncRead + Unpin>,
+    messages: &mut MessageReader<impl AsyncRead + Unpin>,
     arrival: PacketInfo,
     listener_context: &ListenerContext,
     timeouts: Timeouts,
     replies: ReplySender,
-) {
+    handover: Option<&Handover>,
+) -> End {
     let room = Arc::new(Semaphore::new(MAX_PIPELINED));
-    let mut left = timeouts.queries_per_connection.unwrap_or(u32::MAX);
-    let mut patience = timeouts.read;
-    while left > 0 {
+    let most = timeouts.queries_per_connection.unwrap_or(u32::MAX);
+    while messages.received.queries < most {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
-            return;
+            return End::Close;
         };
         let message = tokio::select! {
-            message = read_message(&mut reader, patience, timeouts.read) => message,
-            () = listener_context.closed() => return,
+            // The order saves the wait for the others where a message is there.
+            biased;
+            message = next_message(messages, timeouts, handover) => message,
+            () = all_answered(&room, handover) => return End::HandOver,
+            () = closed(listener_context, handover) => return End::Close,
         };
         let Some(octets) = message else {
-            return;
+            return End::Close;
         };
-        (left, patience) = (left.saturating_sub(1), timeouts.idle);
         match listener_context.service.resolver.answer(
             &octets,
             arrival,
@@ -154,7 +191,7 @@ async fn read(
             Disposition::NoReply => {}
             Disposition::Reply(reply) => {
                 if !replies.put(reply).await {
-                    return;
+                    return End::Close;
                 }
             }
             Disposition::Pending(pending) => {
@@ -171,30 +208,104 @@ async fn read(
             }
         }
     }
+    End::Close
 }
 
-/// The next message: its length within `first`, the rest within `rest`; `None` if it does not arrive.
-async fn read_message(
-    reader: &mut BufReader<impl AsyncRead + Unpin>,
-    first: Duration,
-    rest: Duration,
-) -> Option<Vec<u8>> {
-    let begun = timeout(first, reader.read_u8()).await.ok()?.ok()?;
-    let reading = async {
-        let length = u16::from_be_bytes([begun, reader.read_u8().await?]);
-        let mut octets = vec![0; length.into()];
-        reader.read_exact(&mut octets).await?;
-        io::Result::Ok(octets)
+/// Waits until a new process takes connections over and no query of this one is under way. The caller has one permit.
+async fn all_answered(room: &Semaphore, handover: Option<&Handover>) {
+    let Some(handover) = handover else {
+        return pending().await;
     };
-    timeout(rest, reading).await.ok()?.ok()
+    handover.begun().await;
+    let others = u32::try_from(MAX_PIPELINED - 1).expect("it is a small number");
+    if room.acquire_many(others).await.is_err() {
+        pending().await
+    }
 }
 
-/// Writes replies until all senders are gone, or the client does not read.
-async fn write(
-    mut writer: impl AsyncWrite + Unpin,
+/// Waits until the listener is closed. A connection that a new process takes over is not closed.
+async fn closed(listener_context: &ListenerContext, handover: Option<&Handover>) {
+    listener_context.closed().await;
+    if handover.is_some_and(Handover::has_begun) {
+        pending().await
+    }
+}
+
+/// The next message; `None` if it does not arrive. A connection that always has queries under way is read no more a while
+/// after a takeover, so that they are answered and it is handed over.
+async fn next_message(
+    messages: &mut MessageReader<impl AsyncRead + Unpin>,
+    timeouts: Timeouts,
+    handover: Option<&Handover>,
+) -> Option<Vec<u8>> {
+    let first = match messages.received.queries {
+        0 => timeouts.read,
+        1.. => timeouts.idle,
+    };
+    let overdue = async {
+        match handover {
+            Some(handover) => handover.overdue().await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = overdue => pending().await,
+        message = messages.next(first, timeouts.read) => message,
+    }
+}
+
+/// Reads messages. Nothing is lost when its future is dropped.
+struct MessageReader<R> {
+    reader: R,
+    received: Received,
+}
+
+impl<R: AsyncRead + Unpin> MessageReader<R> {
+    /// The next message: its first octet within `first`, the rest within `rest`; `None` if it does not arrive.
+    async fn next(&mut self, first: Duration, rest: Duration) -> Option<Vec<u8>> {
+        if self.received.unread.is_empty() {
+            timeout(first, self.receive()).await.ok()?.ok()?;
+        }
+        let whole = async {
+            loop {
+                if let Some(message) = self.received.message() {
+                    return io::Result::Ok(message);
+                }
+                self.receive().await?;
+            }
+        };
+        timeout(rest, whole).await.ok()?.ok()
+    }
+
+    async fn receive(&mut self) -> io::Result<()> {
+        let unread = &mut self.received.unread;
+        unread.reserve(READ_SIZE);
+        match self.reader.read_buf(unread).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _some => Ok(()),
+        }
+    }
+}
+
+impl Received {
+    /// Takes the first message, if it is there as a whole.
+    fn message(&mut self) -> Option<Vec<u8>> {
+        let (length, rest) = self.unread.split_first_chunk::<2>()?;
+        let length = usize::from(u16::from_be_bytes(*length));
+        let message = rest.get(..length)?.to_vec();
+        self.unread.advance(2 + length);
+        self.queries = self.queries.saturating_add(1);
+        Some(message)
+    }
+}
+
+/// Writes replies until all senders are gone; `None` if the client does not read.
+async fn write<W: AsyncWrite + Unpin>(
+    mut writer: W,
     mut replies: mpsc::Receiver<QueuedReply>,
     patience: Duration,
-) {
+) -> Option<W> {
     while let Some((reply, _permit)) = replies.recv().await {
         let Ok(length) = u16::try_from(reply.len()) else {
             continue;
@@ -208,9 +319,8 @@ async fn write(
         };
         match timeout(patience, writing).await {
             Ok(Ok(())) => {}
-            Ok(Err(_)) | Err(_) => return,
+            Ok(Err(_)) | Err(_) => return None,
         }
     }
-    // TLS sends close_notify; a client that is gone does not need it.
-    drop(timeout(patience, writer.shutdown()).await);
+    Some(writer)
 }

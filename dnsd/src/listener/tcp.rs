@@ -12,12 +12,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{self, ListenerContext, Peer};
+use super::connection::{self, ListenerContext, Peer, Received};
 use super::{Service, tls};
+use crate::config::model::Timeouts;
 use crate::enforcement::client::{Identity, Unidentified};
 use crate::listener::udp_socket::beside_others;
 use crate::net::Transport;
 use crate::net::packet_info;
+use crate::takeover::OpenConnection;
 use crate::zones::{Listener, PacketInfo};
 
 /// The send buffer of a connection, in octets; the kernel doubles it (socket(7)), and would let it grow to megabytes.
@@ -76,7 +78,7 @@ pub(super) async fn serve(
             () = close_tokens.listener.cancelled() => return,
         };
         match accepted {
-            Ok((stream, peer)) => admit(&listener_context, stream, peer),
+            Ok((stream, peer)) => admit(&listener_context, stream, peer, Received::default()),
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -85,8 +87,20 @@ pub(super) async fn serve(
     }
 }
 
+/// Serves a connection that another process has served. Its client is identified again.
+pub(super) fn adopt(listener: &ListenerContext, connection: OpenConnection) -> io::Result<()> {
+    let stream = TcpStream::from_std(connection.stream)?;
+    let peer = stream.peer_addr()?;
+    let received = Received {
+        unread: connection.unread.as_slice().into(),
+        queries: connection.queries,
+    };
+    admit(listener, stream, peer, received);
+    Ok(())
+}
+
 /// Serves a connection, unless its client has too many.
-fn admit(listener: &ListenerContext, stream: TcpStream, client: SocketAddr) {
+fn admit(listener: &ListenerContext, stream: TcpStream, client: SocketAddr, received: Received) {
     let table = listener.port.table();
     let arrival = PacketInfo {
         source: client,
@@ -120,10 +134,45 @@ fn admit(listener: &ListenerContext, stream: TcpStream, client: SocketAddr) {
                 let serving = under_way.track_future(tls::serve(stream, peer, listener.clone(), table));
                 drop(task::spawn("connection", serving));
             } else {
-                let serving = connection::serve(stream.into_split(), peer, listener.clone(), table.timeouts);
+                let serving = serve_cleartext(stream, received, peer, listener.clone(), table.timeouts);
                 drop(task::spawn("connection", under_way.track_future(serving)));
             }
         }
         None => listener.service.metrics.tcp_refused.increment(1),
+    }
+}
+
+/// Serves a connection, and hands it over to a new process.
+async fn serve_cleartext(
+    stream: TcpStream,
+    received: Received,
+    peer: Peer,
+    listener: ListenerContext,
+    timeouts: Timeouts,
+) {
+    let (address, handover) = (listener.port.address, Arc::clone(&listener.service.handover));
+    let serving = connection::serve(
+        stream.into_split(),
+        received,
+        peer,
+        listener,
+        timeouts,
+        Some(&handover),
+    );
+    let Some((reader, writer, received)) = serving.await else {
+        return;
+    };
+    let stream = reader.reunite(writer).map_err(io::Error::other);
+    match stream.and_then(TcpStream::into_std) {
+        Ok(stream) => {
+            let open = OpenConnection {
+                listener: address,
+                stream,
+                unread: received.unread.into(),
+                queries: received.queries,
+            };
+            handover.depart(open).await;
+        }
+        Err(error) => tracing::warn!(%error, "a connection cannot be handed over"),
     }
 }

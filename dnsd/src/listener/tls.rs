@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::connection::{self, ListenerContext, Peer};
+use super::connection::{self, ListenerContext, Peer, Received};
 use super::https;
 use crate::config::model::Scheme;
 use crate::limits::permits::PermitLimits;
@@ -38,7 +38,8 @@ pub(super) async fn serve(
             https::serve_connection(stream, peer, listener_context, table.timeouts).await;
         }
         Some(stream) => {
-            connection::serve(tokio::io::split(stream), peer, listener_context, table.timeouts).await
+            let (halves, received) = (tokio::io::split(stream), Received::default());
+            connection::serve(halves, received, peer, listener_context, table.timeouts, None).await;
         }
         None => {}
     }

@@ -7,9 +7,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use egret_shared::rt::clock;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::sync::mpsc;
 
 use super::SocketName;
+use super::connections::{OpenConnection, receive_connections};
 use super::wire::{
     Message, TakeoverError, Wait, check_peer_user, expect_message, namespace, receive, retry_despite_signals,
     retry_until, send,
@@ -19,6 +23,9 @@ use crate::takeover::state::{InvalidState, STATE_VERSION, StateRecord, read};
 
 /// Octets of a message with state: one answer of 64 KiB beside a batch of others.
 const MAX_STATE_MESSAGE: usize = 160 << 10;
+/// How long a process that was killed may take to close its files.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+const END_INTERVAL: Duration = Duration::from_millis(1);
 /// Attempts to connect: of several new processes that start together, each takes over from the one before it.
 const CONNECT_ATTEMPTS: usize = 8;
 
@@ -26,6 +33,7 @@ const CONNECT_ATTEMPTS: usize = 8;
 #[derive(Debug)]
 pub struct OldProcess {
     connection: Socket,
+    pid: Option<Pid>,
     /// The version of its state, if it gives any.
     state_version: Option<u16>,
 }
@@ -58,12 +66,56 @@ pub struct StoppedOldProcess {
     connection: Socket,
 }
 
-/// Whether a dnsd listens at `path`.
+/// Whether a dnsd listens at `path`. One that accepts nothing, and whose backlog is full, counts.
 #[must_use]
 pub fn is_served(path: &Path) -> bool {
-    let asked = Socket::new(Domain::UNIX, Type::SEQPACKET, None)
-        .and_then(|socket| socket.connect(&SockAddr::unix(path)?));
-    asked.is_ok()
+    let asked = Socket::new(Domain::UNIX, Type::SEQPACKET, None).and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        socket.connect(&SockAddr::unix(path)?)
+    });
+    asked.map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |()| true)
+}
+
+/// Ends a process that does not answer, if it is stopped by a signal (SIGSTOP) or a debugger: it can hand nothing over, and
+/// would answer beside this process when it goes on. Any other process may be slow. Returns whether it has ended.
+///
+/// # Errors
+/// When it cannot be seen or ended, or does not end.
+pub fn end_stopped(pid: Pid) -> io::Result<bool> {
+    if !matches!(process_state(pid)?, Some('T' | 't')) {
+        return Ok(false);
+    }
+    kill(pid, Signal::SIGKILL)?;
+    let begun = clock::now();
+    while !has_ended(pid)? {
+        if clock::now().since(begun) > END_TIMEOUT {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(END_INTERVAL);
+    }
+    Ok(true)
+}
+
+/// Whether a process is gone or a zombie without further threads: then its files are closed.
+fn has_ended(pid: Pid) -> io::Result<bool> {
+    let is_over = matches!(process_state(pid)?, None | Some('Z' | 'X'));
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    Ok(is_over && threads <= 1)
+}
+
+/// The state of a process (`proc_pid_stat(5)`); none if it is gone.
+fn process_state(pid: Pid) -> io::Result<Option<char>> {
+    let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // It has gone between open and read.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        stat => stat?,
+    };
+    // The name is in parentheses, and may have some.
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, fields)| fields.chars().next());
+    state.map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Whether another dnsd than the one with this socket file listens at `path`.
@@ -89,6 +141,16 @@ pub fn take(path: &Path, timeout: Duration) -> Result<Option<(OldProcess, Inheri
     ask(path, timeout)
 }
 
+/// A process that sends nothing within the time-out.
+fn silence(error: TakeoverError, pid: Option<Pid>) -> TakeoverError {
+    match error {
+        TakeoverError::Connection(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            TakeoverError::Silent(pid)
+        }
+        other => other,
+    }
+}
+
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind())
@@ -101,6 +163,8 @@ fn ask(path: &Path, timeout: Duration) -> Result<Option<(OldProcess, InheritedSo
     let peer = SockAddr::unix(path)?;
     match retry_despite_signals(connection.as_fd(), Wait::ToSend, || connection.connect(&peer)) {
         Ok(()) => {}
+        // Its backlog is full of connections that it does not accept.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(TakeoverError::Silent(None)),
         // No file, or that of a killed dnsd.
         Err(error)
             if matches!(
@@ -112,10 +176,10 @@ fn ask(path: &Path, timeout: Duration) -> Result<Option<(OldProcess, InheritedSo
         }
         Err(error) => return Err(error.into()),
     }
-    check_peer_user(&connection)?;
+    let pid = check_peer_user(&connection)?;
     let program = format!("dnsd {}", env!("CARGO_PKG_VERSION"));
     send(connection.as_fd(), &Message::Hello { program }, &[])?;
-    let (word, given) = receive(connection.as_fd())?;
+    let (word, given) = receive(connection.as_fd()).map_err(|error| silence(error, pid))?;
     let (names, state_version) = expect_message(word, "its sockets", |word| match word {
         Message::Sockets { names, state_version } => Ok((names, state_version)),
         other => Err(other),
@@ -136,6 +200,7 @@ fn ask(path: &Path, timeout: Duration) -> Result<Option<(OldProcess, InheritedSo
     Ok(Some((
         OldProcess {
             connection,
+            pid,
             state_version,
         },
         InheritedSockets(sockets),
@@ -187,7 +252,8 @@ impl OldProcess {
     /// When it is gone, or does not confirm; in the second case it goes on reading.
     pub fn pause(self) -> Result<StoppedOldProcess, TakeoverError> {
         send(self.connection.as_fd(), &Message::Stop, &[])?;
-        let (word, _none) = receive(self.connection.as_fd())?;
+        let answer = receive(self.connection.as_fd());
+        let (word, _none) = answer.map_err(|error| silence(error, self.pid))?;
         expect_message(word, "that it stopped", |word| match word {
             Message::Stopped => Ok(StoppedOldProcess {
                 connection: self.connection,
@@ -198,10 +264,18 @@ impl OldProcess {
 }
 
 impl StoppedOldProcess {
-    /// Lets it exit.
-    pub fn serving(self) {
-        if let Err(error) = send(self.connection.as_fd(), &Message::Serving, &[]) {
+    /// Lets it exit; returns its open connections, as they come.
+    pub fn serving(self) -> mpsc::UnboundedReceiver<OpenConnection> {
+        self.receive_connections().unwrap_or_else(|error| {
             tracing::debug!(%error, "the old process is gone already");
-        }
+            mpsc::unbounded_channel().1
+        })
+    }
+
+    fn receive_connections(&self) -> io::Result<mpsc::UnboundedReceiver<OpenConnection>> {
+        let (mine, theirs) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None)?;
+        send(self.connection.as_fd(), &Message::Serving, &[theirs.as_raw_fd()])?;
+        drop(theirs);
+        receive_connections(mine)
     }
 }

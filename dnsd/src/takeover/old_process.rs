@@ -31,8 +31,9 @@ pub enum TakeoverEvent {
     Pause(oneshot::Sender<()>),
     /// It is gone, or does not read in time: read again.
     Resume,
-    /// It reads: drain and exit, and leave interface and rules alone. It may come after a `Resume`, if it was late.
-    Leave,
+    /// It reads: drain and exit, and leave interface and rules alone. It takes open connections from this socket, unless its
+    /// version is older. It may come after a `Resume`, if it was late.
+    Leave(Option<OwnedFd>),
 }
 
 /// The state that a new process receives. It is exported in the takeover thread, so that no query waits.
@@ -140,7 +141,7 @@ struct NewProcessConnection<'a> {
 
 impl NewProcessConnection<'_> {
     fn serve(&self) -> Result<(), TakeoverError> {
-        check_peer_user(&self.connection)?;
+        let _pid = check_peer_user(&self.connection)?;
         self.connection.set_read_timeout(Some(STEP_TIMEOUT))?;
         self.connection.set_write_timeout(Some(STEP_TIMEOUT))?;
         let (word, _none) = receive(self.connection.as_fd())?;
@@ -206,22 +207,23 @@ impl NewProcessConnection<'_> {
     fn pause(&self) -> Result<(), TakeoverError> {
         self.ask(TakeoverEvent::Pause)?;
         send(self.connection.as_fd(), &Message::Stopped, &[])?;
-        match self.serves_within(PAUSE_TIMEOUT) {
+        let connections = match self.serves_within(PAUSE_TIMEOUT) {
             Err(TakeoverError::Connection(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                 tracing::error!("the new process hangs; this one answers until it goes on");
                 self.tell(TakeoverEvent::Resume)?;
-                self.serves_within(STEP_TIMEOUT)?;
+                self.serves_within(STEP_TIMEOUT)?
             }
             served => served?,
-        }
-        self.tell(TakeoverEvent::Leave)
+        };
+        self.tell(TakeoverEvent::Leave(connections))
     }
 
-    fn serves_within(&self, patience: Duration) -> Result<(), TakeoverError> {
+    /// Waits until it serves; returns the socket for open connections.
+    fn serves_within(&self, patience: Duration) -> Result<Option<OwnedFd>, TakeoverError> {
         self.connection.set_read_timeout(Some(patience))?;
-        let (word, _none) = receive(self.connection.as_fd())?;
+        let (word, mut beside) = receive(self.connection.as_fd())?;
         expect_message(word, "that it serves", |word| match word {
-            Message::Serving => Ok(()),
+            Message::Serving => Ok(beside.pop()),
             other => Err(other),
         })
     }

@@ -12,6 +12,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, getsockopt, recv, recvmsg, sendmsg,
 };
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use socket2::{SockRef, Socket};
 
@@ -48,13 +49,16 @@ pub(super) enum Message {
     Stop,
     /// The old process has stopped reading.
     Stopped,
-    /// The new process reads.
+    /// The new process reads. It takes open connections from the socket beside this message.
     Serving,
 }
 
 /// Why a takeover failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
+    /// The other process accepts connections and says nothing.
+    #[error("the other dnsd does not answer")]
+    Silent(Option<Pid>),
     /// The connection.
     #[error("the connection to the other dnsd: {0}")]
     Connection(#[from] io::Error),
@@ -105,10 +109,21 @@ pub(super) fn send_octets(socket: BorrowedFd<'_>, octets: &[u8], sockets: &[RawF
 
 /// Receives a message and the sockets beside it.
 pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Message, Vec<OwnedFd>), TakeoverError> {
+    let (octets, sockets) = receive_octets(socket, MAX_MESSAGE)?;
+    let text = || String::from_utf8_lossy(&octets[..octets.len().min(200)]).into_owned();
+    let word = serde_json::from_slice(&octets).map_err(|_unknown| TakeoverError::Unknown(text()))?;
+    Ok((word, sockets))
+}
+
+/// Receives at most this many octets, and the sockets beside them.
+pub(super) fn receive_octets(
+    socket: BorrowedFd<'_>,
+    most: usize,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), TakeoverError> {
     let fd = socket.as_raw_fd();
     let wait = || recv(fd, &mut [0], MsgFlags::MSG_PEEK).map_err(io::Error::from);
     retry_despite_signals(socket, Wait::ToReceive, wait)?;
-    let mut octets = vec![0; MAX_MESSAGE];
+    let mut octets = vec![0; most];
     let mut room = nix::cmsg_space!([RawFd; MAX_SOCKETS]);
     let (length, sockets) = {
         let mut slices = [IoSliceMut::new(&mut octets)];
@@ -125,10 +140,8 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<(Message, Vec<OwnedFd>),
     if length == 0 {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
-    let text = || String::from_utf8_lossy(&octets[..length.min(200)]).into_owned();
-    let word =
-        serde_json::from_slice(&octets[..length]).map_err(|_unknown| TakeoverError::Unknown(text()))?;
-    Ok((word, sockets))
+    octets.truncate(length);
+    Ok((octets, sockets))
 }
 
 /// The operation that blocks, and whose time-out applies (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
@@ -219,12 +232,13 @@ fn owned(beside: ControlMessageOwned) -> Vec<OwnedFd> {
     }
 }
 
-/// A peer may stop DNS on this node, or decide which addresses are opened: both processes must run as the same user.
-pub(super) fn check_peer_user(connection: &Socket) -> io::Result<()> {
+/// A peer may stop DNS on this node, or decide which addresses are opened: both processes must run as the same user. Returns
+/// the peer's process; none if it is in another PID namespace.
+pub(super) fn check_peer_user(connection: &Socket) -> io::Result<Option<Pid>> {
     let peer = getsockopt(connection, PeerCredentials).map_err(io::Error::from)?;
     let own = nix::unistd::geteuid().as_raw();
     if peer.uid() == own {
-        return Ok(());
+        return Ok(Some(Pid::from_raw(peer.pid())).filter(|pid| pid.as_raw() > 0));
     }
     let refused = format!("it runs as user {}, this one as {own}", peer.uid());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, refused))

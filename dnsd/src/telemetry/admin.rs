@@ -3,9 +3,11 @@
 
 mod process;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use egret_shared::rt::admin::AdminHandler;
@@ -49,9 +51,61 @@ impl ThreadWatch {
     }
 }
 
+/// What is missing before dnsd is ready: its own start, and what it sets up on its host. What was there once is not missed
+/// again: it is put back within seconds.
+#[derive(Debug)]
+pub struct Startup {
+    /// By name, with why. Held for one operation.
+    missing: Mutex<BTreeMap<&'static str, String>>,
+}
+
+impl Startup {
+    /// Waits for these parts.
+    #[must_use]
+    pub fn of(parts: impl IntoIterator<Item = &'static str>) -> Self {
+        let missing = parts.into_iter().map(|part| (part, "not yet".to_owned()));
+        Self {
+            missing: Mutex::new(missing.collect()),
+        }
+    }
+
+    /// A part could not be set up; it is tried again.
+    pub fn failed(&self, part: &'static str, why: &dyn fmt::Display) {
+        if let Some(reason) = self.lock().get_mut(part) {
+            *reason = why.to_string();
+        }
+    }
+
+    /// A part is there. The last one makes dnsd ready.
+    pub fn done(&self, part: &'static str) {
+        let mut missing = self.lock();
+        if missing.remove(part).is_some() && missing.is_empty() {
+            tracing::info!("ready");
+        }
+    }
+
+    fn readiness(&self) -> Result<(), String> {
+        let missing = self.lock();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let parts: Vec<String> = missing
+            .iter()
+            .map(|(part, why)| format!("{part}: {why}"))
+            .collect();
+        Err(format!("starting; {}", parts.join("; ")))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The state behind the pages.
 #[derive(Debug)]
 pub struct AdminState {
+    /// What is missing at the start.
+    pub startup: Arc<Startup>,
     /// Progress of the serving threads.
     pub heart: Arc<ThreadWatch>,
     /// The listeners' service.
@@ -85,6 +139,7 @@ impl AdminHandler for AdminState {
         if self.service.stop.is_cancelled() {
             return Err("stopping".to_owned());
         }
+        self.startup.readiness()?;
         if self.gate.waits_for_interest() {
             return Err(
                 "waiting for the enforcer's first interest: each answer is held up to the deadline"

@@ -385,18 +385,49 @@ static SPARE : Cell < InflightTable > = Cell::default(); }
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
     use crate::upstream::udp::tests::{TTL, question};
 
     const NOW: Timestamp = Timestamp::from_millis(1_000);
 
-    #[tokio::test]
-    async fn a_query_for_a_socket_that_filled_up_is_returned() {
-        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn connected(server: &UdpSocket) -> Arc<SharedSocket> {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         socket.connect(server.local_addr().unwrap()).unwrap();
-        let socket = SharedSocket::open(socket, Duration::ZERO, NOW, &Arc::new(Metrics::register())).unwrap();
+        SharedSocket::open(socket, Duration::ZERO, NOW, &Arc::new(Metrics::register())).unwrap()
+    }
+
+    /// That nobody listens any more is told by ICMP for the last query alone; the others would wait for their time-out.
+    #[tokio::test]
+    async fn pending_queries_of_a_lost_upstream_fail_with_the_next_one() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        server.set_nonblocking(true).unwrap();
+        let socket = connected(&server);
+        let ask = || Arc::clone(&socket).ask(question(), &TTL, NOW).unwrap();
+        let mut asked: Vec<_> = (0..10).map(|_| ask()).collect();
+        let server = tokio::net::UdpSocket::from_std(server).unwrap();
+        for _query in &asked {
+            let received = timeout(PATIENCE, server.recv(&mut [0; 512])).await;
+            received.expect("each is sent").unwrap();
+        }
+        drop(server);
+        asked.push(ask());
+        for query in asked {
+            let outcome = timeout(PATIENCE, query.outcome())
+                .await
+                .expect("it does not wait on");
+            assert!(matches!(outcome, Err(Failure::Unreachable)), "{outcome:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_query_for_a_socket_that_filled_up_is_returned() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = connected(&server);
         let ask = || Arc::clone(&socket).ask(question(), &TTL, NOW);
         let asked: Vec<_> = (0..MAX_QUERIES).map(|_| ask().unwrap()).collect();
         assert!(ask().is_err(), "it is full");

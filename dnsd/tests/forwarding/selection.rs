@@ -90,52 +90,6 @@ async fn failover_follows_an_unreachable_or_silent_upstream() {
     }
 }
 
-/// That nobody listens any more is told by a socket that many share, for the sake of the last one: it ends them all, long before
-/// the time limit does. Where the machine is busy that last one goes by another socket, and it is tried again.
-#[tokio::test]
-async fn pending_queries_of_a_lost_upstream_are_answered_by_the_next() {
-    for _ in 0..8 {
-        if tokio::time::timeout(PATIENCE / 4, ten_wait_for_one_that_goes())
-            .await
-            .is_ok()
-        {
-            return;
-        }
-    }
-    panic!("all of them waited for the time limit");
-}
-
-async fn ten_wait_for_one_that_goes() {
-    let goes = std::net::UdpSocket::bind((LOOPBACK, 0)).unwrap();
-    goes.set_nonblocking(true).unwrap();
-    let alive = Upstream::honest().await;
-    let forwarder = forwarder(&Forward {
-        read_timeout: 4 * PATIENCE,
-        ..plan(&[goes.local_addr().unwrap(), alive.address])
-    });
-    let names: Vec<String> = (0..10).map(|number| format!("n{number}.test")).collect();
-    let asked = names.iter().map(|name| ask_for(&forwarder, name, 8 * PATIENCE));
-    let waiting = join_all(asked.collect());
-    let last = async {
-        let mut came = 0;
-        until("all have asked", || {
-            came += usize::from(goes.recv(&mut [0; 512]).is_ok());
-            came == names.len()
-        })
-        .await;
-        drop(goes);
-        ask_for(&forwarder, "last.test", 8 * PATIENCE).await
-    };
-    let (answers, last) = tokio::join!(waiting, last);
-    assert_eq!(owner(&last.unwrap()), "last.test.");
-    for (answer, name) in answers.iter().zip(&names) {
-        let answer = answer
-            .as_ref()
-            .unwrap_or_else(|failure| panic!("{name}: {failure:?}"));
-        assert_eq!(owner(answer), format!("{name}."));
-    }
-}
-
 #[tokio::test]
 async fn failover_codes_lead_to_the_next_upstream_and_the_last_answer_counts() {
     let refusing = Upstream::start(|asked| vec![Action::Reply(asked.code(ResponseCode::Refused))]).await;

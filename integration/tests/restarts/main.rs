@@ -11,6 +11,7 @@
 mod daemons;
 mod failures;
 mod steps;
+mod updates;
 mod verdicts;
 mod report;
 

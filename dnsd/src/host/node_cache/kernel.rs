@@ -127,6 +127,16 @@ pub fn ensure_interface(name: &str, addresses: &[IpAddr]) -> Result<bool, Networ
     Ok(missed)
 }
 
+/// Whether there is an interface of this name.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn has_interface(name: &str) -> Result<bool, NetworkError> {
+    let mut links = Links::open().map_err(NetworkError::Links)?;
+    let found = links.interface_by_name(name).map_err(NetworkError::Links)?;
+    Ok(found.is_some())
+}
+
 /// Removes the interface; returns whether it existed.
 ///
 /// # Errors

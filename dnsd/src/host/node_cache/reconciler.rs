@@ -13,7 +13,9 @@ use metrics::{Counter, counter, describe_counter};
 use super::fallback::BypassCount;
 use super::source::{Source, SourceError};
 use crate::config::host_setup::HostSetup;
-use crate::host::node_cache::kernel::{ErrorType, NetworkError, Rules, ensure_interface, remove_interface};
+use crate::host::node_cache::kernel::{
+    ErrorType, NetworkError, Rules, ensure_interface, has_interface, remove_interface,
+};
 
 /// How often template and ConfigMap are read.
 const CONFIG_PERIOD: Duration = Duration::from_secs(10);
@@ -114,6 +116,8 @@ pub struct PreparedHost {
     setup: HostSetup,
     source: Option<Source>,
     errors: SetupErrors,
+    /// The interface, if there was none before this process.
+    made_interface: Option<String>,
 }
 
 impl PreparedHost {
@@ -121,7 +125,10 @@ impl PreparedHost {
     /// work without it. `source` makes the Corefile, if there is one to make.
     #[must_use]
     pub fn new(setup: HostSetup, source: Option<Source>, errors: SetupErrors) -> Self {
+        // Where that cannot be seen, somebody else's interface must not be removed.
+        let was_there = |name: &String| has_interface(name).unwrap_or(true);
         let prepared = Self {
+            made_interface: setup.interface.clone().filter(|name| !was_there(name)),
             setup,
             source,
             errors,
@@ -136,12 +143,25 @@ impl PreparedHost {
         &self.setup
     }
 
+    /// What a start that does not succeed removes.
+    #[must_use]
+    pub fn undo(&self) -> Undo {
+        Undo {
+            made_interface: self.made_interface.clone(),
+            setup: self.setup.clone(),
+        }
+    }
+
     /// Sets up the rules, once dnsd serves, and reconciles until it is stopped. `reload` is called when the Corefile
-    /// has changed.
+    /// has changed, `synced` with the outcome of each attempt at the rules.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn keep(self, reload: impl Fn() + Send + 'static) -> std::io::Result<Reconciler> {
+    pub fn keep(
+        self,
+        reload: impl Fn() + Send + 'static,
+        synced: impl Fn(Result<(), &NetworkError>) + Send + 'static,
+    ) -> std::io::Result<Reconciler> {
         let (orders, inbox) = channel();
         let thread = std::thread::Builder::new()
             .name("node-cache".to_owned())
@@ -152,7 +172,7 @@ impl PreparedHost {
                     endpoints: Vec::new(),
                     bypassed: BypassCounters::default(),
                 }
-                .go(&inbox, reload)
+                .go(&inbox, reload, synced)
             })?;
         Ok(Reconciler { orders, thread })
     }
@@ -168,6 +188,53 @@ impl PreparedHost {
             Err(error) => self.errors.network(&error),
         }
     }
+}
+
+/// What a start that does not succeed removes.
+#[derive(Debug)]
+pub struct Undo {
+    made_interface: Option<String>,
+    setup: HostSetup,
+}
+
+impl Undo {
+    /// Removes what this process made.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn made(&self) -> Result<(), NetworkError> {
+        match &self.made_interface {
+            Some(name) if !self.setup.skips_teardown => remove_interface(name).map(drop),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Removes everything, of earlier processes as well: no dnsd answers any more.
+    ///
+    /// # Errors
+    /// The first error; the rest is removed nevertheless.
+    pub fn everything(&self) -> Result<(), NetworkError> {
+        tear_down(&self.setup, &mut None)
+    }
+}
+
+/// Removes rules, sets and interface, unless they are to stay.
+fn tear_down(setup: &HostSetup, made: &mut Option<Rules>) -> Result<(), NetworkError> {
+    if setup.skips_teardown {
+        return Ok(());
+    }
+    tracing::info!("tearing down");
+    // Also the rules of a process that was killed: this one may end before its first check.
+    let unruled = if setup.rules {
+        rules(made, setup).and_then(|rules| rules.remove())
+    } else {
+        Ok(())
+    };
+    let removed = setup
+        .interface
+        .as_ref()
+        .map_or(Ok(false), |name| remove_interface(name));
+    unruled.and(removed.map(drop))
 }
 
 /// The handle of the thread.
@@ -240,7 +307,12 @@ struct Due {
 }
 
 impl ReconcilerThread {
-    fn go(mut self, inbox: &Receiver<Command>, reload: impl Fn()) {
+    fn go(
+        mut self,
+        inbox: &Receiver<Command>,
+        reload: impl Fn(),
+        synced: impl Fn(Result<(), &NetworkError>),
+    ) {
         let interval = self.prepared.setup.sync_interval;
         let begin = clock::now();
         let mut due = Due {
@@ -260,12 +332,18 @@ impl ReconcilerThread {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.catch_up(&mut due, interval, &reload);
+            self.catch_up(&mut due, interval, &reload, &synced);
         }
     }
 
     /// Does the checks that are due.
-    fn catch_up(&mut self, due: &mut Due, interval: Duration, reload: impl Fn()) {
+    fn catch_up(
+        &mut self,
+        due: &mut Due,
+        interval: Duration,
+        reload: impl Fn(),
+        synced: impl Fn(Result<(), &NetworkError>),
+    ) {
         let now = clock::now();
         if due.notice <= now {
             if self.is_changed_by_others() {
@@ -274,7 +352,7 @@ impl ReconcilerThread {
             due.notice = now.after(DRIFT_PERIOD);
         }
         if due.sync <= now {
-            self.sync();
+            self.sync(synced);
             due.sync = clock::now().after(interval);
         }
         if due.config <= now {
@@ -297,29 +375,23 @@ impl ReconcilerThread {
         self.rules.as_mut().is_some_and(Rules::may_have_changed)
     }
 
-    fn sync(&mut self) {
+    fn sync(&mut self, synced: impl Fn(Result<(), &NetworkError>)) {
         self.prepared.interface();
         if !self.prepared.setup.rules {
             return;
         }
-        match self.ensure_rules() {
+        let ensured = self.ensure_rules();
+        match &ensured {
             Ok(0) => {}
             Ok(tables) => tracing::info!(tables, "rules were added"),
-            Err(error) => self.prepared.errors.network(&error),
+            Err(error) => self.prepared.errors.network(error),
         }
+        synced(ensured.as_ref().map(drop));
     }
 
     fn ensure_rules(&mut self) -> Result<usize, NetworkError> {
         let rules = rules(&mut self.rules, &self.prepared.setup)?;
         rules.ensure(&self.endpoints, |family, past| self.bypassed.count(family, past))
-    }
-
-    /// Also removes the rules of a process that was killed: the thread may end before its first check.
-    fn remove_rules(&mut self) -> Result<(), NetworkError> {
-        if self.prepared.setup.rules {
-            rules(&mut self.rules, &self.prepared.setup)?.remove()?;
-        }
-        Ok(())
     }
 
     fn config(&mut self, reload: impl Fn()) {
@@ -333,17 +405,8 @@ impl ReconcilerThread {
     }
 
     fn tear_down(mut self) {
-        if self.prepared.setup.skips_teardown {
-            return;
-        }
-        tracing::info!("tearing down");
-        let removed = self.remove_rules();
-        removed.unwrap_or_else(|error| self.prepared.errors.network(&error));
-        if let Some(name) = &self.prepared.setup.interface {
-            match remove_interface(name) {
-                Ok(_was_there) => {}
-                Err(error) => self.prepared.errors.network(&error),
-            }
+        if let Err(error) = tear_down(&self.prepared.setup, &mut self.rules) {
+            self.prepared.errors.network(&error);
         }
     }
 }
