@@ -56,6 +56,7 @@ impl ProbeSource {
             written: self.written.clone(),
             pod: self.pod.clone(),
             addresses: vec![address],
+            is_before_services: self.is_before_services,
         }
     }
 
