@@ -194,6 +194,17 @@ fn a_pods_first_packet_after_add_is_judged_by_its_policies() -> TestResult {
     Ok(())
 }
 
+/// Its mirror has another UID than the one that the runtime says.
+#[test]
+fn a_static_pod_starts_when_its_rules_are_in_force() -> TestResult {
+    let Some(world) = world() else { return Ok(()) };
+    let world = world.with(PodSpec::new("late").without_status().mirrored())?;
+    let _enforcer = enforcer(&world)?;
+    add_well(&world, "late")?;
+    assert_judged(&world);
+    Ok(())
+}
+
 /// As with plugins whose agent writes the routes: what the plugin returns says where the pod is.
 #[test]
 fn a_pod_is_behind_the_interface_of_its_link_whatever_the_routes_say() -> TestResult {
