@@ -232,7 +232,7 @@ fn a_pod_is_behind_the_interface_of_its_link_whatever_the_routes_say() -> TestRe
 fn add_waits_for_the_pod_object() -> TestResult {
     let Some(world) = world() else { return Ok(()) };
     let world = world.with(PodSpec::new("late").without_status().unannounced())?;
-    let _enforcer = enforcer(&world)?;
+    let enforcer = enforcer(&world)?;
     let (is_done, output) = add(&world, "late", r#", "waitSeconds": 1"#)?;
     assert!(!is_done && output["code"] == 11, "{output}");
     let reason = output["msg"].as_str().unwrap_or_default();
@@ -247,6 +247,15 @@ fn add_waits_for_the_pod_object() -> TestResult {
         added.join().unwrap()
     })?;
     assert_judged(&world);
+    let metrics = enforcer.metrics()?;
+    for outcome in ["ready", "not-ready"] {
+        let labels = [("command", "add"), ("outcome", outcome)];
+        assert_eq!(
+            metrics.sum("egret_enforcer_cni_requests_total", &labels),
+            1.0,
+            "{outcome}"
+        );
+    }
     Ok(())
 }
 
