@@ -321,6 +321,44 @@ fn an_enforcer_that_restarts_knows_the_networks_of_now() -> TestResult {
     Ok(())
 }
 
+/// While an enforcer listens they stay.
+#[test]
+fn cleanup_removes_the_sockets_and_networks_of_an_enforcer_that_has_ended() -> TestResult {
+    let Some(world) = world() else { return Ok(()) };
+    let world = world.with(PodSpec::new("late").without_status())?;
+    let mut enforcer = enforcer(&world)?;
+    add_well(&world, "late")?;
+    let (binary, link, cni) = (
+        enforcer.spec().binary.display().to_string(),
+        world.link().display().to_string(),
+        world.cni().display().to_string(),
+    );
+    let networks = egret_shared::cni::network_folder(&world.cni());
+    let clean = || {
+        let files = [
+            "--state",
+            "",
+            "--state-objects",
+            "",
+            "--link",
+            &link,
+            "--cni",
+            &cni,
+        ];
+        world
+            .node()
+            .run_well(&[&[&*binary, "cleanup"][..], &files].concat())
+    };
+    let are_there = || [world.link().exists(), world.cni().exists(), networks.exists()];
+    clean()?;
+    assert_eq!(are_there(), [true; 3]);
+    enforcer.terminate()?;
+    assert_eq!(are_there(), [true; 3]);
+    clean()?;
+    assert_eq!(are_there(), [false; 3]);
+    Ok(())
+}
+
 #[test]
 fn only_root_may_report_pods() -> TestResult {
     use std::os::unix::fs::PermissionsExt;
