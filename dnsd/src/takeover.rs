@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 pub use new_process::{InheritedSockets, OldProcess, StoppedOldProcess, is_served, is_served_by_other, take};
-pub use old_process::{PAUSE_TIMEOUT, StateSource, TakeoverEvent, TakeoverSocket};
+pub use old_process::{PAUSE_TIMEOUT, StateSource, TakeoverEvent, TakeoverSocket, remove_socket};
 pub use wire::TakeoverError;
 
 /// What a socket is for. The JSON names are part of the protocol.
