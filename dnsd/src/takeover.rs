@@ -37,7 +37,7 @@ pub use connections::{Departure, OpenConnection, send_connections};
 pub use new_process::{
     InheritedSockets, OldProcess, StoppedOldProcess, end_stopped, is_served, is_served_by_other, take,
 };
-pub use old_process::{PAUSE_TIMEOUT, StateSource, TakeoverEvent, TakeoverSocket};
+pub use old_process::{PAUSE_TIMEOUT, StateSource, TakeoverEvent, TakeoverSocket, remove_socket};
 pub use wire::TakeoverError;
 
 /// What a socket is for. The JSON names are part of the protocol.

@@ -96,6 +96,7 @@ fn interface_and_rules_are_removed_only_by_the_last_process() {
         }
         assert!(dnsd.terminate().unwrap().success());
         assert_eq!(is_set_up(&world), lives);
+        assert_eq!(place.exists(), lives, "the socket for new processes");
     }
 }
 

@@ -7,12 +7,19 @@ use std::time::Duration;
 
 use egret_shared::cni::{MAX_LINE, Network, Reply, Request, network_folder};
 use egret_shared::rt::{clock, task};
+use metrics::counter;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::{Input, NetworkRequest};
+use crate::metrics::describe_counters;
 use crate::unix_socket;
+
+const REQUESTS: &str = "egret_enforcer_cni_requests_total";
+const COMMANDS: [&str; 4] = ["add", "check", "del", "status"];
+/// The last: the plugin ended before there was an answer.
+const OUTCOMES: [&str; 3] = ["ready", "not-ready", "left"];
 
 /// How long after a failure the socket is bound again. The enforcer before may still listen.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -54,8 +61,19 @@ fn read_network(path: &Path) -> Option<Network> {
     }
 }
 
+/// Registers the metrics, at 0.
+fn register() {
+    describe_counters(&[(REQUESTS, "Requests of the CNI plugin, by command and outcome.")]);
+    for command in COMMANDS {
+        for outcome in OUTCOMES {
+            counter!(REQUESTS, "command" => command, "outcome" => outcome).absolute(0);
+        }
+    }
+}
+
 /// Answers the plugin until the engine ends.
 pub async fn serve(path: PathBuf, engine: mpsc::Sender<Input>) {
+    register();
     let Some(listener) = bind(&path, &engine).await else {
         return;
     };
@@ -98,7 +116,17 @@ async fn serve_plugin(mut stream: UnixStream, engine: mpsc::Sender<Input>) {
         check_peer(&stream)?;
         let request = tokio::time::timeout(REQUEST_WITHIN, read_request(&mut stream)).await?;
         let result = match request {
-            Ok(request) => ask(request, &mut stream, &engine).await?,
+            Ok(request) => {
+                let command = command(&request);
+                let result = ask(request, &mut stream, &engine).await?;
+                let outcome = match &result {
+                    Some(Ok(())) => "ready",
+                    Some(Err(_)) => "not-ready",
+                    None => "left",
+                };
+                counter!(REQUESTS, "command" => command, "outcome" => outcome).increment(1);
+                result
+            }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Some(Err(error.to_string())),
             Err(error) => return Err(error),
         };
@@ -115,6 +143,15 @@ async fn serve_plugin(mut stream: UnixStream, engine: mpsc::Sender<Input>) {
     };
     if let Err(error) = answered.await {
         tracing::warn!(%error, "a request of the CNI plugin is not answered");
+    }
+}
+
+const fn command(request: &Request) -> &'static str {
+    match request {
+        Request::Add { .. } => COMMANDS[0],
+        Request::Check { .. } => COMMANDS[1],
+        Request::Del { .. } => COMMANDS[2],
+        Request::Status => COMMANDS[3],
     }
 }
 

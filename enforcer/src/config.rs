@@ -30,7 +30,7 @@ pub use value::{
     PodInterfaces, Source, UnknownPodPolicy,
 };
 
-use options::{DEFAULT_OBJECTS, DEFAULT_STATE};
+use options::{DEFAULT_LINK, DEFAULT_OBJECTS, DEFAULT_STATE};
 
 /// The most rules with a series of their own: each is a line in the kernel, written with every change.
 const MAX_SERIES: usize = 4096;
@@ -239,7 +239,7 @@ impl Options {
                 source,
                 kubeconfig: self.kubeconfig,
                 backend: self.backend.unwrap_or(BackendKind::Netfilter),
-                link: self.link.unwrap_or_else(|| "/run/egret/link.sock".into()),
+                link: self.link.unwrap_or_else(|| DEFAULT_LINK.into()),
                 admin: self
                     .admin
                     .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9254))),

@@ -35,7 +35,7 @@
 #![warn(missing_docs)]
 
 mod metrics;
-mod unix_socket;
+pub mod unix_socket;
 pub mod apply;
 pub mod state;
 pub mod node;

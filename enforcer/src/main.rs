@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
@@ -13,6 +14,8 @@ use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::controller;
 use egret_enforcer::state;
+use egret_enforcer::unix_socket::is_unused;
+use egret_shared::cni::network_folder;
 use egret_shared::escape;
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;
@@ -67,7 +70,15 @@ fn run(command: &Command) -> ExitCode {
             bpf_pins,
             state,
             state_objects,
-        } => run_cleanup(*dry_run, bpf_pins, [state, state_objects]),
+            link,
+            cni,
+        } => run_cleanup(&Cleanup {
+            mode: if *dry_run { Mode::Tell } else { Mode::Remove },
+            bpf_pins,
+            states: [state, state_objects],
+            link,
+            cni,
+        }),
         Command::Controller { kubeconfig, admin } => run_controller(controller::Setup {
             kubeconfig: kubeconfig.clone(),
             admin: *admin,
@@ -92,10 +103,22 @@ fn run_controller(setup: controller::Setup) -> ExitCode {
     }
 }
 
-fn run_cleanup(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> ExitCode {
-    match clean(dry_run, bpf_pins, states) {
+/// What is removed beside rules and sets.
+struct Cleanup<'a> {
+    mode: Mode,
+    bpf_pins: &'a Path,
+    states: [&'a Path; 2],
+    link: &'a Path,
+    cni: &'a Path,
+}
+
+fn run_cleanup(what: &Cleanup<'_>) -> ExitCode {
+    match what.clean() {
         Ok(found) => {
-            let verb = if dry_run { "would remove" } else { "removed" };
+            let verb = match what.mode {
+                Mode::Tell => "would remove",
+                Mode::Remove => "removed",
+            };
             for what in &found {
                 println!("{verb} {}", escape::line(what));
             }
@@ -111,31 +134,56 @@ fn run_cleanup(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> ExitCode {
     }
 }
 
-fn clean(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> anyhow::Result<Vec<String>> {
-    let mode = if dry_run { Mode::Tell } else { Mode::Remove };
-    let mut found = cleanup::everywhere(mode)?;
-    if bpf_pins.exists() {
-        found.push(format!("the pins in {}", bpf_pins.display()));
-        if mode == Mode::Remove {
-            let options = ebpf::Options {
-                cgroup_root: "/sys/fs/cgroup".into(),
-                pin_path: bpf_pins.to_owned(),
-            };
-            Ebpf::new(options).remove_everything()?;
+impl Cleanup<'_> {
+    fn clean(&self) -> anyhow::Result<Vec<String>> {
+        let mut found = cleanup::everywhere(self.mode)?;
+        if self.bpf_pins.exists() {
+            found.push(format!("the pins in {}", self.bpf_pins.display()));
+            if self.mode == Mode::Remove {
+                let options = ebpf::Options {
+                    cgroup_root: "/sys/fs/cgroup".into(),
+                    pin_path: self.bpf_pins.to_owned(),
+                };
+                Ebpf::new(options).remove_everything()?;
+            }
         }
-    }
-    for state in states {
-        let files = state::existing_files(state);
-        found.extend(
-            files
-                .iter()
-                .map(|file| format!("the state file {}", file.display())),
-        );
-        if mode == Mode::Remove {
-            state::remove(state)?;
+        for state in self.states {
+            let files = state::existing_files(state);
+            found.extend(
+                files
+                    .iter()
+                    .map(|file| format!("the state file {}", file.display())),
+            );
+            if self.mode == Mode::Remove {
+                state::remove(state)?;
+            }
         }
+        self.clean_sockets(&mut found)?;
+        Ok(found)
     }
-    Ok(found)
+
+    /// Networks that the plugin has reported count for an enforcer that listens at the socket beside them.
+    fn clean_sockets(&self, found: &mut Vec<String>) -> anyhow::Result<()> {
+        let networks = network_folder(self.cni);
+        let is_left = !self.cni.as_os_str().is_empty() && (!self.cni.exists() || is_unused(self.cni));
+        if is_left && networks.is_dir() {
+            found.push(format!("the networks in {}", networks.display()));
+            if self.mode == Mode::Remove {
+                let removed = std::fs::remove_dir_all(&networks);
+                removed.with_context(|| format!("{} cannot be removed", networks.display()))?;
+            }
+        }
+        for socket in [self.link, self.cni] {
+            if is_unused(socket) {
+                found.push(format!("the socket {}", socket.display()));
+                if self.mode == Mode::Remove {
+                    let removed = std::fs::remove_file(socket);
+                    removed.with_context(|| format!("{} cannot be removed", socket.display()))?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// `--help` and `--version` are no errors.

@@ -3,6 +3,7 @@
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -23,6 +24,14 @@ pub(crate) fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
+/// Whether a socket is there on which nobody listens.
+#[must_use]
+pub fn is_unused(path: &Path) -> bool {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
+    is_socket
+        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
 fn remove_stale(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -38,7 +47,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         }
         Ok(_) => {}
     }
-    match std::os::unix::net::UnixStream::connect(path) {
+    match UnixStream::connect(path) {
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::AddrInUse,
             "another enforcer listens there",

@@ -90,6 +90,24 @@ impl Kubernetes {
         Ok(())
     }
 
+    /// Ends etcd as a crash does; the API server stays.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub fn kill_etcd(&mut self) -> Result<(), Failure> {
+        self.etcd.kill()?;
+        Ok(())
+    }
+
+    /// Starts etcd anew and waits until the API server is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn restart_etcd(&mut self, world: &World) -> Result<(), Failure> {
+        self.etcd = world.start(self.etcd.spec().clone())?;
+        self.wait_until_ready(world)
+    }
+
     /// Starts it anew and waits until it is ready.
     ///
     /// # Errors

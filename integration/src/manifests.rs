@@ -94,6 +94,12 @@ fn pod_document(pod: &Pod) -> String {
         host = node::ADDRESS,
     );
     let status = if spec.in_status { status.as_str() } else { "" };
+    let uid = if spec.mirrored {
+        let annotations = ["hash", "mirror"].map(|key| format!("kubernetes.io/config.{key}: {}", pod.uid()));
+        format!("of-the-mirror\n  annotations: {{{}}}", annotations.join(", "))
+    } else {
+        pod.uid().to_owned()
+    };
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  uid: {uid}\n\
          \x20 labels:\n{labels}\
@@ -101,7 +107,6 @@ fn pod_document(pod: &Pod) -> String {
          \x20   ports: [{ports}]\n{status}",
         name = spec.name,
         namespace = spec.namespace,
-        uid = pod.uid(),
         node = node::NAME,
         ports = ports.join(", "),
     )

@@ -53,6 +53,7 @@ pub struct PodSpec {
     pub(crate) second: Option<SecondInterface>,
     pub(crate) announced: bool,
     pub(crate) in_status: bool,
+    pub(crate) mirrored: bool,
 }
 
 impl PodSpec {
@@ -69,6 +70,7 @@ impl PodSpec {
             second: None,
             announced: true,
             in_status: true,
+            mirrored: false,
         }
     }
 
@@ -86,6 +88,15 @@ impl PodSpec {
     pub fn without_status(self) -> Self {
         Self {
             in_status: false,
+            ..self
+        }
+    }
+
+    /// A static pod: its manifest is the mirror that the kubelet makes, which has another UID.
+    #[must_use]
+    pub fn mirrored(self) -> Self {
+        Self {
+            mirrored: true,
             ..self
         }
     }

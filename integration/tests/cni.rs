@@ -194,6 +194,17 @@ fn a_pods_first_packet_after_add_is_judged_by_its_policies() -> TestResult {
     Ok(())
 }
 
+/// Its mirror has another UID than the one that the runtime says.
+#[test]
+fn a_static_pod_starts_when_its_rules_are_in_force() -> TestResult {
+    let Some(world) = world() else { return Ok(()) };
+    let world = world.with(PodSpec::new("late").without_status().mirrored())?;
+    let _enforcer = enforcer(&world)?;
+    add_well(&world, "late")?;
+    assert_judged(&world);
+    Ok(())
+}
+
 /// As with plugins whose agent writes the routes: what the plugin returns says where the pod is.
 #[test]
 fn a_pod_is_behind_the_interface_of_its_link_whatever_the_routes_say() -> TestResult {
@@ -221,7 +232,7 @@ fn a_pod_is_behind_the_interface_of_its_link_whatever_the_routes_say() -> TestRe
 fn add_waits_for_the_pod_object() -> TestResult {
     let Some(world) = world() else { return Ok(()) };
     let world = world.with(PodSpec::new("late").without_status().unannounced())?;
-    let _enforcer = enforcer(&world)?;
+    let enforcer = enforcer(&world)?;
     let (is_done, output) = add(&world, "late", r#", "waitSeconds": 1"#)?;
     assert!(!is_done && output["code"] == 11, "{output}");
     let reason = output["msg"].as_str().unwrap_or_default();
@@ -236,6 +247,15 @@ fn add_waits_for_the_pod_object() -> TestResult {
         added.join().unwrap()
     })?;
     assert_judged(&world);
+    let metrics = enforcer.metrics()?;
+    for outcome in ["ready", "not-ready"] {
+        let labels = [("command", "add"), ("outcome", outcome)];
+        assert_eq!(
+            metrics.sum("egret_enforcer_cni_requests_total", &labels),
+            1.0,
+            "{outcome}"
+        );
+    }
     Ok(())
 }
 
@@ -298,6 +318,44 @@ fn an_enforcer_that_restarts_knows_the_networks_of_now() -> TestResult {
     enforcer.restart()?;
     enforcer.wait_until_ready()?;
     assert_closed(&world);
+    Ok(())
+}
+
+/// While an enforcer listens they stay.
+#[test]
+fn cleanup_removes_the_sockets_and_networks_of_an_enforcer_that_has_ended() -> TestResult {
+    let Some(world) = world() else { return Ok(()) };
+    let world = world.with(PodSpec::new("late").without_status())?;
+    let mut enforcer = enforcer(&world)?;
+    add_well(&world, "late")?;
+    let (binary, link, cni) = (
+        enforcer.spec().binary.display().to_string(),
+        world.link().display().to_string(),
+        world.cni().display().to_string(),
+    );
+    let networks = egret_shared::cni::network_folder(&world.cni());
+    let clean = || {
+        let files = [
+            "--state",
+            "",
+            "--state-objects",
+            "",
+            "--link",
+            &link,
+            "--cni",
+            &cni,
+        ];
+        world
+            .node()
+            .run_well(&[&[&*binary, "cleanup"][..], &files].concat())
+    };
+    let are_there = || [world.link().exists(), world.cni().exists(), networks.exists()];
+    clean()?;
+    assert_eq!(are_there(), [true; 3]);
+    enforcer.terminate()?;
+    assert_eq!(are_there(), [true; 3]);
+    clean()?;
+    assert_eq!(are_there(), [false; 3]);
     Ok(())
 }
 

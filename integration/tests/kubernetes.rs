@@ -187,6 +187,48 @@ fn verdicts_stay_while_the_api_server_is_away_and_catch_up_when_it_is_back() -> 
     Ok(())
 }
 
+/// The API server stays, and can neither read nor write.
+#[test]
+fn verdicts_stay_while_etcd_is_away_and_catch_up_when_it_is_back() -> TestResult {
+    let Some(mut cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    cluster.apply(&only(SEVEN))?;
+    within(PATIENCE, "the policy is in force", || {
+        cluster.reached() == [true, false]
+    });
+    cluster.kubernetes.kill_etcd()?;
+    let write = [
+        "label",
+        "--overwrite",
+        "--request-timeout=2s",
+        "namespace",
+        "default",
+        "a=b",
+    ];
+    within(PATIENCE, "nothing can be written", || {
+        cluster.kubernetes.kubectl(&cluster.world, &write).is_err()
+    });
+    assert_eq!(cluster.reached(), [true, false]);
+    // An enforcer that starts meanwhile finds the rules, whatever the API server still has in its cache.
+    cluster.enforcer.kill()?;
+    cluster.enforcer = cluster.world.launch(cluster.enforcer.spec().clone())?;
+    within(PATIENCE, "it answers", || {
+        cluster.enforcer.get("/healthz").is_ok()
+    });
+    assert_eq!(cluster.reached(), [true, false]);
+
+    cluster.kubernetes.restart_etcd(&cluster.world)?;
+    cluster.apply(&only(EIGHT))?;
+    within(AFTER_AN_OUTAGE, "the change is in force", || {
+        cluster.reached() == [false, true]
+    });
+    within(AFTER_AN_OUTAGE, "it is known to be up to date", || {
+        !cluster.is_outdated() && cluster.readyz().1.starts_with("ready")
+    });
+    Ok(())
+}
+
 /// After a boot without a network, or with an API server that is away for long: the kernel holds nothing.
 #[test]
 fn what_the_api_server_said_last_is_in_force_at_a_start_without_it() -> TestResult {

@@ -32,6 +32,18 @@ fn pod_of(rest: &str) -> egret_policies::model::cluster::Pod {
     pod
 }
 
+/// Its own UID is the API server's; its runtime and its cgroups know the other one.
+#[test]
+fn the_mirror_of_a_static_pod_has_the_uid_under_which_that_runs() {
+    let (pod, diagnostics) = pod("apiVersion: v1
+kind: Pod
+metadata: {name: etcd-n1, namespace: kube-system, uid: u-1, annotations: {kubernetes.io/config.hash: h-2, kubernetes.io/config.mirror: h-1}}
+spec: {nodeName: n1, containers: [{name: a}]}
+");
+    assert_eq!(diagnostics, []);
+    assert_eq!(pod.uid.as_deref(), Some("h-1"));
+}
+
 #[test]
 fn a_pod_with_everything() {
     let (pod, diagnostics) = pod(

@@ -16,7 +16,7 @@ use egret_dnsd::pipeline::Resolver;
 use egret_dnsd::takeover::transfer::{self, ProcessState, TransferSummary};
 use egret_dnsd::takeover::{
     InheritedSockets, OldProcess, StoppedOldProcess, TakeoverError, TakeoverEvent, TakeoverSocket,
-    end_stopped, is_served, is_served_by_other, take,
+    end_stopped, is_served, is_served_by_other, remove_socket, take,
 };
 use egret_dnsd::telemetry::admin::Startup;
 use egret_shared::link::ClusterDns;
@@ -286,11 +286,16 @@ impl Host {
         socket.is_some_and(|(path, own)| is_served_by_other(path, own))
     }
 
-    /// Removes interface and rules, unless they are configured to stay.
+    /// Removes interface and rules, unless they are configured to stay, and the socket for new processes.
     pub(crate) fn tear_down(mut self) {
         self.remove_pidfile();
         if let Some(reconciler) = self.reconciler.take() {
             reconciler.tear_down();
+        }
+        if let Some((path, own)) = self.takeover_path.as_deref().zip(self.takeover_file)
+            && let Err(error) = remove_socket(path, own)
+        {
+            tracing::debug!(path = %path.display(), %error, "the socket for new processes stays");
         }
     }
 

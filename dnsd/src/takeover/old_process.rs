@@ -11,6 +11,7 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 
+use super::new_process::is_served;
 use super::wire::{
     MAX_SOCKETS, Message, TakeoverError, check_peer_user, expect_message, receive, send, send_octets,
 };
@@ -125,6 +126,17 @@ impl TakeoverSocket {
             }
         }
     }
+}
+
+/// Removes the socket at `path`, unless it is that of another dnsd that listens.
+///
+/// # Errors
+/// When it cannot be removed.
+pub fn remove_socket(path: &Path, own: (u64, u64)) -> io::Result<()> {
+    if file(path)? == own || !is_served(path) {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
 }
 
 /// Device and inode of the file at a path.

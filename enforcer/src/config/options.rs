@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use egret_kernel::iptables::InterfacePattern;
+use egret_shared::cni::DEFAULT_SOCKET;
 use egret_shared::net::IpNet;
 use egret_shared::pod::PodKey;
 use serde::Deserialize;
@@ -44,6 +45,7 @@ pub struct Args {
     pub options: Options,
 }
 
+pub(super) const DEFAULT_LINK: &str = "/run/egret/link.sock";
 pub(super) const DEFAULT_STATE: &str = "/run/egret/state";
 /// This folder survives a boot.
 pub(super) const DEFAULT_OBJECTS: &str = "/var/lib/egret/objects";
@@ -66,6 +68,12 @@ pub enum Command {
         /// The file of the source's objects; empty for none.
         #[arg(long, value_name = "PATH", default_value = DEFAULT_OBJECTS, value_parser = path_or_empty())]
         state_objects: PathBuf,
+        /// The Unix socket for dnsd; stays while an enforcer listens there.
+        #[arg(long, value_name = "PATH", default_value = DEFAULT_LINK, value_parser = path_or_empty())]
+        link: PathBuf,
+        /// The Unix socket for the CNI plugin, with its folder of networks; they stay while an enforcer listens there.
+        #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, value_parser = path_or_empty())]
+        cni: PathBuf,
     },
     /// Writes the status of policies and Events of what is wrong with them. Run it as a Deployment: of several replicas one
     /// is the leader, by the Lease egret-controller in its namespace. SIGTERM releases it.

@@ -20,7 +20,7 @@ pub(super) fn lower(object: &Object, notes: &mut Notes) -> Pod {
         .as_ref()
         .and_then(|status| optional_text(status, "startTime", notes));
     Pod {
-        uid: object.metadata.uid.clone(),
+        uid: mirrored(&root, notes).or_else(|| object.metadata.uid.clone()),
         addresses: addresses(status.as_ref(), notes),
         life: life(status.as_ref(), notes),
         started: started.or_else(|| object.metadata.created.clone()),
@@ -58,6 +58,13 @@ fn of_spec(object: &Object, labels: Labels, spec: Option<&Field<'_>>, notes: &mu
         started: None,
         ports: spec.map(|spec| ports(spec, notes)).unwrap_or_default(),
     }
+}
+
+/// The UID by which the runtime and cgroups know a static pod. The kubelet writes it into the mirror of the pod, whose own UID is
+/// the API server's (`ConfigMirrorAnnotationKey` of k8s.io/kubernetes/pkg/kubelet/types).
+fn mirrored(pod: &Field<'_>, notes: &mut Notes) -> Option<Arc<str>> {
+    let annotations = pod.get("metadata")?.get("annotations")?;
+    optional_text(&annotations, "kubernetes.io/config.mirror", notes)
 }
 
 fn addresses(status: Option<&Field<'_>>, notes: &mut Notes) -> Vec<IpAddr> {

@@ -100,7 +100,7 @@ pub struct Namespace {
 pub struct Pod {
     /// Namespace and name.
     pub key: PodKey,
-    /// `metadata.uid`.
+    /// `metadata.uid`; of a static pod the one under which it runs.
     pub uid: Option<Arc<str>>,
     /// `metadata.labels`.
     pub labels: Labels,

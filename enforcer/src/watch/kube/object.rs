@@ -225,9 +225,18 @@ struct Metadata {
     name: Json,
     namespace: Json,
     labels: Json,
+    annotations: Option<Lenient<Annotations>>,
     uid: Json,
     creation_timestamp: Json,
     resource_version: Json,
+}
+
+#[derive(Default, Deserialize, Serialize)]
+#[serde(default)]
+struct Annotations {
+    /// The UID of the static pod whose mirror this is.
+    #[serde(rename = "kubernetes.io/config.mirror")]
+    mirror: Json,
 }
 
 #[derive(Default, Deserialize, Serialize)]
@@ -318,17 +327,30 @@ mod tests {
     #[test]
     fn a_pod_is_decoded_without_what_policy_does_not_depend_on() {
         let sent = r#"{"metadata": {"name": "a", "namespace": "b", "resourceVersion": "7", "labels": {"app": "web"},
-            "managedFields": [{"manager": "kubelet"}], "ownerReferences": [{"name": "c"}]},
+            "annotations": {"kubernetes.io/config.mirror": "m", "long": "text"}, "managedFields": [{"manager": "kubelet"}], "ownerReferences": [{"name": "c"}]},
             "spec": {"nodeName": "n", "volumes": [{}], "containers": [{"image": "i", "ports": [{"containerPort": 80}]}]},
             "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}], "conditions": [{}]}}"#;
         let pod: Stored<Pod> = serde_json::from_str(sent).unwrap();
         assert_eq!(pod.name().to_string(), "b/a");
         assert_eq!(pod.meta().resource_version.as_deref(), Some("7"));
         let json = serde_json::to_string(&pod.json).unwrap();
-        for kept in ["web", "10.0.0.1", "containerPort", "\"nodeName\":\"n\""] {
+        for kept in [
+            "web",
+            "config.mirror\":\"m\"",
+            "10.0.0.1",
+            "containerPort",
+            "\"nodeName\":\"n\"",
+        ] {
             assert!(json.contains(kept), "{kept}: {json}");
         }
-        for dropped in ["kubelet", "volumes", "image", "conditions", "ownerReferences"] {
+        for dropped in [
+            "kubelet",
+            "text",
+            "volumes",
+            "image",
+            "conditions",
+            "ownerReferences",
+        ] {
             assert!(!json.contains(dropped), "{dropped}: {json}");
         }
     }
