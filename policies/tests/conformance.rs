@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const PAGE: &str = "docs/conformance.md";
 
 /// How many lines each text has.
-const TEXTS: [(&str, usize); 21] = [
+const TEXTS: [(&str, usize); 22] = [
     ("API", 9),
     ("NP", 30),
     ("ANP", 14),
@@ -31,11 +31,12 @@ const TEXTS: [(&str, usize); 21] = [
     ("P", 18),
     ("K", 19),
     ("CASE", 61),
+    ("KONN", 18),
 ];
 
 /// Start of a test's path, the level at which it proves; the first that fits counts.
 /// P: packets, R: compiled rules, O: offline.
-const LEVELS: [(&str, char); 13] = [
+const LEVELS: [(&str, char); 14] = [
     ("integration/tests/", 'P'),
     ("enforcer/tests/render", 'R'),
     ("enforcer/tests/objects", 'R'),
@@ -49,6 +50,7 @@ const LEVELS: [(&str, char); 13] = [
     ("cli/tests/", 'O'),
     ("enforcer/src/", 'O'),
     ("shared/src/", 'O'),
+    ("konnectivity/tests/", 'O'),
 ];
 
 /// A line of the page.

@@ -158,7 +158,7 @@ fn an_agent_shows_a_token_that_the_api_server_takes_until_it_ends() {
     };
     let (agent, other) = (account("agent"), account("other"));
     let issuer = Issuer::new(&cluster);
-    let mut start = |pair: &mut Pair, name: &str, token: &str, identifiers: &str| {
+    let start = |pair: &mut Pair, name: &str, token: &str, identifiers: &str| {
         fs::write(path(name), token).unwrap();
         let token = format!("--service-account-token-path={}", path(name));
         let identifiers = format!("--agent-identifiers={identifiers}");

@@ -161,7 +161,7 @@ impl Access {
     fn of_kubeconfig(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path)?;
         let config: Kubeconfig = serde_saphyr::from_str(&text)?;
-        let folder = path.parent().unwrap_or(Path::new(""));
+        let folder = path.parent().unwrap_or_else(|| Path::new(""));
         let named = |name: &str| format!("there is no {name:?}");
         let context = config
             .contexts
