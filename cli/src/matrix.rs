@@ -9,7 +9,7 @@ use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, Width, presets};
 use egret_shared::net::{Family, PortRange, Transport};
 use serde::Serialize;
 
-use crate::options::{ManifestOptions, ReachError};
+use crate::options::{ManifestOptions, ReachError, port};
 use crate::output::{Format, TerminalWrite};
 use crate::output::{WIDTH, empty_table, header};
 use crate::reach::Reach;
@@ -25,7 +25,7 @@ pub struct Arguments {
     #[command(flatten)]
     from: ManifestOptions,
     /// The destination port; ICMP has none
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = port)]
     port: Option<NonZeroU16>,
     /// The protocol
     #[arg(long, value_enum, ignore_case = true, default_value_t = MatrixProtocol::Tcp)]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -90,4 +91,10 @@ pub enum ReachError {
     /// The answer cannot be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
+}
+
+/// Reads a port.
+pub(crate) fn port(text: &str) -> Result<NonZeroU16, String> {
+    text.parse()
+        .map_err(|_invalid: std::num::ParseIntError| "a number from 1 to 65535 is expected".to_owned())
 }

@@ -110,6 +110,10 @@ fn a_question_that_is_none_names_the_option() {
             "egret: --from: a source is",
         ),
         ("--from shop/client", "error: "),
+        (
+            "--from shop/client --to shop/web --port 0",
+            "error: invalid value '0' for '--port <PORT>': a number from 1 to 65535 is expected",
+        ),
         ("--port 80", "error: "),
         ("--from shop/client --to shop/web --port 80 --probes -", "error: "),
     ] {

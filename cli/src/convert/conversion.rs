@@ -177,7 +177,7 @@ fn start<'a>(
         .diagnostics
         .iter()
         .filter(|diagnostic| closes(diagnostic, source))
-        .map(|diagnostic| reason(&place, diagnostic, hint(diagnostic, reading, &is_well_stored)))
+        .map(|diagnostic| reason(&place, diagnostic, hint(diagnostic, reading, is_well_stored)))
         .collect();
     if !reasons.is_empty() {
         return Err(reasons);

@@ -124,11 +124,11 @@ impl<'a> ProbeAnswerer<'a> {
                 "{to} is the address of a Service: its endpoints are judged"
             ));
         }
-        let masked = connections.iter().filter_map(|connection| {
+        let mut masked = connections.iter().filter_map(|connection| {
             let entry = connection.taken_by?;
             (entry.seen_source != connection.source).then_some(entry.address)
         });
-        let seen = masked.last().map(|node| {
+        let seen = masked.next().map(|node| {
             format!("; those on other nodes see {node}, not who connects (externalTrafficPolicy: Cluster)")
         });
         Some(format!(

@@ -1,10 +1,13 @@
 //! A probe on the command line: one question, without a file.
 
+use std::num::NonZeroU16;
+
 use clap::Args;
 use serde_json::{Map, Value};
 
 use super::lines::{LineProblem, parse_object};
 use super::probe::Probe;
+use crate::options::port;
 
 /// What a question's answer is known by.
 const ID: &str = "1";
@@ -23,8 +26,8 @@ pub struct QuestionOptions {
     #[arg(long, value_name = "END", requires = "from")]
     to: Option<String>,
     /// The destination port; with a service, the port of the Service
-    #[arg(long, requires = "from")]
-    port: Option<u16>,
+    #[arg(long, requires = "from", value_parser = port)]
+    port: Option<NonZeroU16>,
     /// TCP, UDP, SCTP or ICMP (which has no port)
     #[arg(long, requires = "from", default_value = "TCP")]
     protocol: String,
@@ -87,7 +90,7 @@ impl QuestionOptions {
             ("from", Some(end("from", from, SOURCES)?)),
             ("to", Some(end("to", to, DESTINATIONS)?)),
             ("protocol", Some(self.protocol.as_str().into())),
-            ("port", self.port.map(Value::from)),
+            ("port", self.port.map(|port| Value::from(port.get()))),
             ("family", self.family.as_deref().map(Value::from)),
             ("at", self.at.map(Value::from)),
         ];
