@@ -16,7 +16,7 @@ use crate::model::api_server::{ApiServerPolicy, Selection, TunnelLimits};
 use crate::model::cluster::Entity;
 use crate::model::{Direction, Peer};
 use crate::rules::Origin;
-use crate::simulator::{Connection, Decision, Protocol, Simulator, Verdict};
+use crate::simulator::{Connection, Decision, Protocol, RuleIndex, Simulator, Verdict};
 
 /// Longer than any record that this makes.
 const LONGEST_LIFE: Duration = Duration::from_secs(2);
@@ -26,6 +26,8 @@ const LONGEST_LIFE: Duration = Duration::from_secs(2);
 pub struct ApiServerEgress {
     compiler: Compiler<InSync>,
     simulator: Simulator,
+    /// Rules stay as they are: only records come and go.
+    index: RuleIndex,
     limits: BTreeMap<(Arc<str>, usize), TunnelLimits>,
     services: BTreeMap<IpAddr, Arc<str>>,
 }
@@ -128,6 +130,7 @@ impl ApiServerEgress {
         let mut compiler = compiler.in_sync();
         let simulator = Simulator::of(&mut compiler, now);
         Self {
+            index: RuleIndex::new(&simulator),
             compiler,
             simulator,
             limits,
@@ -147,8 +150,20 @@ impl ApiServerEgress {
             peer_is_own_node: false,
             protocol: Protocol::Port(Transport::Tcp, dial.port),
         };
-        let decision = self.simulator.decide(&connection, now);
-        let would_deny = self.simulator.would_deny(&connection, now);
+        let decision = self.simulator.decide_by(&self.index, &connection, now);
+        debug_assert_eq!(
+            decision,
+            self.simulator.decide(&connection, now),
+            "the index hides no rule"
+        );
+        let is_allowed = decision.verdict == Verdict::Allow;
+        let would_deny = is_allowed.then(|| self.simulator.would_deny_by(&self.index, &connection, now));
+        let would_deny = would_deny.flatten();
+        debug_assert_eq!(
+            would_deny,
+            self.simulator.would_deny(&connection, now),
+            "the index hides no rule"
+        );
         if dial.name.is_some() {
             self.forget(now);
         }

@@ -11,6 +11,9 @@ use crate::rules::{Batch, ExpiredMembers, Member, NodeRules, PodRules, SetId, Se
 
 mod connection;
 mod decide;
+mod rule_index;
+
+pub(crate) use rule_index::{RuleIndex, RuleList};
 
 pub use connection::{
     Connection, ConnectionDecision, ConnectionEnd, Decision, EndKind, ForwardedConnection, Protocol, Verdict,

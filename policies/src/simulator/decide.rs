@@ -10,7 +10,7 @@ use crate::rules::{DefaultAction, Member, PeerMatch, PortMatch, Rule, SetId, Set
 use super::connection::{
     Connection, ConnectionDecision, ConnectionEnd, Decision, EndKind, ForwardedConnection, Protocol, Verdict,
 };
-use super::{Set, Simulator};
+use super::{RuleIndex, RuleList, Set, Simulator};
 
 impl Simulator {
     /// What a pod's rules say of a connection. What it sends to itself comes to them by a Service only: with one of its
@@ -39,6 +39,47 @@ impl Simulator {
         let tiers = &rules.audit.direction(connection.direction).tiers;
         let decision = tiers.iter().find_map(|tier| self.decide_tier(tier, other, now));
         decision.filter(|decision| decision.verdict == Verdict::Deny)
+    }
+
+    /// As [`Self::decide`] for the egress of a pod, among the rules that an index finds.
+    #[must_use]
+    pub(crate) fn decide_by(&self, index: &RuleIndex, connection: &Connection, now: Timestamp) -> Decision {
+        let decided = self.judge_by(index, RuleList::InForce, connection, now);
+        decided.unwrap_or_else(|| Decision::allow("default"))
+    }
+
+    /// As [`Self::would_deny`] of what is allowed.
+    #[must_use]
+    pub(crate) fn would_deny_by(
+        &self,
+        index: &RuleIndex,
+        connection: &Connection,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let decided = self.judge_by(index, RuleList::Audit, connection, now);
+        decided.filter(|decision| decision.verdict == Verdict::Deny)
+    }
+
+    fn judge_by(
+        &self,
+        index: &RuleIndex,
+        list: RuleList,
+        connection: &Connection,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let rules = self.pod(&connection.pod)?;
+        let other = PeerEnd::of(connection, &rules.addresses, RecordState::Live);
+        let tiers = match list {
+            RuleList::InForce => &rules.egress.tiers,
+            RuleList::Audit => &rules.audit.egress.tiers,
+        };
+        tiers.iter().enumerate().find_map(|(position, tier)| {
+            let candidates = index.candidates(&connection.pod, list, position, other.address)?;
+            let rules = candidates
+                .into_iter()
+                .filter_map(|position| tier.rules.get(position));
+            self.decide_among(tier, rules, other, now)
+        })
     }
 
     fn judge(&self, connection: &Connection, now: Timestamp, record: RecordState) -> Decision {
@@ -115,8 +156,18 @@ impl Simulator {
     }
 
     fn decide_tier(&self, tier: &TierRules, other: PeerEnd, now: Timestamp) -> Option<Decision> {
+        self.decide_among(tier, tier.rules.iter(), other, now)
+    }
+
+    fn decide_among<'a>(
+        &self,
+        tier: &TierRules,
+        mut rules: impl Iterator<Item = &'a Rule>,
+        other: PeerEnd,
+        now: Timestamp,
+    ) -> Option<Decision> {
         let word = tier.tier.word();
-        let matching = tier.rules.iter().find(|rule| self.matches(rule, other, now));
+        let matching = rules.find(|rule| self.matches(rule, other, now));
         let decision = |verdict, rule: Option<&Rule>| {
             Some(Decision {
                 verdict,
