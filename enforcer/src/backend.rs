@@ -70,7 +70,8 @@ pub trait Backend: Send + fmt::Debug {
     }
 
     /// Ends open connections that the applied batches deny, as far as they are known; others are found by a search.
-    /// Called after all batches that belong together, because a later one may allow again what an earlier one denied.
+    /// Called after all batches that belong together, because a later one may allow again what an earlier one denied. Takes some
+    /// milliseconds: what is left is for the next call.
     fn end_denied_connections(&mut self) -> EndedConnections {
         EndedConnections::default()
     }
@@ -80,7 +81,20 @@ pub trait Backend: Send + fmt::Debug {
         if let Some(inquiry) = self.connection_search() {
             inquiry();
         }
-        self.end_denied_connections()
+        self.end_all_denied_connections()
+    }
+
+    /// Ends all connections that are known to be denied, however long that takes.
+    fn end_all_denied_connections(&mut self) -> EndedConnections {
+        let mut ended = EndedConnections::default();
+        loop {
+            let next = self.end_denied_connections();
+            ended.flows += next.flows;
+            ended.sockets += next.sockets;
+            if !next.is_unfinished {
+                return ended;
+            }
+        }
     }
 
     /// The pod of this node behind an interface; if several pods share it, the one with the address.
@@ -141,6 +155,8 @@ pub struct EndedConnections {
     pub flows: u64,
     /// Sockets of pods' programs.
     pub sockets: u64,
+    /// Whether more are to be ended: the next changes come first, and then it is called again.
+    pub is_unfinished: bool,
 }
 
 /// How far the kernel is in sync with what was applied.

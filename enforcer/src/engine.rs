@@ -94,6 +94,8 @@ pub struct Engine {
     compiler: Phase,
     worker: BackendWorker,
     search: SearchTask,
+    /// Since when connections are left that are to be ended; none where there are none.
+    denied_left_since: Option<Timestamp>,
     peers: Peers,
     source: SourceState,
     status: SyncStatus,
@@ -167,6 +169,7 @@ impl Engine {
             },
             worker: BackendWorker::Idle(setup.backend),
             search: SearchTask::default(),
+            denied_left_since: None,
             peers: Peers::default(),
             source: SourceState::default(),
             status: SyncStatus::default(),
@@ -425,7 +428,12 @@ impl Engine {
             Phase::Starting { .. } | Phase::Transition => None,
         };
         let records = self.state_writer.as_ref().and_then(StateWriter::deadline);
-        let of_backend = [self.retry.deadline(), self.next_resync, drift];
+        let of_backend = [
+            self.retry.deadline(),
+            self.next_resync,
+            drift,
+            self.denied_left_since,
+        ];
         let of_backend = of_backend.into_iter().filter(|_| self.worker.backend().is_some());
         let networks = self.networks.deadline();
         of_backend.chain([compiler, records, networks]).flatten().min()

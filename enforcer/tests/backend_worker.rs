@@ -5,6 +5,7 @@
 mod engine_world;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
@@ -51,6 +52,8 @@ struct Flows {
     steps: Sender<Step>,
     may_be_found: Arc<Mutex<Receiver<()>>>,
     is_due: bool,
+    /// Whether more is left to be ended than one call ends.
+    are_many: Arc<AtomicBool>,
     /// The engine's thread, once it is known.
     engine: Option<ThreadId>,
 }
@@ -113,7 +116,10 @@ impl Backend for Slow {
                 true => Step::Ends,
                 false => Step::EndsAside,
             });
-        EndedConnections::default()
+        EndedConnections {
+            is_unfinished: self.flows.are_many.load(Ordering::SeqCst),
+            ..EndedConnections::default()
+        }
     }
 
     fn concurrent_set_update(&self) -> Option<Arc<dyn ConcurrentSetUpdate>> {
@@ -173,6 +179,7 @@ struct Life {
     go_on: Sender<()>,
     steps: Receiver<Step>,
     let_find: Sender<()>,
+    are_many: Arc<AtomicBool>,
     thread: thread::JoinHandle<Box<dyn Backend>>,
 }
 
@@ -182,6 +189,7 @@ impl Life {
     fn begin(refuses: Option<BackendError>) -> Self {
         let ((begun, has_begun), (go_on, may_go_on)) = (channel(), channel());
         let ((said, steps), (let_find, may_be_found)) = (channel(), channel());
+        let are_many = Arc::new(AtomicBool::new(false));
         let backend = Slow {
             kernel: InMemory::default(),
             begun,
@@ -191,6 +199,7 @@ impl Life {
                 steps: said,
                 may_be_found: Arc::new(Mutex::new(may_be_found)),
                 is_due: false,
+                are_many: Arc::clone(&are_many),
                 engine: None,
             },
         };
@@ -218,6 +227,7 @@ impl Life {
             go_on,
             steps,
             let_find,
+            are_many,
             thread,
         };
         life.say(cluster(CLUSTER));
@@ -393,6 +403,24 @@ fn members_are_removed_during_the_connection_search_for_earlier_ones() {
     );
     assert_eq!(life.next_step(), Step::Looks, "for the others");
     life.let_find.send(()).unwrap();
+    life.end();
+}
+
+#[test]
+fn a_change_waits_for_one_slice_of_the_connections_that_the_change_before_it_denies() {
+    let life = Life::begin(None);
+    life.are_many.store(true, Ordering::SeqCst);
+    life.say(cluster(CHANGE));
+    life.let_write();
+    // Nobody has to say anything for that.
+    for _ in 0..2 {
+        assert_eq!(life.next_aside(), Step::EndsAside);
+    }
+    life.say(cluster(
+        &CHANGE.replace("closed", "closed-too").replace("app: b", "app: a"),
+    ));
+    life.let_write();
+    life.are_many.store(false, Ordering::SeqCst);
     life.end();
 }
 

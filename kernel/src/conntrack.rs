@@ -136,19 +136,29 @@ impl Conntrack {
         Ok(answers.into_iter().next().unwrap_or(u32::MAX))
     }
 
-    /// Sets the bits under the mask and leaves the others; false if the flow is gone.
-    pub fn set_mark(&mut self, flow: &Flow, mark: Mark) -> Result<bool, Error> {
-        let request = with_mark(
-            flow.named_in(request("mark a flow", COMMAND_NEW, 0, flow.family())),
-            mark,
-        );
-        self.tell_of_one(&request)
+    /// Sets the bits under the mask of each flow and leaves the others; whether each flow was there.
+    ///
+    /// # Errors
+    /// The first refusal; marks behind it are set all the same.
+    pub fn set_marks(&mut self, marks: &[(&Flow, Mark)]) -> Result<Vec<bool>, Error> {
+        let mut requests = Vec::with_capacity(marks.len());
+        for (flow, mark) in marks {
+            let named = flow.named_in(request("mark a flow", COMMAND_NEW, 0, flow.family()));
+            fault_points::before(Step::Flow, || named.asked.to_owned())
+                .map_err(|errno| Error::refused(named.asked, errno))?;
+            requests.push(with_mark(named, *mark));
+        }
+        let outcomes = self.socket.tell_all(&requests).into_iter();
+        outcomes.map(gone_is_false).collect()
     }
 
     /// Forgets a flow, or a later one of the same tuples (the kernel's own identity for flows does not tell them apart
     /// reliably: it is a hash of the tuple and of an address in memory that is used again); false if there is none.
     pub fn delete(&mut self, flow: &Flow) -> Result<bool, Error> {
-        self.tell_of_one(&flow.named_in(request("delete a flow", COMMAND_DELETE, 0, flow.family())))
+        let request = flow.named_in(request("delete a flow", COMMAND_DELETE, 0, flow.family()));
+        fault_points::before(Step::Flow, || request.asked.to_owned())
+            .map_err(|errno| Error::refused(request.asked, errno))?;
+        gone_is_false(self.socket.tell(&request))
     }
 
     /// Forgets all flows of both families whose bits under the mask are the mark's.
@@ -158,15 +168,13 @@ impl Conntrack {
             .map_err(|errno| Error::refused(request.asked, errno))?;
         self.socket.tell(&with_mark(request, mark))
     }
+}
 
-    fn tell_of_one(&mut self, request: &Request) -> Result<bool, Error> {
-        fault_points::before(Step::Flow, || request.asked.to_owned())
-            .map_err(|errno| Error::refused(request.asked, errno))?;
-        match self.socket.tell(request) {
-            Ok(()) => Ok(true),
-            Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => Ok(false),
-            Err(error) => Err(error),
-        }
+fn gone_is_false(outcome: Result<(), Error>) -> Result<bool, Error> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(error) if error.refusal_code() == Some(nix::libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

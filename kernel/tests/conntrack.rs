@@ -192,7 +192,7 @@ fn pings_are_flows_too_and_can_be_marked_and_deleted() {
                 ),
                 "{flow:?}"
             );
-            assert!(conntrack.set_mark(&flow, mark(5, 0xff)).unwrap());
+            assert_eq!(conntrack.set_marks(&[(&flow, mark(5, 0xff))]).unwrap(), [true]);
             assert!(conntrack.delete(&flow).unwrap());
             assert_eq!(conntrack.dump(&FlowFilter::family(family)).unwrap(), []);
         }
@@ -216,7 +216,7 @@ fn a_mark_changes_only_the_bits_under_its_mask() {
             (mark(7, u32::MAX), 7),
         ];
         for (mark, whole) in steps {
-            assert!(conntrack.set_mark(&flow, mark).unwrap());
+            assert_eq!(conntrack.set_marks(&[(&flow, mark)]).unwrap(), [true]);
             assert_eq!(conntrack.dump(&filter).unwrap()[0].mark, whole, "{mark:x?}");
         }
         assert_eq!(
@@ -242,7 +242,7 @@ fn a_mark_changes_only_the_bits_under_its_mask() {
 }
 
 #[test]
-fn a_flow_that_is_gone_can_be_neither_deleted_nor_marked() {
+fn a_flow_that_is_gone_can_be_neither_deleted_nor_marked_and_the_next_one_is() {
     in_fresh_namespace(|| {
         track();
         let _listener = listener(BOB, 1000);
@@ -252,11 +252,12 @@ fn a_flow_that_is_gone_can_be_neither_deleted_nor_marked() {
         let [one, other] = conntrack.dump(&filter).unwrap().try_into().unwrap();
         assert!(conntrack.delete(&one).unwrap());
         assert!(!conntrack.delete(&one).unwrap());
-        assert!(!conntrack.set_mark(&one, mark(1, 1)).unwrap());
+        let marked = [(&one, mark(1, 1)), (&other, mark(2, 2))];
+        assert_eq!(conntrack.set_marks(&marked).unwrap(), [false, true]);
         let left = conntrack.dump(&filter).unwrap();
         assert_eq!(
             (left.len(), left[0].original, left[0].mark),
-            (1, other.original, 0)
+            (1, other.original, 2)
         );
     });
 }
@@ -279,7 +280,10 @@ fn flushing_by_mark_takes_both_families_and_leaves_the_others() {
                 } else {
                     5
                 };
-                assert!(conntrack.set_mark(&flow, mark(generation, 0xfff)).unwrap());
+                assert_eq!(
+                    conntrack.set_marks(&[(&flow, mark(generation, 0xfff))]).unwrap(),
+                    [true]
+                );
             }
         }
         conntrack.flush_mark(mark(5, 0xfff)).unwrap();

@@ -166,7 +166,7 @@ pub struct ExpiredMembers {
 pub enum Member {
     /// Of `SetKind::Addresses` and `SetKind::Records`.
     Address(IpAddr),
-    /// Of `SetKind::Networks`.
+    /// Of `SetKind::Networks`; without bits behind its prefix.
     Network(IpNet),
     /// Of `SetKind::AddressPorts`.
     AddressPort(IpAddr, Transport, NonZeroU16),

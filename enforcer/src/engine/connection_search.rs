@@ -56,7 +56,7 @@ impl SearchTask {
         if matches!(self, Self::Running(_)) {
             self.finished().await;
         }
-        backend.end_denied_connections();
+        backend.end_all_denied_connections();
         backend.search_and_end();
         backend
     }

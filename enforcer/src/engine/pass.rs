@@ -10,7 +10,7 @@ use egret_shared::time::Timestamp;
 use super::worker::{BackendWorker, Completion, Work, WorkResult};
 use super::{AdminRequest, Engine, Phase, Received, interception_of, update_owners};
 use crate::apply::retry::Retry;
-use crate::backend::{SearchResult, SyncStatus};
+use crate::backend::{EndedConnections, SearchResult, SyncStatus};
 
 impl Engine {
     /// Applies, repairs and reports what follows from the inputs. Admin requests are answered last, so that no reply
@@ -39,7 +39,7 @@ impl Engine {
             self.send_realized();
         }
         if all_records_added && self.is_done(now) {
-            return self.end_denied_connections();
+            return self.end_denied_connections(now);
         }
         if self.worker.backend().is_none() {
             // A dnsd that joins does not wait for a poll or a comparison.
@@ -74,10 +74,17 @@ impl Engine {
     }
 
     /// Records may have allowed again what was denied.
-    fn end_denied_connections(&mut self) {
+    fn end_denied_connections(&mut self, now: Timestamp) {
         if let Some(backend) = self.worker.backend_mut() {
-            self.metrics.ended(backend.end_denied_connections());
+            let ended = backend.end_denied_connections();
+            self.note_ended(ended, now);
         }
+    }
+
+    /// What is left is ended by the next work, together with the changes that have come by then.
+    fn note_ended(&mut self, ended: EndedConnections, now: Timestamp) {
+        self.metrics.ended(ended);
+        self.denied_left_since = ended.is_unfinished.then_some(now);
     }
 
     /// Adds observed addresses to sets, as far as no rule has to change. Returns whether all are added.
@@ -111,10 +118,11 @@ impl Engine {
 
     /// Collects all work that is due.
     fn collect_work(&mut self, now: Timestamp) -> Work {
+        let has_found = self.search.take_result() == Some(SearchResult::Something);
         let mut work = Work {
             links_changed: std::mem::take(&mut self.links_changed),
             poll_drift: self.drift.is_poll_due(now),
-            found: self.search.take_result() == Some(SearchResult::Something),
+            are_denied_left: self.denied_left_since.take().is_some() | has_found,
             ..Work::default()
         };
         if let Phase::Running(compiler) = &mut self.compiler {
@@ -177,7 +185,7 @@ impl Engine {
             self.update_status(status, now);
             self.set_resync(self.resync, now);
         }
-        self.metrics.ended(result.ended);
+        self.note_ended(result.ended, now);
     }
 
     fn update_status(&mut self, status: SyncStatus, now: Timestamp) {

@@ -155,8 +155,8 @@ pub(super) struct Work {
     pub(super) links_changed: bool,
     pub(super) poll_drift: bool,
     pub(super) compare: bool,
-    /// Whether a connection search found something.
-    pub(super) found: bool,
+    /// Whether connections are left to be ended: a connection search found some, or not all were ended at once.
+    pub(super) are_denied_left: bool,
 }
 
 /// The result of the work.
@@ -174,7 +174,7 @@ pub(super) struct WorkResult {
 impl Work {
     /// Whether it may run a program or read a table.
     fn is_long(&self) -> bool {
-        let reads = self.links_changed || self.poll_drift || self.compare || self.found;
+        let reads = self.links_changed || self.poll_drift || self.compare || self.are_denied_left;
         reads || self.batches.iter().any(touches_rules)
     }
 

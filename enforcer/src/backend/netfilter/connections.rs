@@ -55,6 +55,8 @@ pub(super) struct Connections {
     reload: bool,
     /// Flows as of when the rules in force were written. What opened later was judged by these rules.
     dump: Option<FlowDump>,
+    /// Flows that the slices so far did not come to. None when more than these are to be judged.
+    unjudged: Option<std::vec::IntoIter<Flow>>,
     /// Whether sockets are kept: after a start, records may not be complete yet.
     keep_sockets: bool,
     warned: BTreeSet<String>,
@@ -103,6 +105,7 @@ impl Connections {
             return;
         }
         self.dump = (!self.has_reevaluated()).then_some(dump);
+        self.unjudged = None;
         self.affected.extend(affected);
     }
 
@@ -142,6 +145,7 @@ impl Connections {
     /// Rules are about to be written: flows may still open under the earlier ones.
     pub(super) fn forget_dump(&mut self) {
         self.dump = None;
+        self.unjudged = None;
     }
 
     fn has_work(&self) -> bool {

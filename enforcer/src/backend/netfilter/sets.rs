@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use egret_kernel::Family;
@@ -262,10 +263,12 @@ impl Sets {
         };
         match wanted.kind {
             SetKind::Addresses | SetKind::Records => wanted.members.contains_key(&Member::Address(address)),
-            SetKind::Networks | SetKind::AddressPorts => wanted
-                .members
-                .keys()
-                .any(|member| members::covers(member, address, port)),
+            SetKind::Networks => members::is_in_networks(&wanted.members, address),
+            SetKind::AddressPorts => port.is_some_and(|(transport, port)| {
+                let port = NonZeroU16::new(port);
+                let member = port.map(|port| Member::AddressPort(address, transport, port));
+                member.is_some_and(|member| wanted.members.contains_key(&member))
+            }),
         }
     }
 

@@ -69,15 +69,19 @@ fn carry_over(
     old: Mark,
     new: Mark,
 ) -> Result<usize, netlink::Error> {
-    let is_own = |flow: &&mut Flow| old.is_in(flow.mark) && rules.addresses.contains(&flow.original.source);
-    let mut carried = 0;
-    for flow in flows.iter_mut().filter(is_own) {
-        if outlasts(flow, rules, sets) && conntrack.set_mark(flow, new)? {
+    let is_carried = |flow: &&mut Flow| {
+        let is_own = old.is_in(flow.mark) && rules.addresses.contains(&flow.original.source);
+        is_own && outlasts(flow, rules, sets)
+    };
+    let mut carried: Vec<&mut Flow> = flows.iter_mut().filter(is_carried).collect();
+    let marks: Vec<_> = carried.iter().map(|flow| (&**flow, new)).collect();
+    let were_there = conntrack.set_marks(&marks)?;
+    for (flow, was_there) in carried.iter_mut().zip(&were_there) {
+        if *was_there {
             flow.mark = flow.mark & !new.mask().get() | new.value();
-            carried += 1;
         }
     }
-    Ok(carried)
+    Ok(were_there.into_iter().filter(|was_there| *was_there).count())
 }
 
 /// Whether a flow that a pod opened goes on although the record is over that it was opened by.

@@ -145,11 +145,13 @@ fn unmark(
     if concerned.is_empty() {
         return Ok(dump);
     }
-    let mut conntrack = Conntrack::open()?;
+    let marks: Vec<_> = concerned
+        .iter()
+        .map(|(at, unmarked)| (&dump.flows[*at], *unmarked))
+        .collect();
+    Conntrack::open()?.set_marks(&marks)?;
     for (at, unmarked) in concerned {
-        let flow = &mut dump.flows[at];
-        conntrack.set_mark(flow, unmarked)?;
-        flow.mark &= !unmarked.mask().get();
+        dump.flows[at].mark &= !unmarked.mask().get();
     }
     Ok(dump)
 }

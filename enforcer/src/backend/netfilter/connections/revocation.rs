@@ -29,6 +29,9 @@ use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::model::pods::names_any;
 use crate::backend::netfilter::names::PodChains;
 
+/// So many flows end, or go on again, in one slice: some milliseconds, for which the next change waits.
+const SLICE: usize = 512;
+
 /// What is to be done about a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FlowAction {
@@ -41,7 +44,7 @@ enum FlowAction {
 }
 
 impl Connections {
-    /// Ends what the batches so far forbid. What cannot be done now is done the next time.
+    /// Ends what the batches so far forbid, one slice of it. What cannot be done now is done the next time.
     pub(in crate::backend::netfilter) fn revoke(
         &mut self,
         in_force: InForce<'_>,
@@ -57,6 +60,8 @@ impl Connections {
         }
         self.try_to_revoke(in_force, dump).unwrap_or_else(|error| {
             tracing::warn!(%error, "connections that are forbidden by now may go on until it is tried again");
+            // Some may be revoked.
+            self.reload = true;
             EndedConnections::default()
         })
     }
@@ -69,30 +74,61 @@ impl Connections {
         let mut conntrack = Conntrack::open()?;
         let own_node = Links::open()?.addresses()?;
         let own_node = own_node.into_iter().map(|address| address.net.addr()).collect();
-        let dump = self.dump_or_query(in_force, &mut conntrack, dump)?;
-        let forbidden = self.forbidden(in_force, dump, &own_node);
-        self.unrevoke(in_force, &mut conntrack, &own_node)?;
-        let mut ended = EndedConnections::default();
-        for (flow_action, one) in &forbidden {
-            let marks = in_force.marks;
-            ended.flows += u64::from(match flow_action {
-                FlowAction::Revoke => conntrack.set_mark(&one.flow, marks.revoked(one.direction))?,
-                FlowAction::MarkGone => conntrack.set_mark(&one.flow, marks.gone(one.direction))?,
-                FlowAction::Delete => conntrack.delete(&one.flow)?,
-            });
+        let mut unjudged = match self.unjudged.take() {
+            Some(unjudged) => {
+                self.reload(in_force, &mut conntrack, None)?;
+                unjudged
+            }
+            None => self
+                .dump_or_query(in_force, &mut conntrack, dump)?
+                .flows
+                .into_iter(),
+        };
+        let forbidden = self.forbidden(in_force, &mut unjudged, &own_node);
+        let is_unrevoked = self.unrevoke(in_force, &mut conntrack, &own_node)?;
+        let marks = in_force.marks;
+        let marked: Vec<_> = forbidden
+            .iter()
+            .filter_map(|(flow_action, one)| match flow_action {
+                FlowAction::Revoke => Some((&one.flow, marks.revoked(one.direction))),
+                FlowAction::MarkGone => Some((&one.flow, marks.gone(one.direction))),
+                FlowAction::Delete => None,
+            })
+            .collect();
+        let mut were_there = conntrack.set_marks(&marked)?;
+        for (_, one) in forbidden
+            .iter()
+            .filter(|(flow_action, _)| *flow_action == FlowAction::Delete)
+        {
+            were_there.push(conntrack.delete(&one.flow)?);
         }
-        ended.sockets = self.end_sockets(in_force, &forbidden);
+        let flows = were_there.into_iter().map(u64::from).sum();
+        let sockets = self.end_sockets(in_force, &forbidden);
         let revoked = forbidden
             .into_iter()
             .filter(|(flow_action, _)| *flow_action == FlowAction::Revoke);
         self.revoked.extend(revoked.map(|(_, one)| one));
+        let is_judged = unjudged.as_slice().is_empty();
+        if is_judged {
+            self.forget_reevaluated(in_force);
+        } else {
+            self.unjudged = Some(unjudged);
+        }
+        Ok(EndedConnections {
+            flows,
+            sockets,
+            is_unfinished: !is_judged || !is_unrevoked,
+        })
+    }
+
+    /// All flows in question were judged.
+    fn forget_reevaluated(&mut self, in_force: InForce<'_>) {
         self.reevaluated
             .retain(|(pod, _)| in_force.refused.contains_key(pod));
         self.affected = AffectedConnections::default();
         self.vacated.clear();
         self.reassigned.clear();
         self.keep_sockets = false;
-        Ok(ended)
     }
 
     /// The flows in question, and which flows are revoked where that is to be read.
@@ -147,11 +183,12 @@ impl Connections {
         Ok(())
     }
 
-    /// Flows that were allowed under earlier rules, or by none, and are not any more; and those of pods that are gone.
+    /// Flows that were allowed under earlier rules, or by none, and are not any more; and those of pods that are gone. As many as
+    /// a slice has; the others stay unjudged.
     fn forbidden(
         &self,
         in_force: InForce<'_>,
-        dump: FlowDump,
+        unjudged: &mut impl Iterator<Item = Flow>,
         own_node: &BTreeSet<IpAddr>,
     ) -> Vec<(FlowAction, Revoked)> {
         let owners = in_force.pods.by_address();
@@ -160,7 +197,9 @@ impl Connections {
             own_node: Some(own_node),
         };
         let mut forbidden = Vec::new();
-        for flow in dump.flows {
+        while forbidden.len() < SLICE
+            && let Some(flow) = unjudged.next()
+        {
             let actions = Direction::ALL.map(|direction| {
                 let owner = owners.get(&pods_end(direction, &flow)).copied();
                 (
@@ -247,13 +286,13 @@ impl Connections {
         (!is_exempt && !evaluator.allows(rules, direction, flow)).then_some(FlowAction::Revoke)
     }
 
-    /// Takes the mark off what is allowed again: its next packet is judged.
+    /// Takes the mark off what is allowed again: its next packet is judged. Whether that was all, or the rest is for the next slice.
     fn unrevoke(
         &mut self,
         in_force: InForce<'_>,
         conntrack: &mut Conntrack,
         own_node: &BTreeSet<IpAddr>,
-    ) -> Result<(), netlink::Error> {
+    ) -> Result<bool, netlink::Error> {
         let Changed { pods, sets } = std::mem::take(&mut self.changed_since);
         let revoked = std::mem::take(&mut self.revoked);
         let owners = in_force.pods.by_address();
@@ -269,16 +308,23 @@ impl Connections {
                     && evaluator.allows(rules, one.direction, &one.flow)
             })
         };
-        let (allowed_again, kept): (Vec<_>, Vec<_>) = revoked.into_iter().partition(is_allowed_again);
+        let (mut allowed_again, kept): (Vec<_>, Vec<_>) = revoked.into_iter().partition(is_allowed_again);
         self.revoked = kept;
-        for one in allowed_again {
-            let unmarked = in_force.marks.unmarked(one.direction);
-            if let Err(error) = conntrack.set_mark(&one.flow, unmarked) {
-                self.reload = true;
-                return Err(error);
-            }
+        let later = allowed_again.split_off(SLICE.min(allowed_again.len()));
+        let is_all = later.is_empty();
+        if !is_all {
+            self.revoked.extend(later);
+            self.changed_since = Changed { pods, sets };
         }
-        Ok(())
+        let unmarked = allowed_again
+            .iter()
+            .map(|one| (&one.flow, in_force.marks.unmarked(one.direction)));
+        let unmarked: Vec<_> = unmarked.collect();
+        if let Err(error) = conntrack.set_marks(&unmarked) {
+            self.reload = true;
+            return Err(error);
+        }
+        Ok(is_all)
     }
 
     /// Ends the sockets of both ends, where they are pods of this node. The socket knows the addresses that it sends by: the

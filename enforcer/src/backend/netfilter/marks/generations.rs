@@ -152,9 +152,10 @@ impl Generations {
                 let found = self.marks.generation(direction, flow.mark, unmarked.mask().get());
                 found.is_some_and(|found| numbers.contains(&found))
             };
-            for flow in conntrack.dump(&alike)?.iter().filter(|flow| bears(flow)) {
-                conntrack.set_mark(flow, unmarked)?;
-            }
+            let flows = conntrack.dump(&alike)?;
+            let bearing: Vec<_> = flows.iter().filter(|flow| bears(flow)).collect();
+            let marks: Vec<_> = bearing.into_iter().map(|flow| (flow, unmarked)).collect();
+            conntrack.set_marks(&marks)?;
         }
         Ok(())
     }
