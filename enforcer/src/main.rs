@@ -10,6 +10,7 @@ use clap::Parser;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
+use egret_enforcer::backend::nftables;
 use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::controller;
 use egret_enforcer::state;
@@ -114,6 +115,7 @@ fn run_cleanup(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> ExitCode {
 fn clean(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> anyhow::Result<Vec<String>> {
     let mode = if dry_run { Mode::Tell } else { Mode::Remove };
     let mut found = cleanup::everywhere(mode)?;
+    found.extend(nftables::cleanup::remove(mode == Mode::Remove)?);
     if bpf_pins.exists() {
         found.push(format!("the pins in {}", bpf_pins.display()));
         if mode == Mode::Remove {

@@ -8,8 +8,6 @@ use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
 
 use super::{Members, is_holdable};
-use egret_shared::net::Transport;
-use std::net::IpAddr;
 
 /// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
 pub(super) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
@@ -34,7 +32,7 @@ pub(super) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
 }
 
 /// The same, with a network of length 0 in one.
-pub(in crate::backend::netfilter) fn whole(member: Member) -> Vec<KernelMember> {
+pub(in crate::backend) fn whole(member: Member) -> Vec<KernelMember> {
     match member {
         Member::Network(network) => vec![KernelMember::Net(network.trunc())],
         Member::Address(_) | Member::AddressPort(..) => held_as(member).collect(),
@@ -42,7 +40,7 @@ pub(in crate::backend::netfilter) fn whole(member: Member) -> Vec<KernelMember> 
 }
 
 /// A network of length 0 as its halves (a `hash:net` cannot hold it), everything else as it is.
-pub(in crate::backend::netfilter) fn halves(member: KernelMember) -> impl Iterator<Item = KernelMember> {
+pub(in crate::backend) fn halves(member: KernelMember) -> impl Iterator<Item = KernelMember> {
     parts(member).into_iter().flatten()
 }
 
@@ -59,7 +57,7 @@ fn parts(member: KernelMember) -> [Option<KernelMember>; 2] {
 }
 
 /// What the kernel is to hold for wanted members.
-pub(in crate::backend::netfilter) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
+pub(in crate::backend) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
     let held = |(member, expires): (&Member, &Option<Timestamp>)| {
         let expires = *expires;
         held_as(*member).map(move |held| (held, expires))
@@ -102,17 +100,6 @@ fn stands_for(held: KernelMember) -> Vec<Member> {
                 .collect()
         }
         KernelMember::Net(network) => vec![Member::Network(network)],
-    }
-}
-
-/// Whether a wanted member holds an address, with a port where the set has some.
-pub(super) fn covers(member: &Member, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
-    match member {
-        Member::Address(own) => *own == address,
-        Member::Network(network) => network.contains(&address),
-        Member::AddressPort(own, transport, number) => {
-            *own == address && port == Some((*transport, number.get()))
-        }
     }
 }
 
