@@ -42,7 +42,7 @@ test: packages-test build ## Every test, on real packets and real DNS.
 
 # `make check` tries a property on a quarter of the usual cases, and leaves out these: tests in namespaces, as root, beside CoreDNS (Go), or of more than some seconds (random clusters).
 NOT_CHECKED := admin adversary agreement audit backends beside_node_cache cni compared conntrack convert_agreement denials deploy ebpf ebpf_object encrypted fast_paths faults \
-  forwarding incremental ipset iptables ipvs konnectivity kubernetes kubernetes_watch links lists neighbours netfilter network nflog out_of_sockets permutation policy_status preflight prometheus properties \
+  forwarding incremental ipset iptables ipvs konnectivity kubernetes kubernetes_watch links lists neighbours netfilter network nflog nft_table nftables out_of_sockets permutation policy_status preflight prometheus properties \
   restarts revocation routing scenarios sharing sockets startup_ready startup_signals switches takeover_connections takeover_failures takeover_sockets threads unknown upstreams wire world writer
 CHECKED = $(filter-out $(NOT_CHECKED),$(sort $(basename $(notdir $(wildcard */tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs)))))
 
@@ -64,7 +64,7 @@ switches: packages-test ## Every scenario with its mechanism removed: fails if o
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/switches/debug" $(CARGO) test --workspace --test switches -- --ignored --nocapture
 
 .PHONY: backends
-backends: packages-test build ## The scenarios on the backend ebpf: a table of what holds, and of what it cannot do.
+backends: packages-test build ## The scenarios on the backends ebpf and nftables: a table of what holds, and of what each cannot do.
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" $(CARGO) test --workspace --test backends -- --ignored --nocapture
 
 .PHONY: properties

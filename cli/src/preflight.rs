@@ -96,6 +96,7 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     findings.extend(agents(facts));
     findings.extend(marks(facts));
     findings.extend(bridges(facts));
+    findings.push(nftables(facts));
     findings.push(ebpf(facts));
     findings
 }
@@ -360,6 +361,28 @@ fn bridges(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
+fn nftables(facts: &Facts) -> Finding {
+    const OLDEST: [u32; 2] = [6, 3];
+    let mut numbers = facts.release.split(['.', '-']).map(str::parse::<u32>);
+    let version = [numbers.next(), numbers.next()].map(|number| number.and_then(Result::ok).unwrap_or(0));
+    if !facts.has_nf_tables {
+        let text = "the backend nftables lacks the kernel module nf_tables";
+        finding(Weight::Limit, "nftables", text.to_owned())
+    } else if version < OLDEST {
+        let text = format!(
+            "the backend nftables needs Linux 6.3, and this is {}; the backend netfilter does not",
+            facts.release
+        );
+        finding(Weight::Limit, "nftables", text)
+    } else {
+        finding(
+            Weight::Fine,
+            "nftables",
+            "the backend nftables can be used".to_owned(),
+        )
+    }
+}
+
 fn ebpf(facts: &Facts) -> Finding {
     let missing: Vec<&str> = [
         ("cgroup2 at /sys/fs/cgroup", facts.has_cgroup2),
@@ -390,6 +413,22 @@ fn ebpf(facts: &Facts) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_backend_nftables_needs_its_module_and_a_kernel_that_is_new_enough() {
+        for (release, has_nf_tables, weight) in [
+            ("6.3.0", true, Weight::Fine),
+            ("6.12.0-55.el10.x86_64", true, Weight::Fine),
+            ("6.1.0-28-amd64", true, Weight::Limit),
+            ("5.14.0", true, Weight::Limit),
+            ("6.12.0", false, Weight::Limit),
+        ] {
+            let mut facts = node(&[]);
+            facts.release = release.into();
+            facts.has_nf_tables = has_nf_tables;
+            assert_eq!(nftables(&facts).weight, weight, "{release}");
+        }
+    }
 
     fn node(rules: &[&str]) -> Facts {
         Facts {

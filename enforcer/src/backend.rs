@@ -126,6 +126,20 @@ pub trait Backend: Send + fmt::Debug {
     fn remove_everything(&mut self) -> Result<(), BackendError>;
 }
 
+/// Removes what another backend left in the kernel, once this one is in force: until then both judge, and what either denies is
+/// denied. Returns what there was, in words.
+pub type RemoveOther = fn() -> Result<Vec<String>, BackendError>;
+
+/// Removes what another backend left, and says so.
+fn remove_other(remove: Option<RemoveOther>) {
+    match remove.map(|remove| remove()) {
+        None => {}
+        Some(Ok(found)) if found.is_empty() => {}
+        Some(Ok(found)) => tracing::info!(found = found.len(), "what another backend left is removed"),
+        Some(Err(error)) => tracing::error!(%error, "what another backend left is not removed"),
+    }
+}
+
 /// Adds members to existing sets, from any thread.
 pub trait ConcurrentSetUpdate: Send + Sync + fmt::Debug {
     /// Adds members. The sets are in no batch that is being applied, and only Allow rules name them.
@@ -391,4 +405,5 @@ pub mod series;
 pub mod none;
 pub mod memory;
 pub mod netfilter;
+pub mod nftables;
 pub mod ebpf;

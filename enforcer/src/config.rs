@@ -230,6 +230,15 @@ impl Options {
             self.egress_mark_mask.unwrap_or(DEFAULT_EGRESS),
             self.ingress_mark_mask.unwrap_or(DEFAULT_INGRESS),
         );
+        let backend = self.backend.unwrap_or(BackendKind::Netfilter);
+        let bridges = self.bridge_netfilter.unwrap_or(BridgeNetfilter::Off);
+        if (backend, bridges) == (BackendKind::Nftables, BridgeNetfilter::Enable) {
+            return Err(InvalidConfig::Range {
+                field: "bridgeNetfilter",
+                value: "enable".to_owned(),
+                range: "off with the backend nftables, which does not see the ports of a bridge",
+            });
+        }
         let source = self.source.ok_or(InvalidConfig::Missing {
             field: "source",
             expected: "kube, or dir: and the path of a folder of manifests",
@@ -238,7 +247,7 @@ impl Options {
             startup: StartupConfig {
                 source,
                 kubeconfig: self.kubeconfig,
-                backend: self.backend.unwrap_or(BackendKind::Netfilter),
+                backend,
                 link: self.link.unwrap_or_else(|| DEFAULT_LINK.into()),
                 admin: self
                     .admin
@@ -258,7 +267,7 @@ impl Options {
                 deny: self.deny_action.unwrap_or(DenyAction::Drop),
                 events,
                 unknown,
-                bridges: self.bridge_netfilter.unwrap_or(BridgeNetfilter::Off),
+                bridges,
                 not_intercepted: self
                     .not_intercepted
                     .unwrap_or_else(|| vec!["kube-system".to_owned()])

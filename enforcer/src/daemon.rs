@@ -18,7 +18,7 @@ use egret_enforcer::address_report::watch_addresses;
 use egret_enforcer::admin::EngineAdmin;
 use egret_enforcer::backend::netfilter::denials::DenialRegistry;
 use egret_enforcer::backend::{self as backends, Backend};
-use egret_enforcer::config::{Args, BackendKind, Config, Source, StartupConfig};
+use egret_enforcer::config::{Args, Config, Source, StartupConfig};
 use egret_enforcer::engine::{Input, NetworkRequest, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events::sink::{ReopenRequest, Sink};
 use egret_enforcer::node::ReportedInterfaces;
@@ -156,7 +156,7 @@ impl Daemon {
         serve_cni(startup, &inputs)?;
         let engine = engine::start(setup, received, link)?;
         watch_source(startup, objects.stored, objects.writer.clone(), inputs.clone()).await?;
-        if startup.backend == BackendKind::Netfilter {
+        if startup.backend.is_packet_filter() {
             monitors::watch_other_programs(inputs.clone())?;
         }
         monitors::report_addresses(startup)?;
@@ -242,7 +242,7 @@ async fn wait_for_turn(
 ) -> anyhow::Result<Option<Turn>> {
     match startup.backend {
         // The programs of the cgroups have one writer as well, which is in the node's network namespace.
-        BackendKind::Netfilter | BackendKind::Ebpf => {}
+        BackendKind::Netfilter | BackendKind::Nftables | BackendKind::Ebpf => {}
         BackendKind::Memory | BackendKind::None => return Ok(Some(Turn::at_once(None))),
     }
     let waiting = match Writer::try_acquire().context("the network namespace cannot be locked")? {
@@ -354,8 +354,8 @@ fn start_events(
 ) -> anyhow::Result<Option<ReopenRequest>> {
     let sink = Sink::open(&startup.events.to).with_context(|| format!("events: {}", startup.events.to))?;
     let Some(sink) = sink else { return Ok(None) };
-    if startup.backend != BackendKind::Netfilter {
-        tracing::warn!("only the backend netfilter tells of denied packets");
+    if !startup.backend.is_packet_filter() {
+        tracing::warn!("only the backends netfilter and nftables tell of denied packets");
         return Ok(None);
     }
     let reopen = sink.reopen_request();

@@ -249,23 +249,10 @@ impl Reader {
 
     /// Denied packets of a reason that were not logged since its chains were created.
     fn count(&self, denial: &Denial) -> Option<u64> {
-        let chain = denial.chain();
-        let mut suppressed = 0;
-        for table in self.setup.denials.tables() {
-            match table.count_chain(&chain) {
-                Ok(Some(counts)) => {
-                    if let [told, denied] = counts.as_slice() {
-                        suppressed += denied.saturating_sub(*told);
-                    }
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::debug!(%error, "it is not known how many packets were not told");
-                    return None;
-                }
-            }
-        }
-        Some(suppressed)
+        let suppressed = self.setup.denials.suppressed(denial);
+        suppressed
+            .inspect_err(|error| tracing::debug!(%error, "it is not known how many packets were not told"))
+            .ok()
     }
 
     /// Nothing if the engine is busy.

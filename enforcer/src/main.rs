@@ -11,6 +11,7 @@ use clap::Parser;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
+use egret_enforcer::backend::nftables;
 use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::controller;
 use egret_enforcer::state;
@@ -137,6 +138,7 @@ fn run_cleanup(what: &Cleanup<'_>) -> ExitCode {
 impl Cleanup<'_> {
     fn clean(&self) -> anyhow::Result<Vec<String>> {
         let mut found = cleanup::everywhere(self.mode)?;
+        found.extend(nftables::cleanup::remove(self.mode == Mode::Remove)?);
         if self.bpf_pins.exists() {
             found.push(format!("the pins in {}", self.bpf_pins.display()));
             if self.mode == Mode::Remove {

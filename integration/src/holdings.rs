@@ -7,6 +7,8 @@ use std::{
 
 use crate::{Family, Node, Pod, WorldError};
 
+mod nftables;
+
 /// The prefix of the enforcer's chains, and a part of the names of its sets.
 const CHAINS: &str = "EGRET-";
 const SETS: &str = "-egret-";
@@ -21,20 +23,31 @@ pub struct Holdings {
 }
 
 impl Node {
-    /// Asks `ipset save` and both `iptables-save`.
+    /// Asks `ipset save`, both `iptables-save`, and `nft`.
     pub fn holdings(&self) -> Result<Holdings, WorldError> {
         let rules = |family| {
             let text = self.iptables_save(family)?;
             Ok::<_, WorldError>(text.lines().map(str::to_owned).collect())
         };
-        Ok(Holdings {
+        let mut holdings = Holdings {
             sets: read_sets(&self.ipset_save()?),
             rules: [rules(Family::V4)?, rules(Family::V6)?],
-        })
+        };
+        if let Some(table) = self.nftables_list() {
+            let (sets, rules) = nftables::read(&table);
+            holdings.sets.extend(sets);
+            holdings.rules[0].extend(rules);
+        }
+        Ok(holdings)
     }
 }
 
 impl Holdings {
+    /// All rules, and the elements of verdict maps as rules.
+    pub fn rules(&self) -> impl Iterator<Item = &str> {
+        self.rules.iter().flatten().map(String::as_str)
+    }
+
     /// The pod's records: addresses in sets with timeouts that its egress rules match, each with its remaining seconds.
     pub fn records_of(&self, pod: &Pod) -> BTreeMap<IpAddr, u64> {
         let sets = self

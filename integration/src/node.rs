@@ -79,6 +79,11 @@ impl Node {
         command::list(&self.netns, &["ipset", "save"])
     }
 
+    /// The enforcer's table of nftables, as JSON; none where there is none.
+    pub fn nftables_list(&self) -> Option<String> {
+        command::list(&self.netns, &["nft", "-j", "list", "table", "inet", "egret"]).ok()
+    }
+
     /// The rules of one family, without counters.
     pub fn iptables_save(&self, family: Family) -> Result<String, WorldError> {
         let save = match family {

@@ -1,6 +1,6 @@
-//! Every story that uses the usual setup, on the backend `ebpf`: the table of scenario and backend.
+//! Every story on the backends `ebpf` and `nftables`: the table of scenario and backend. On `ebpf` those that use the usual setup.
 //!
-//! Each is told by a child process of this program. `LIMITS` lists what the backend cannot do; a story of that list that
+//! Each is told by a child process of this program. `EBPF_LIMITS` and `NFTABLES_LIMITS` list what a backend cannot do; a story of that list that
 //! goes well fails the test as well, so that the list stays true.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
@@ -33,7 +33,7 @@ enum End {
 
 #[test]
 #[ignore = "some minutes: make backends"]
-fn every_scenario_holds_on_ebpf_or_is_a_known_limit() {
+fn every_scenario_holds_on_each_backend_or_is_a_known_limit() {
     if let Some(scenario) = in_child::of_child() {
         tell(scenario);
     }
@@ -42,24 +42,37 @@ fn every_scenario_holds_on_ebpf_or_is_a_known_limit() {
         eprintln!("*** NOT TESTED: worlds need root ***");
         return;
     }
-    let results = in_child::run_all(&in_child::chosen(), run);
+    let chosen = std::env::var("EGRET_BACKENDS").unwrap_or_default();
+    let backends: Vec<&Backend> = BACKENDS
+        .iter()
+        .filter(|backend| backend.name.contains(&chosen))
+        .collect();
+    let results = in_child::run_all(&in_child::chosen(), |scenario| {
+        backends
+            .iter()
+            .map(|backend| run(scenario, backend))
+            .collect::<Vec<End>>()
+    });
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(["scenario", "ebpf"]);
+    table.set_header(std::iter::once("scenario").chain(backends.iter().map(|backend| backend.name)));
     let mut wrong = Vec::new();
-    for (scenario, end) in &results {
-        let limit = limit_of(scenario.name);
-        let text = match (end, limit) {
-            (End::Holds, None) => "holds".to_owned(),
-            (End::OwnSetup, _) => "not run: a setup of its own".to_owned(),
-            (End::Fails(_), Some(why)) => format!("limit: {why}"),
-            (End::Fails(why), None) => format!("FAILS: {why}"),
-            (End::Holds, Some(why)) => format!("HOLDS, but is listed: {why}"),
-        };
-        if text.starts_with("FAILS") || text.starts_with("HOLDS") {
-            wrong.push(scenario.name);
+    for (scenario, ends) in &results {
+        let mut row = vec![scenario.name.to_owned()];
+        for (backend, end) in backends.iter().zip(ends) {
+            let text = match (end, backend.limit_of(scenario.name)) {
+                (End::Holds, None) => "holds".to_owned(),
+                (End::OwnSetup, _) => "not run: a setup of its own".to_owned(),
+                (End::Fails(_), Some(why)) => format!("limit: {why}"),
+                (End::Fails(why), None) => format!("FAILS: {why}"),
+                (End::Holds, Some(why)) => format!("HOLDS, but is listed: {why}"),
+            };
+            if text.starts_with("FAILS") || text.starts_with("HOLDS") {
+                wrong.push((scenario.name, backend.name));
+            }
+            row.push(text);
         }
-        table.add_row([scenario.name, &text]);
+        table.add_row(row);
     }
     println!("{table}");
     assert!(
@@ -70,8 +83,72 @@ fn every_scenario_holds_on_ebpf_or_is_a_known_limit() {
     );
 }
 
+/// A backend, and what it cannot do.
+struct Backend {
+    name: &'static str,
+    limits: Limits,
+}
+
+/// Why, and the stories that need it.
+type Limits = &'static [(&'static str, &'static [&'static str])];
+
+const BACKENDS: [Backend; 2] = [
+    Backend {
+        name: "ebpf",
+        limits: EBPF_LIMITS,
+    },
+    Backend {
+        name: "nftables",
+        limits: NFTABLES_LIMITS,
+    },
+];
+
+impl Backend {
+    fn limit_of(&self, scenario: &str) -> Option<&'static str> {
+        self.limits
+            .iter()
+            .find(|(_, scenarios)| scenarios.contains(&scenario))
+            .map(|(why, _)| *why)
+    }
+}
+
+/// What the backend `nftables` cannot do, or what of a story is about iptables and ipset alone.
+const NFTABLES_LIMITS: Limits = &[
+    (
+        "ports of bridges are not looked at",
+        &[
+            "pods_of_one_bridge_are_judged_where_that_is_enabled",
+            "a_neighbours_address_gains_nothing_behind_another_port",
+            "a_pod_on_a_bridge_meets_itself_by_a_service_and_its_neighbour_does_not",
+        ],
+    ),
+    (
+        "the story is about programs, locks, flavours and jumps of iptables, or about ipset",
+        &[
+            "a_name_is_usable_before_a_long_change_of_other_rules_ends",
+            "who_holds_the_lock_of_iptables_is_named_and_waited_for",
+            "a_pod_whose_rules_are_refused_is_named_and_the_others_get_theirs",
+            "a_set_that_others_made_and_hold_closes_its_pod_alone_until_they_let_go",
+            "a_pod_that_vanishes_in_the_middle_of_a_change_concerns_nobody_else",
+            "what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_as_soon",
+            "what_others_flush_while_news_are_lost_is_put_right_all_the_same",
+            "what_others_accept_is_judged_first_and_where_it_is_not_that_is_said",
+            "the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap",
+            "where_the_programs_for_ipv6_are_missing_ipv4_is_enforced_and_the_node_is_not_ready",
+            "pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well",
+        ],
+    ),
+    (
+        "the story leads packets around the source check by a rule of iptables, which does not do that here",
+        &[
+            "a_pod_is_one_client_whatever_it_writes_as_its_source",
+            "a_question_in_anothers_name_is_neither_answered_nor_recorded",
+        ],
+    ),
+];
+
 /// What the backend `ebpf` cannot do, or what of a story is about netfilter alone, and the stories that need it.
-const LIMITS: &[(&str, &[&str])] = &[
+const EBPF_LIMITS: Limits = &[
     (
         "the story reads or changes iptables and ipset",
         &[
@@ -194,13 +271,6 @@ const LIMITS: &[(&str, &[&str])] = &[
     ),
 ];
 
-fn limit_of(scenario: &str) -> Option<&'static str> {
-    LIMITS
-        .iter()
-        .find(|(_, scenarios)| scenarios.contains(&scenario))
-        .map(|(why, _)| *why)
-}
-
 /// The child: tells one story and exits with what came of it.
 fn tell(scenario: &Scenario) -> ! {
     let ended = panic::catch_unwind(|| scenario.tell());
@@ -217,15 +287,15 @@ fn tell(scenario: &Scenario) -> ! {
     }
 }
 
-fn run(scenario: &Scenario) -> End {
+fn run(scenario: &Scenario, backend: &Backend) -> End {
     let pins = format!("/sys/fs/bpf/eg-backends-{}-{}", std::process::id(), scenario.name);
     let variables = [
-        (backend_override::BACKEND, "ebpf"),
+        (backend_override::BACKEND, backend.name),
         (backend_override::PINS, &*pins),
     ];
     let (status, said) = in_child::run(
         scenario,
-        "every_scenario_holds_on_ebpf_or_is_a_known_limit",
+        "every_scenario_holds_on_each_backend_or_is_a_known_limit",
         &variables,
     );
     if Path::new(&pins).exists() {

@@ -11,6 +11,9 @@ static CHILDREN: Mutex<VecDeque<u32>> = Mutex::new(VecDeque::new());
 /// To be told before the program can have changed anything.
 pub(crate) fn remember(process: u32) {
     let mut children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+    if children.contains(&process) {
+        return;
+    }
     if children.len() == REMEMBERED {
         children.pop_front();
     }

@@ -1,22 +1,38 @@
-//! What others do to the tables of `nf_tables`, as the kernel tells it, and who they are.
+//! Native tables of nf_tables: rules of statements, sets and verdict maps, changed in transactions. And what others do to the tables of `nf_tables`, as the kernel tells it, and who they are.
 //!
 //! Everything in a transaction is told, and behind it the generation that it made, with the process that made it
 //! (`nf_tables_commit` of net/netfilter/nf_tables_api.c). Ours are the ports of the sockets by which this process writes, and of the
 //! programs that it starts for that, whose port is their process id as seen from their own namespace (`netlink_autobind`).
 
-use crate::Family;
 use crate::child_processes;
 use crate::netlink::{Error, ReplyPart, Request, Socket};
 use nix::sys::socket::SockProtocol;
 use std::os::fd::{AsFd, BorrowedFd};
 
+mod changes;
+mod listing;
+mod set;
+mod statement;
+
+pub use changes::{
+    BaseChain, Changes, NamedCounter, NfHook, NftRule, TableFamily, TableName, TableWriter, is_missing,
+};
+pub use listing::{ListedChain, ListedSet, NftListing, TableReader};
+pub use set::{Element, ElementKey, ElementValue, ListedElement, SetKind, SetSpec, listed_keys};
+pub use statement::{ConnState, Key, Statement, Verdict};
+
+use crate::Family;
+
 /// A change of a table that others may have made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableChange {
-    pub family: Family,
+    /// None of a table of both families.
+    pub family: Option<Family>,
     pub table: String,
     /// The chain that came or went, or whose rules did; none where the table itself went.
     pub chain: Option<String>,
+    /// A set, or what it holds, changed: no chain and no table.
+    pub is_of_set: bool,
 }
 
 /// Who made a change.
@@ -58,6 +74,9 @@ const GET_CHAIN: u8 = 4;
 pub(crate) const DELETE_CHAIN: u8 = 5;
 pub(crate) const NEW_RULE: u8 = 6;
 pub(crate) const DELETE_RULE: u8 = 8;
+const DELETE_SET: u8 = 11;
+const NEW_ELEMENT: u8 = 12;
+const DELETE_ELEMENT: u8 = 14;
 const NEW_GENERATION: u8 = 15;
 
 /// The table's name is the first attribute of tables, chains and rules alike.
@@ -146,6 +165,13 @@ fn read(notice: ReplyPart<'_>) -> Option<Notification> {
         DELETE_TABLE => of(None),
         NEW_CHAIN | DELETE_CHAIN => of(Some(ATTRIBUTE_CHAIN_NAME)),
         NEW_RULE | DELETE_RULE => of(Some(ATTRIBUTE_RULE_CHAIN)),
+        NEW_ELEMENT | DELETE_ELEMENT | DELETE_SET => {
+            let change = change(notice, None)?;
+            Some(Notification::Change(TableChange {
+                is_of_set: true,
+                ..change
+            }))
+        }
         NEW_GENERATION => author(notice).map(|author| Notification::End {
             port: notice.port,
             author,
@@ -157,9 +183,10 @@ fn read(notice: ReplyPart<'_>) -> Option<Notification> {
 fn change(answer: ReplyPart<'_>, chain: Option<u16>) -> Option<TableChange> {
     let ([family, ..], attributes) = answer.split::<4>().ok()?;
     Some(TableChange {
-        family: Family::from_number(*family)?,
+        family: Family::from_number(*family),
         table: attributes.text(ATTRIBUTE_TABLE)?,
         chain: chain.and_then(|name| attributes.text(name)),
+        is_of_set: false,
     })
 }
 

@@ -30,15 +30,15 @@ pub mod names;
 pub mod marks;
 pub mod model;
 pub mod denials;
-mod drift;
+pub(in crate::backend) mod drift;
 pub mod render;
 pub mod sets;
 pub mod tables;
 pub mod bridges;
-mod pod_netns;
+pub(in crate::backend) mod pod_netns;
 pub mod cleanup;
 mod compile;
-mod connections;
+pub(in crate::backend) mod connections;
 pub mod monitor;
 mod driver;
 

@@ -76,12 +76,25 @@ impl fmt::Display for Source {
 pub enum BackendKind {
     /// iptables and ipset.
     Netfilter,
+    /// A table of nftables.
+    Nftables,
     /// eBPF programs at the pods' cgroups.
     Ebpf,
     /// Maps in this process; nothing is enforced.
     Memory,
     /// Everything is computed, nothing is enforced.
     None,
+}
+
+impl BackendKind {
+    /// Whether it writes rules of the network namespace, of which there is one writer.
+    #[must_use]
+    pub const fn is_packet_filter(self) -> bool {
+        match self {
+            Self::Netfilter | Self::Nftables => true,
+            Self::Ebpf | Self::Memory | Self::None => false,
+        }
+    }
 }
 
 /// What happens to an unknown pod.

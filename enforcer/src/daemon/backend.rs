@@ -4,10 +4,12 @@ use anyhow::Context;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
+use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::denials::DenialRegistry;
 use egret_enforcer::backend::netfilter::names::is_own_chain;
 use egret_enforcer::backend::netfilter::tables::foreign_rules::{ForeignMarks, look_for_marks};
 use egret_enforcer::backend::netfilter::{Coexistence, Netfilter, Settings};
+use egret_enforcer::backend::nftables::{self, Nftables};
 use egret_enforcer::backend::none::Unenforced;
 use egret_enforcer::config::{BackendKind, Config, StartupConfig};
 use egret_enforcer::events::sink::Destination;
@@ -26,6 +28,13 @@ pub(super) fn open(
             Box::new(match config.rule_metrics > 0 {
                 true => netfilter.without_merged_sets(),
                 false => netfilter,
+            })
+        }
+        BackendKind::Nftables => {
+            let nftables = open_nftables(startup, denials, interfaces)?;
+            Box::new(match config.rule_metrics > 0 {
+                true => nftables.without_merged_sets(),
+                false => nftables,
             })
         }
         BackendKind::Ebpf => {
@@ -63,6 +72,27 @@ fn open_netfilter(
         .with_coexistence(beside)
         .with_bridges(startup.bridges)
         .with_preallocation()
+        .replacing(|| nftables::cleanup::remove(true))
+        .telling(denials.clone()))
+}
+
+fn open_nftables(
+    startup: &StartupConfig,
+    denials: &DenialRegistry,
+    interfaces: &ReportedInterfaces,
+) -> anyhow::Result<Nftables> {
+    let node = Node::open().context("the routing table cannot be asked")?;
+    let node = node.with_reported(interfaces.clone());
+    let logs_denied = startup.events.to != Destination::Off;
+    let settings = nftables::Settings {
+        marks: startup.marks,
+        deny: startup.deny,
+        telling: logs_denied.then_some(startup.events.telling),
+        unknown: startup.unknown.clone(),
+        accepted_marks: check_foreign_marks(startup)?.accepted_marks,
+    };
+    Ok(Nftables::open(settings, Box::new(node))?
+        .replacing(|| cleanup::everywhere(Mode::Remove))
         .telling(denials.clone()))
 }
 

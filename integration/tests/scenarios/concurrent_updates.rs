@@ -3,6 +3,7 @@
 
 use egret_integration::{PodSpec, Records, World};
 
+use super::backend_override;
 use super::deployment::{Deployment, TestResult, eventually, only_names, patient_question};
 use super::programs::Programs;
 use super::refusals::BY_PROGRAMS;
@@ -35,7 +36,7 @@ pub(super) fn a_name_is_usable_before_a_long_change_of_other_rules_ends(world: &
         .manifests()
         .write("policy.yaml", &only_names(&["api.example.test"]))?;
     let slow = world
-        .enforcer("netfilter")
+        .enforcer(backend_override::packet_filter())
         .with(BY_PROGRAMS)
         .with_variable("PATH", &programs.path());
     let enforcer = world.start(slow)?;

@@ -12,7 +12,7 @@ use egret_integration::{
 };
 pub(super) use egret_integration::{is_soon, within};
 
-use super::backend_override;
+use super::backend_override::{self, Override};
 
 /// An error means that the scenario could not run. A failed expectation is a panic.
 pub(super) type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -156,7 +156,8 @@ impl Setup {
         }
         world.manifests().write("policy.yaml", &self.policy)?;
         let enforcer = match &other {
-            Some((backend, pins)) => world.enforcer(backend).with(["--bpf-pins", pins]),
+            Some(Override::Ebpf(pins)) => world.enforcer("ebpf").with(["--bpf-pins", pins]),
+            Some(Override::Nftables) => world.enforcer("nftables"),
             None => world.enforcer(self.backend),
         };
         let enforcer = world.start(enforcer.with(self.enforcer))?;
@@ -235,7 +236,7 @@ impl Deployment<'_> {
     /// Whether the kernel holds a record that lets the pod reach the address.
     /// Of eBPF the kernel is asked by a connection: there is no listing that says which pod may use a record.
     pub(super) fn kernel_holds(&self, pod: &str, address: &str) -> bool {
-        if backend_override::chosen().is_some() {
+        if let Some(Override::Ebpf(_)) = backend_override::chosen() {
             return !matches!(self.reach(pod, address), Outcome::NotPermitted);
         }
         let held = self.world.node().holdings().expect("the kernel can be asked");

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use egret_integration::{Daemon, DaemonSpec, Pod, PodSpec, SecondInterface, World};
 
+use super::backend_override;
 use super::deployment::{Deployment, QUICK, Setup, TestResult, eventually, metrics};
 
 /// In the network that a second interface leads to.
@@ -181,7 +182,7 @@ pub(super) fn who_may_not_enter_a_pod_says_so_and_does_the_rest(world: &mut Worl
     world.add(PodSpec::new("client").with_second(SecondInterface::Macvlan))?;
     let denied = format!("203.0.113.66/32, {ONE_OF_EACH}");
     world.manifests().write("policy.yaml", &firewall(&denied))?;
-    let spec = world.enforcer("netfilter");
+    let spec = world.enforcer(backend_override::packet_filter());
     let weak = world.files().join("weak-enforcer");
     let lines = format!(
         "#!/bin/sh\nexec setpriv --bounding-set -sys_admin {} \"$@\"\n",

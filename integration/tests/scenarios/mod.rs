@@ -76,7 +76,7 @@ impl Scenario {
         let Some(mut world) = World::or_skip() else {
             return Ok(());
         };
-        if backend_override::is_set() {
+        if backend_override::needs_cgroups() {
             world.put_pods_in_cgroups();
         }
         (self.story)(&mut world)?;

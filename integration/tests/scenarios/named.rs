@@ -6,6 +6,7 @@ use egret_integration::{
     Daemon, DaemonSpec, PodSpec, ProxyMode, Records, ServicePort, World, node, upstream,
 };
 
+use super::backend_override;
 use super::deployment::{PATIENCE, QUICK, TestResult, eventually, ip, metrics, only_names, within};
 
 /// The Service kube-dns.
@@ -82,7 +83,11 @@ pub(super) fn each_way_to_name_dnsd_ends_in_the_pods_own_records(world: &mut Wor
     world.manifests().write("policy.yaml", &policy)?;
     world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
     for way in WAYS {
-        let mut enforcer = world.start(world.enforcer("netfilter").with(["--dns-address", CLUSTER_DNS]))?;
+        let mut enforcer = world.start(
+            world
+                .enforcer(backend_override::packet_filter())
+                .with(["--dns-address", CLUSTER_DNS]),
+        )?;
         let modes: &[ProxyMode] = match way.endpoint {
             None | Some(Endpoint::ClusterDns) => &[ProxyMode::Iptables],
             Some(Endpoint::Dnsd) => &ProxyMode::ALL,

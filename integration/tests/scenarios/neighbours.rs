@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use egret_integration::{PodSpec, Records, World, WorldError};
 
+use super::backend_override;
 use super::deployment::{Deployment, QUICK, Setup, TestResult, eventually, metrics, only_names, within};
 
 /// What others changed is to be right again within this.
@@ -29,16 +30,39 @@ pub(super) fn what_others_flush_is_put_right_within_five_seconds_and_it_is_said_
 ) -> TestResult {
     let deployment = play(world, &["--iptables", "nft"])?;
     let mut open = deployment.assert_reaches("client", ALLOWED);
-    for (command, chain, kind) in [
+    let of_iptables: [(&[&str], &str, &str); 4] = [
         (
-            &["iptables-nft", "-F", "EGRET-FORWARD"][..],
+            &["iptables-nft", "-F", "EGRET-FORWARD"],
             "EGRET-FORWARD",
             "chain_changed",
         ),
         (&["iptables-nft", "-D", "FORWARD", "1"], "FORWARD", "jump"),
         (&["iptables-nft", "-F"], "EGRET-INPUT", "chain_changed"),
         (&["nft", "flush", "ruleset"], "EGRET-DENY", "chain_missing"),
-    ] {
+    ];
+    let of_nftables: [(&[&str], &str, &str); 4] = [
+        (
+            &["nft", "flush", "chain", "inet", "egret", "forward-egress"],
+            "forward-egress",
+            "chain_changed",
+        ),
+        (
+            &["nft", "add", "rule", "inet", "egret", "input", "accept"],
+            "input",
+            "chain_changed",
+        ),
+        (
+            &["nft", "delete", "table", "inet", "egret"],
+            "EGRET-DENY",
+            "chain_missing",
+        ),
+        (&["nft", "flush", "ruleset"], "EGRET-DENY", "chain_missing"),
+    ];
+    let changes = match backend_override::packet_filter() {
+        "nftables" => of_nftables,
+        _ => of_iptables,
+    };
+    for (command, chain, kind) in changes {
         assert_put_right(&deployment, command, kind)?;
         let program = format!("{} (pid ", command[0]);
         let is_said = |line: &str| {
@@ -141,7 +165,10 @@ pub(super) fn what_others_accept_is_judged_first_and_where_it_is_not_that_is_sai
         |deployment: &Deployment<'_>| metrics(&deployment.enforcer).sum("egret_enforcer_rules_in_front", &[]);
     assert_eq!(in_front(&deployment), 0.0);
     deployment.enforcer.terminate()?;
-    let behind = deployment.world.enforcer("netfilter").with(["--jump", "append"]);
+    let behind = deployment
+        .world
+        .enforcer(backend_override::packet_filter())
+        .with(["--jump", "append"]);
     deployment
         .world
         .node()
@@ -197,7 +224,7 @@ pub(super) fn an_enforcer_refuses_to_start_where_others_write_its_marks(world: &
         .chain(theirs.split(' '))
         .collect();
     world.node().run_well(&rule)?;
-    let mut refused = world.launch(world.enforcer("netfilter"))?;
+    let mut refused = world.launch(world.enforcer(backend_override::packet_filter()))?;
     eventually("it ends", || !refused.is_running());
     let log = refused.log();
     assert!(log.contains(theirs), "{log}");
@@ -229,7 +256,7 @@ pub(super) fn where_the_programs_for_ipv6_are_missing_ipv4_is_enforced_and_the_n
         std::os::unix::fs::symlink(format!("/usr/sbin/{program}"), programs.join(program))?;
     }
     let lame = world
-        .enforcer("netfilter")
+        .enforcer(backend_override::packet_filter())
         .with_variable("PATH", &programs.display().to_string());
     let enforcer = world.launch(lame)?;
     eventually("it says what is missing", || {

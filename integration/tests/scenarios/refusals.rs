@@ -5,6 +5,7 @@ use std::fs::File;
 use egret_integration::{Daemon, PodSpec, Records, World};
 use nix::fcntl::{Flock, FlockArg};
 
+use super::backend_override;
 use super::concurrent_updates::OTHER_ALONE;
 use super::deployment::{Deployment, Setup, TestResult, eventually, metrics, only_names};
 use super::programs::Programs;
@@ -56,7 +57,9 @@ fn two_pods<'w>(
     world
         .manifests()
         .write("policy.yaml", &only_names(&["api.example.test"]))?;
-    let mut enforcer = world.enforcer("netfilter").with(arguments.iter().copied());
+    let mut enforcer = world
+        .enforcer(backend_override::packet_filter())
+        .with(arguments.iter().copied());
     for (name, value) in variables {
         enforcer = enforcer.with_variable(name, value);
     }

@@ -6,7 +6,7 @@ use std::{
     net::{SocketAddr, UdpSocket},
 };
 
-use egret_integration::{Daemon, Family, Pod, PodSpec, ProxyMode, Records, Service, World};
+use egret_integration::{Daemon, Pod, PodSpec, ProxyMode, Records, Service, World};
 
 use super::deployment::{
     Deployment, MOMENT, QUICK, Setup, TestResult, eventually, ip, only_names, patient_question,
@@ -319,9 +319,9 @@ fn is_in_rules(world: &World, interface: &str) -> bool {
 
 fn lines_about(world: &World, interface: &str) -> Vec<String> {
     let word = format!(" {interface} ");
-    let listings = [Family::V4, Family::V6].map(|family| world.node().iptables_save(family).unwrap());
-    let lines = listings.iter().flat_map(|listing| listing.lines());
-    lines
+    let holdings = world.node().holdings().unwrap();
+    holdings
+        .rules()
         .filter(|line| line.contains(&word))
         .map(str::to_owned)
         .collect()

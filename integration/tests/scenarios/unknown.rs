@@ -12,6 +12,7 @@ use std::{
 
 use egret_integration::{Daemon, Outcome, Pod, PodSpec, Service, World};
 
+use super::backend_override;
 use super::deployment::{Deployment, PATIENCE, QUICK, Setup, TestResult, eventually, ip, metrics};
 
 const ALLOWED: [&str; 2] = ["203.0.113.7", "2001:db8::7"];
@@ -222,7 +223,11 @@ pub(super) fn a_node_that_booted_without_its_source_closes_pods_until_it_answers
 fn start_without_source(world: &World, arguments: &[&str]) -> Result<Daemon, Box<dyn std::error::Error>> {
     let folder = world.manifests().folder();
     std::fs::rename(folder, folder.with_extension("away"))?;
-    let enforcer = world.launch(world.enforcer("netfilter").with(arguments.iter().copied()))?;
+    let enforcer = world.launch(
+        world
+            .enforcer(backend_override::packet_filter())
+            .with(arguments.iter().copied()),
+    )?;
     wait_until_closed(&enforcer);
     Ok(enforcer)
 }

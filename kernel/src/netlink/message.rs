@@ -179,7 +179,7 @@ impl Request {
         self.bytes.resize(aligned(self.bytes.len()), 0);
     }
 
-    pub(super) fn octets(&self) -> usize {
+    pub(crate) fn octets(&self) -> usize {
         self.bytes.len()
     }
 

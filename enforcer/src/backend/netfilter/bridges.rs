@@ -30,13 +30,13 @@ pub enum BridgeNetfilter {
 
 /// The bridges that were turned on, by family.
 #[derive(Debug)]
-pub(super) struct EnabledBridges {
+pub(in crate::backend) struct EnabledBridges {
     mode: BridgeNetfilter,
     bridges: BTreeSet<(Family, InterfaceName)>,
 }
 
 impl EnabledBridges {
-    pub(super) fn new(mode: BridgeNetfilter) -> Self {
+    pub(in crate::backend) fn new(mode: BridgeNetfilter) -> Self {
         Self {
             mode,
             bridges: BTreeSet::new(),
@@ -82,7 +82,7 @@ impl EnabledBridges {
     }
 
     /// Bridges whose ports reach each other without iptables.
-    pub(super) fn gaps(&self, bridges: &BTreeSet<InterfaceName>) -> Vec<Bypass> {
+    pub(in crate::backend) fn gaps(&self, bridges: &BTreeSet<InterfaceName>) -> Vec<Bypass> {
         let unseen = bridges.iter().filter(|bridge| !calls_of(bridge).both());
         unseen.map(|bridge| self.gap(bridge)).collect()
     }

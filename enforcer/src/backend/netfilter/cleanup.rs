@@ -1,6 +1,8 @@
 //! Removes every trace of the enforcer from the node, and nothing else: rules, sets, br_netfilter settings,
 //! and what was written into pods.
 
+use std::path::Path;
+
 use egret_kernel::Family;
 use egret_kernel::ipset::IpSets;
 use egret_kernel::iptables::legacy;
@@ -122,6 +124,10 @@ fn jumps_to(listing: &TableListing) -> Vec<(Hook, String)> {
 
 fn remove_sets(mode: Mode) -> Result<Vec<String>, BackendError> {
     let failed = |error| BackendError::new("cannot remove the sets", error);
+    // To ask would load it.
+    if !Path::new("/sys/module/ip_set").exists() {
+        return Ok(Vec::new());
+    }
     let mut sets = IpSets::open().map_err(failed)?;
     let names: Vec<String> = sets
         .names()

@@ -15,7 +15,7 @@ mod revocation;
 mod expired_records;
 mod pod_sockets;
 
-pub(super) use affected::AffectedConnections;
+pub(in crate::backend) use affected::AffectedConnections;
 
 use flow_dump::FlowDump;
 use inquiry::MemberInquiry;
@@ -23,22 +23,22 @@ use inquiry::MemberInquiry;
 use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::marks::generations::Generations;
 use crate::backend::netfilter::model::pods::{self, Pods};
-use crate::backend::netfilter::sets::concurrent::SharedSets;
+use crate::backend::netfilter::model::set_contents::SetContents;
 
 /// The rules in force, by which connections are judged.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InForce<'a> {
-    pub(super) pods: &'a Pods,
-    pub(super) sets: &'a SharedSets,
-    pub(super) generations: &'a Generations,
-    pub(super) marks: Marks,
+pub(in crate::backend) struct InForce<'a> {
+    pub(in crate::backend) pods: &'a Pods,
+    pub(in crate::backend) sets: &'a dyn SetContents,
+    pub(in crate::backend) generations: &'a Generations,
+    pub(in crate::backend) marks: Marks,
     /// Pods whose rules the kernel refuses: theirs are not in force.
-    pub(super) refused: &'a BTreeMap<PodKey, String>,
+    pub(in crate::backend) refused: &'a BTreeMap<PodKey, String>,
 }
 
 /// Connections that are to be judged again, and those that were revoked.
 #[derive(Debug, Default)]
-pub(super) struct Connections {
+pub(in crate::backend) struct Connections {
     /// Pods whose open flows are to be judged.
     reevaluated: BTreeSet<(PodKey, Direction)>,
     /// Connections of other pods that changed members affect.
@@ -79,7 +79,7 @@ impl Connections {
     /// After a start everything is re-evaluated, since the last life may have ended in the middle. Records may not be complete yet,
     /// so nothing is done that cannot be undone, except at the addresses of pods that the last life did not know: they may have had
     /// other pods.
-    pub(super) fn start<'a>(
+    pub(in crate::backend) fn start<'a>(
         &mut self,
         pods: impl Iterator<Item = &'a PodRules>,
         is_new: impl Fn(&PodRules) -> bool,
@@ -94,7 +94,10 @@ impl Connections {
         self.keep_sockets = true;
     }
 
-    pub(super) fn reevaluate(&mut self, reevaluated: impl IntoIterator<Item = (PodKey, Direction)>) {
+    pub(in crate::backend) fn reevaluate(
+        &mut self,
+        reevaluated: impl IntoIterator<Item = (PodKey, Direction)>,
+    ) {
         self.reevaluated.extend(reevaluated);
     }
 
@@ -110,7 +113,7 @@ impl Connections {
     }
 
     /// Takes note of a batch, before the pods are replaced.
-    pub(super) fn note(&mut self, batch: &Batch, pods: &Pods) {
+    pub(in crate::backend) fn note(&mut self, batch: &Batch, pods: &Pods) {
         let had = |pod: &PodKey| pods.get(pod).map_or(&[][..], |local| &local.rules().addresses);
         for pod in &batch.pods_removed {
             self.vacated.extend(had(pod));
@@ -138,12 +141,12 @@ impl Connections {
     }
 
     /// Reads the revoked flows again: those that ended are forgotten.
-    pub(super) fn reload_revoked(&mut self) {
+    pub(in crate::backend) fn reload_revoked(&mut self) {
         self.reload |= !self.revoked.is_empty();
     }
 
     /// Rules are about to be written: flows may still open under the earlier ones.
-    pub(super) fn forget_dump(&mut self) {
+    pub(in crate::backend) fn forget_dump(&mut self) {
         self.dump = None;
         self.unjudged = None;
     }

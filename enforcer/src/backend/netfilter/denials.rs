@@ -6,16 +6,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use egret_kernel::iptables::{ChainName, IpTables};
+use egret_kernel::nftables::{TableName, TableReader};
 use egret_policies::rules::{Digest, Direction, Tier};
 
 use crate::backend::netfilter::names;
-use crate::backend::{Action, Decider};
+use crate::backend::{Action, BackendError, Decider};
 use label::Label;
 
 pub mod label;
 
 /// The policy in the label of what an isolated pod is not allowed by any rule.
-pub(super) const ISOLATION: &str = "isolation";
+pub(in crate::backend) const ISOLATION: &str = "isolation";
 /// The beginning of NFLOG prefixes.
 const PREFIX: &str = "egret-";
 
@@ -143,7 +144,7 @@ impl Denial {
     }
 
     /// What the kernel says of such a packet.
-    pub(super) fn prefix(&self) -> String {
+    pub(in crate::backend) fn prefix(&self) -> String {
         format!("{PREFIX}{}", self.digest())
     }
 }
@@ -185,7 +186,7 @@ impl Cause {
 }
 
 /// The NFLOG prefix of a denial chain.
-pub(super) fn prefix_of(chain: &str) -> String {
+pub(in crate::backend) fn prefix_of(chain: &str) -> String {
     format!("{PREFIX}{}", names::denial_reason(chain).unwrap_or_default())
 }
 
@@ -193,10 +194,25 @@ pub(super) fn prefix_of(chain: &str) -> String {
 #[derive(Clone, Debug, Default)]
 pub struct DenialRegistry(Arc<Mutex<RegisteredDenials>>);
 
+/// What counts packets of a reason.
+#[derive(Clone, Debug)]
+enum Counted {
+    /// The rules of its chains in these tables.
+    Chains(Vec<IpTables>),
+    /// Counters with names, in this table: of those that were logged, and of all.
+    Named(TableName, fn(&Denial) -> [String; 2]),
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Self::Chains(Vec::new())
+    }
+}
+
 #[derive(Debug, Default)]
 struct RegisteredDenials {
-    /// Where the chains are.
-    tables: Vec<IpTables>,
+    /// What counts them.
+    counted: Counted,
     desired: BTreeMap<String, Denial>,
     /// Denials that the last change removed: some of their packets may not have been read yet.
     removed: BTreeMap<String, Denial>,
@@ -205,14 +221,14 @@ struct RegisteredDenials {
 impl DenialRegistry {
     /// Sets what these tables deny. Only the `touched` chains may differ from the last call; `why` gives the denial of a chain that
     /// is desired.
-    pub(super) fn set_desired<'a>(
+    pub(in crate::backend) fn set_desired<'a>(
         &self,
         tables: Vec<IpTables>,
         touched: BTreeSet<String>,
         why: impl Fn(&str) -> Option<&'a Denial>,
     ) {
         let mut registered = self.lock();
-        registered.tables = tables;
+        registered.counted = Counted::Chains(tables);
         let independent: BTreeMap<String, Denial> = Denial::independent_of_rules()
             .map(|denial| (denial.prefix(), denial))
             .collect();
@@ -244,10 +260,52 @@ impl DenialRegistry {
             .cloned()
     }
 
-    /// Where the chains are; their counters may be read at any time.
-    #[must_use]
-    pub fn tables(&self) -> Vec<IpTables> {
-        self.lock().tables.clone()
+    /// Sets what a table of nftables denies, where counters with these names count what was logged, and all.
+    pub(in crate::backend) fn set_desired_in<'a>(
+        &self,
+        table: TableName,
+        counters: fn(&Denial) -> [String; 2],
+        denials: impl Iterator<Item = &'a Denial>,
+    ) {
+        let mut registered = self.lock();
+        registered.counted = Counted::Named(table, counters);
+        let desired = Denial::independent_of_rules().chain(denials.cloned());
+        let desired = desired.map(|denial| (denial.prefix(), denial)).collect();
+        let mut before = std::mem::replace(&mut registered.desired, desired);
+        before.retain(|prefix, _| !registered.desired.contains_key(prefix));
+        if !before.is_empty() {
+            registered.removed = before;
+        }
+    }
+
+    /// Packets of a reason that were denied and not logged since it is there. May be asked at any time.
+    ///
+    /// # Errors
+    /// When the kernel's counters cannot be read.
+    pub fn suppressed(&self, denial: &Denial) -> Result<u64, BackendError> {
+        let counted = self.lock().counted.clone();
+        let unread = |error: &dyn fmt::Display| BackendError::new("cannot read what was denied", error);
+        match counted {
+            Counted::Chains(tables) => {
+                let mut suppressed = 0;
+                for table in tables {
+                    let counts = table
+                        .count_chain(&denial.chain())
+                        .map_err(|error| unread(&error))?;
+                    if let Some([told, denied]) = counts.as_deref() {
+                        suppressed += denied.saturating_sub(*told);
+                    }
+                }
+                Ok(suppressed)
+            }
+            Counted::Named(table, counters) => {
+                let mut reader = TableReader::open().map_err(|error| unread(&error))?;
+                let [told, all] = counters(denial);
+                let mut count = |name| reader.counter(table, name).map_err(|error| unread(&error));
+                let (told, all) = (count(&told)?, count(&all)?);
+                Ok(all.unwrap_or(0).saturating_sub(told.unwrap_or(0)))
+            }
+        }
     }
 
     /// Whether packets may still be denied for it.

@@ -30,7 +30,7 @@ use super::tables::wire::NftWriter;
 use super::tables::write_stats::WriteStats;
 use crate::backend::bypass::BypassReport;
 use crate::backend::{
-    Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, SyncStatus,
+    Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, RemoveOther, SyncStatus,
     VerdictCounters,
 };
 use crate::node::Locate;
@@ -62,6 +62,7 @@ pub struct Netfilter {
     deferred: VecDeque<Batch>,
     /// Why our rules are in a flavour in which they should not be.
     stranded: Option<String>,
+    remove_other: Option<RemoveOther>,
 }
 
 /// Whether what is desired is known.
@@ -105,6 +106,7 @@ impl Netfilter {
             phase: Phase::Adopting { had_state: false },
             deferred: VecDeque::new(),
             stranded: None,
+            remove_other: None,
         })
     }
 
@@ -169,6 +171,15 @@ impl Netfilter {
     #[must_use]
     pub fn telling(self, denials: DenialRegistry) -> Self {
         Self { denials, ..self }
+    }
+
+    /// Removes with this what another backend left, once this one is in force.
+    #[must_use]
+    pub fn replacing(self, remove: RemoveOther) -> Self {
+        Self {
+            remove_other: Some(remove),
+            ..self
+        }
     }
 
     /// What was written so far.

@@ -14,7 +14,7 @@ use egret_kernel::Mark;
 use egret_policies::rules::Direction;
 use serde::{Deserialize, Serialize};
 
-pub(super) mod generations;
+pub(in crate::backend) mod generations;
 
 /// The bits of a direction; any bits, in one piece or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

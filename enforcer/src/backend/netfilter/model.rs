@@ -3,9 +3,11 @@
 
 pub mod attachment;
 pub mod available_sets;
-pub(super) mod pods;
+pub(in crate::backend) mod pods;
 mod moved_address;
 pub mod unknown_pods;
 pub mod settings;
-pub(super) mod egress_firewall;
-pub(super) mod ipvs;
+pub(in crate::backend) mod egress_firewall;
+pub(in crate::backend) mod ipvs;
+pub(in crate::backend) mod desired_set;
+pub(in crate::backend) mod set_contents;

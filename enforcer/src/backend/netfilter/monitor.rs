@@ -6,6 +6,6 @@ pub mod ruleset_events;
 mod bypass;
 mod watched_pods;
 
-pub(super) use bypass::{BypassDetector, PodSnapshot};
-pub(super) use drift_poll::DriftPoll;
-pub(super) use watched_pods::concerns_pod_netns;
+pub(in crate::backend) use bypass::{BypassDetector, PodSnapshot};
+pub(in crate::backend) use drift_poll::DriftPoll;
+pub(in crate::backend) use watched_pods::concerns_pod_netns;

@@ -3,9 +3,16 @@
 
 use egret_kernel::Family;
 use egret_kernel::iptables::{ChainName, SetName, Table};
+use egret_kernel::nftables::{TableFamily, TableName};
 use egret_policies::rules::{Digest, Direction, SetId, Tier};
 use egret_shared::pod::PodKey;
 use ipnet::IpNet;
+
+/// The table of the backend `nftables`.
+pub const NFTABLES: TableName = TableName {
+    family: TableFamily::Inet,
+    name: "egret",
+};
 
 /// Every chain of ours begins so.
 pub const CHAIN_PREFIX: &str = "EGRET-";

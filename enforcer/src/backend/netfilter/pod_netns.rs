@@ -27,11 +27,11 @@ use nix::errno::Errno;
 
 use crate::backend::BackendError;
 use crate::backend::netfilter::model::egress_firewall::EgressFirewall;
+use crate::backend::netfilter::model::set_contents::Contents;
 use crate::backend::netfilter::model::settings::DenyAction;
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::conn_state::{neighbours, replies};
 use crate::backend::netfilter::render::deny::deny_lines;
-use crate::backend::netfilter::sets::Contents;
 use crate::backend::netfilter::sets::members;
 use crate::backend::netfilter::sets::{MOST_MEMBERS, kernel_kind};
 use crate::backend::netfilter::tables::hooks;
@@ -39,9 +39,18 @@ use egret_kernel::iptables::legacy;
 
 /// How rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RuleSettings {
+pub(in crate::backend) struct RuleSettings {
     pub(super) flavour: Flavour,
     pub(super) deny: DenyAction,
+}
+
+impl RuleSettings {
+    pub(in crate::backend) const fn natively(deny: DenyAction) -> Self {
+        Self {
+            flavour: Flavour::Nft,
+            deny,
+        }
+    }
 }
 
 /// Programs these rules for these interfaces of a namespace. Without interfaces or rules it removes ours. Returns the number of

@@ -15,6 +15,7 @@ pub mod chains;
 use egret_kernel::iptables::{InterfacePattern, Rule as Line};
 use egret_policies::rules::Direction;
 
+pub(in crate::backend) use pod::shadowed_rules;
 pub(super) use pod::why_not_audited;
 pub use pod::{RenderContext, direction, exposed, generation, pod};
 

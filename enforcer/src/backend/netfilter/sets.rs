@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use egret_kernel::Family;
 use egret_kernel::ipset::{self, IpSets, Kind, Member as KernelMember, Reason, SetEntry, SetHeader};
-use egret_policies::rules::{ExpiredMembers, Member, MembersChanged, SetId, SetKind, SetSpec};
+use egret_policies::rules::{ExpiredMembers, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
 use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::model::available_sets::{Available, AvailableSets, Families};
+use crate::backend::netfilter::model::desired_set::{DesiredSet, lives_longer};
+use crate::backend::netfilter::model::set_contents::Content;
 
 use crate::backend::netfilter::names;
 
@@ -34,24 +36,6 @@ use programmed::{ProgrammedSet, drift};
 
 /// Members with the end of their life; none for those that stay.
 pub(super) type Members = BTreeMap<KernelMember, Option<Timestamp>>;
-
-/// What sets hold; those of names are left out, so that their rules allow nothing here.
-pub(super) type Contents = BTreeMap<SetId, Content>;
-
-/// What a set holds; shared, not copied.
-pub(super) type Content = (SetKind, Arc<BTreeMap<Member, Option<Timestamp>>>);
-
-/// A desired set.
-#[derive(Clone, Debug)]
-struct DesiredSet {
-    kind: SetKind,
-    description: String,
-    is_fixed: bool,
-    /// Expired records included, up to a limit: what they opened may still be open. Copied on write, so readers keep theirs.
-    members: Arc<BTreeMap<Member, Option<Timestamp>>>,
-    /// At how many members those that are over are counted again.
-    room: usize,
-}
 
 /// Why a set is not as it should be.
 #[derive(Clone, Debug)]
@@ -227,49 +211,26 @@ impl Sets {
 
     /// Whether a set remembers records that are over.
     pub(super) fn has_expired(&self, id: SetId) -> bool {
-        self.desired
-            .get(&id)
-            .is_some_and(|wanted| wanted.kind == SetKind::Records && !wanted.members.is_empty())
+        self.desired.get(&id).is_some_and(DesiredSet::has_expired)
     }
 
     /// What a set is to hold; none for records, which are not used in pods' namespaces.
     pub(super) fn content(&self, id: SetId) -> Option<Content> {
-        let wanted = self
-            .desired
-            .get(&id)
-            .filter(|wanted| wanted.kind != SetKind::Records)?;
-        Some((wanted.kind, Arc::clone(&wanted.members)))
-    }
-
-    /// Whether `content` says what a set is to hold.
-    pub(super) fn has_content(&self, id: SetId) -> bool {
-        let wanted = self.desired.get(&id);
-        wanted.is_some_and(|wanted| wanted.kind != SetKind::Records)
+        self.desired.get(&id)?.content()
     }
 
     /// Whether a set of records holds an address, or did.
     pub(super) fn has_record(&self, id: SetId, address: IpAddr) -> bool {
-        let records = self
-            .desired
+        self.desired
             .get(&id)
-            .filter(|wanted| wanted.kind == SetKind::Records);
-        records.is_some_and(|wanted| wanted.members.contains_key(&Member::Address(address)))
+            .is_some_and(|wanted| wanted.has_record(address))
     }
 
     /// Whether a set holds an address; a set of records also while the record is over.
     pub(super) fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
-        let Some(wanted) = self.desired.get(&id) else {
-            return false;
-        };
-        match wanted.kind {
-            SetKind::Addresses | SetKind::Records => wanted.members.contains_key(&Member::Address(address)),
-            SetKind::Networks => members::is_in_networks(&wanted.members, address),
-            SetKind::AddressPorts => port.is_some_and(|(transport, port)| {
-                let port = NonZeroU16::new(port);
-                let member = port.map(|port| Member::AddressPort(address, transport, port));
-                member.is_some_and(|member| wanted.members.contains_key(&member))
-            }),
-        }
+        self.desired
+            .get(&id)
+            .is_some_and(|wanted| wanted.holds(address, port))
     }
 
     /// Whether the programmed members of a set differ from the desired ones.
@@ -317,14 +278,9 @@ impl Sets {
 
     pub(super) fn add_desired(&mut self, created: &[SetSpec]) {
         for spec in created {
-            let description = spec.description.to_string();
-            self.desired.entry(spec.id).or_insert_with(|| DesiredSet {
-                kind: spec.kind,
-                description,
-                is_fixed: spec.is_fixed(),
-                members: Arc::default(),
-                room: MOST_EXPIRED,
-            });
+            self.desired
+                .entry(spec.id)
+                .or_insert_with(|| DesiredSet::of(spec));
             for name in both(spec.id) {
                 self.undesired.remove(&name);
             }
@@ -339,11 +295,7 @@ impl Sets {
                 continue;
             };
             let before = wanted.families();
-            let members = Arc::make_mut(&mut wanted.members);
-            for member in &change.removed {
-                members.remove(member);
-            }
-            members.extend(change.added.iter().copied());
+            wanted.note(change);
             if wanted.families() != before {
                 self.change_families(change.set);
             }
@@ -368,12 +320,8 @@ impl Sets {
     /// Takes records that were over before their set was made.
     pub(super) fn note_expired(&mut self, all: &[ExpiredMembers]) {
         for lapsed in all {
-            let Some(wanted) = self.desired.get_mut(&lapsed.set) else {
-                continue;
-            };
-            for (address, ended) in &lapsed.addresses {
-                let member = Arc::make_mut(&mut wanted.members).entry(Member::Address(*address));
-                member.or_insert(Some(*ended));
+            if let Some(wanted) = self.desired.get_mut(&lapsed.set) {
+                wanted.note_expired(lapsed);
             }
         }
     }
@@ -685,79 +633,6 @@ impl Write {
 /// The names of a set in the kernel.
 fn both(id: SetId) -> [String; 2] {
     Family::ALL.map(|family| String::from(names::set(id, family)))
-}
-
-/// Records that are over and remembered for the connections that they opened, for each set.
-const MOST_EXPIRED: usize = 4096;
-
-impl DesiredSet {
-    /// As it is available once it is made.
-    fn available(&self) -> Available {
-        Available {
-            kind: self.kind,
-            families: self.families(),
-        }
-    }
-
-    /// Where it is to be: networks of one family that never change are made in that one alone. Those of IPv4 come first.
-    fn families(&self) -> Families {
-        // Who is told something asks this too.
-        if !self.is_fixed {
-            return Families::Both;
-        }
-        let family = |member: &Member| match member {
-            Member::Network(network) => Some(Family::of(network.addr())),
-            Member::Address(_) | Member::AddressPort(..) => None,
-        };
-        let ends = [self.members.first_key_value(), self.members.last_key_value()];
-        match ends.map(|end| end.and_then(|(member, _)| family(member))) {
-            [Some(first), Some(last)] if first == last => Families::Only(first),
-            _ => Families::Both,
-        }
-    }
-
-    /// Forgets what it may when it has grown; where most members live, it is looked through ever more rarely.
-    fn make_room(&mut self, now: Timestamp) {
-        if self.is_full() {
-            self.forget_oldest(now);
-            self.room = MOST_EXPIRED.max(self.members.len()) * 2;
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.kind == SetKind::Records && self.members.len() > self.room
-    }
-
-    /// Forgets expired records, the oldest first, above the limit.
-    fn forget_oldest(&mut self, now: Timestamp) {
-        let mut lapsed: Vec<Timestamp> = self
-            .members
-            .values()
-            .flatten()
-            .filter(|at| **at <= now)
-            .copied()
-            .collect();
-        let Some(surplus) = lapsed
-            .len()
-            .checked_sub(MOST_EXPIRED)
-            .filter(|surplus| *surplus > 0)
-        else {
-            return;
-        };
-        lapsed.sort_unstable();
-        let newest_gone = lapsed[surplus - 1];
-        Arc::make_mut(&mut self.members).retain(|_, expires| expires.is_none_or(|at| at > newest_gone));
-    }
-}
-
-/// Whether writing would add to the life that the kernel gives the member.
-fn lives_longer(wanted: Option<Timestamp>, held: Option<Option<Timestamp>>, now: Timestamp) -> bool {
-    match (wanted, held) {
-        (Some(wanted), _) if wanted <= now => false,
-        (Some(wanted), Some(Some(held))) => wanted > held,
-        (Some(_) | None, None) => true,
-        (Some(_) | None, Some(None)) | (None, Some(Some(_))) => false,
-    }
 }
 
 fn entry(member: KernelMember, expires: Option<Timestamp>, now: Timestamp) -> Option<SetEntry> {

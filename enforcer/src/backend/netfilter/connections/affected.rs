@@ -16,7 +16,7 @@ use crate::backend::netfilter::model::ipvs::has_ipvs;
 
 /// Pods and directions that are re-evaluated, and the changed members that they may be connected to.
 #[derive(Clone, Debug, Default)]
-pub(in crate::backend::netfilter) struct AffectedConnections {
+pub(in crate::backend) struct AffectedConnections {
     pods: BTreeSet<(PodKey, Direction)>,
     peers: Peers,
 }
@@ -30,7 +30,7 @@ struct Peers {
 
 impl AffectedConnections {
     /// Those of a batch. Where a pod has new rules as well, more than these members may be concerned.
-    pub(in crate::backend::netfilter) fn of(batch: &Batch) -> Self {
+    pub(in crate::backend) fn of(batch: &Batch) -> Self {
         let replaced: BTreeSet<&PodKey> = batch.rules_replaced.iter().map(|rules| &rules.pod).collect();
         let suspected = batch.by_members.iter().filter(|(pod, _)| !replaced.contains(pod));
         let mut affected = Self {
@@ -50,7 +50,7 @@ impl AffectedConnections {
         self.pods.is_empty()
     }
 
-    pub(in crate::backend::netfilter) const fn pods(&self) -> &BTreeSet<(PodKey, Direction)> {
+    pub(in crate::backend) const fn pods(&self) -> &BTreeSet<(PodKey, Direction)> {
         &self.pods
     }
 
@@ -61,7 +61,7 @@ impl AffectedConnections {
         some
     }
 
-    pub(in crate::backend::netfilter) fn has(&self, reevaluated: &(PodKey, Direction)) -> bool {
+    pub(in crate::backend) fn has(&self, reevaluated: &(PodKey, Direction)) -> bool {
         self.pods.contains(reevaluated)
     }
 

@@ -11,12 +11,12 @@ use super::flow_dump::FlowDump;
 use super::verdict::Evaluator;
 use super::{Connections, InForce};
 use crate::backend::netfilter::marks::PodMarks;
+use crate::backend::netfilter::model::set_contents::SetContents;
 use crate::backend::netfilter::names::PodChains;
-use crate::backend::netfilter::sets::concurrent::SharedSets;
 
 impl Connections {
     /// Carries over what pods that are asked again had opened, where those were the marks before.
-    pub(in crate::backend::netfilter) fn carry_over(
+    pub(in crate::backend) fn carry_over(
         &mut self,
         in_force: InForce<'_>,
         before: &[(PodKey, PodMarks)],
@@ -54,7 +54,7 @@ impl Connections {
 }
 
 /// Whether there are records that may have expired.
-fn may_stand_between(rules: &PodRules, sets: &SharedSets) -> bool {
+fn may_stand_between(rules: &PodRules, sets: &dyn SetContents) -> bool {
     let mut rules = rules.egress.tiers.iter().flat_map(|tier| &tier.rules);
     rules.any(|rule| has_lapsed(rule, sets))
 }
@@ -65,7 +65,7 @@ fn carry_over(
     conntrack: &mut Conntrack,
     flows: &mut [Flow],
     rules: &PodRules,
-    sets: &SharedSets,
+    sets: &dyn SetContents,
     old: Mark,
     new: Mark,
 ) -> Result<usize, netlink::Error> {
@@ -85,17 +85,17 @@ fn carry_over(
 }
 
 /// Whether a flow that a pod opened goes on although the record is over that it was opened by.
-pub(super) fn outlasts(flow: &Flow, rules: &PodRules, sets: &SharedSets) -> bool {
+pub(super) fn outlasts(flow: &Flow, rules: &PodRules, sets: &dyn SetContents) -> bool {
     let address = flow.reply.source;
-    let was_told = || sets_with(&rules.egress).any(|id| sets.lock().has_record(id, address));
+    let was_told = || sets_with(&rules.egress).any(|id| sets.has_record(id, address));
     // The addresses of names are neither the node's own nor the pod's.
     let evaluator = Evaluator { sets, own_node: None };
     was_told() && evaluator.allows(rules, Direction::Egress, flow)
 }
 
-fn has_lapsed(rule: &Rule, sets: &SharedSets) -> bool {
+fn has_lapsed(rule: &Rule, sets: &dyn SetContents) -> bool {
     match &rule.peer {
-        PeerMatch::In(id) => sets.lock().has_expired(*id),
+        PeerMatch::In(id) => sets.has_expired(*id),
         PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => false,
     }
 }

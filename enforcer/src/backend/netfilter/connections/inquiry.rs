@@ -95,17 +95,17 @@ fn look(affected: &AffectedConnections) -> Result<FlowDump, Unknown> {
 
 impl Connections {
     /// Has these connections re-evaluated once an inquiry has found them.
-    pub(in crate::backend::netfilter) fn reevaluate_members(&mut self, affected: AffectedConnections) {
+    pub(in crate::backend) fn reevaluate_members(&mut self, affected: AffectedConnections) {
         self.inquiry.due.extend(affected);
     }
 
     /// Whether no inquiry is due or under way.
-    pub(in crate::backend::netfilter) fn has_no_inquiry(&self) -> bool {
+    pub(in crate::backend) fn has_no_inquiry(&self) -> bool {
         self.inquiry.due.is_empty() && self.inquiry.running.is_none()
     }
 
     /// An inquiry about those who are due, unless there is one under way.
-    pub(in crate::backend::netfilter) fn begin_inquiry(&mut self) -> Option<ConnectionSearch> {
+    pub(in crate::backend) fn begin_inquiry(&mut self) -> Option<ConnectionSearch> {
         self.inquiry.begin()
     }
 
@@ -113,7 +113,7 @@ impl Connections {
     ///
     /// # Errors
     /// Pods for which the inquiry failed: all their connections are to be re-evaluated.
-    pub(in crate::backend::netfilter) fn finish_inquiry(
+    pub(in crate::backend) fn finish_inquiry(
         &mut self,
         in_force: InForce<'_>,
     ) -> Result<bool, AffectedConnections> {

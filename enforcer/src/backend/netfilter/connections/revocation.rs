@@ -45,13 +45,9 @@ enum FlowAction {
 
 impl Connections {
     /// Ends what the batches so far forbid, one slice of it. What cannot be done now is done the next time.
-    pub(in crate::backend::netfilter) fn revoke(
-        &mut self,
-        in_force: InForce<'_>,
-        is_broken: bool,
-    ) -> EndedConnections {
+    pub(in crate::backend) fn revoke(&mut self, in_force: InForce<'_>, is_broken: bool) -> EndedConnections {
         let dump = self.dump.take();
-        let opened = in_force.sets.lock().take_concurrent();
+        let opened = in_force.sets.take_concurrent();
         if !self.revoked.is_empty() {
             self.changed_since.sets.extend(opened);
         }

@@ -9,12 +9,12 @@ use egret_kernel::conntrack::{Flow, ProtocolDetail};
 use egret_policies::rules::{Action, DefaultAction, Direction, PeerMatch, PodRules, PortMatch, Rule, SetId};
 use egret_shared::net::Transport;
 
-use crate::backend::netfilter::sets::concurrent::SharedSets;
+use crate::backend::netfilter::model::set_contents::SetContents;
 
 /// What is known besides the rules.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evaluator<'a> {
-    pub(super) sets: &'a SharedSets,
+    pub(super) sets: &'a dyn SetContents,
     /// The node's own addresses. With none, no peer is the node or the pod itself.
     pub(super) own_node: Option<&'a BTreeSet<IpAddr>>,
 }
@@ -43,11 +43,7 @@ impl Evaluator<'_> {
     }
 
     fn matches(&self, rule: &Rule, peer: &FlowPeer) -> bool {
-        let holds = |id: SetId| {
-            self.sets
-                .lock()
-                .holds(id, peer.peer, peer.transport.zip(peer.port))
-        };
+        let holds = |id: SetId| self.sets.holds(id, peer.peer, peer.transport.zip(peer.port));
         let is_peer = || match rule.peer {
             PeerMatch::Any => true,
             PeerMatch::In(id) => holds(id),

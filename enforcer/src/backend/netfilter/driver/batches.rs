@@ -11,13 +11,13 @@ use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use super::{Netfilter, Phase};
-use crate::backend::SyncStatus;
 use crate::backend::netfilter::compile;
 use crate::backend::netfilter::connections::AffectedConnections;
 use crate::backend::netfilter::monitor::concerns_pod_netns;
 use crate::backend::netfilter::names::PodChains;
 use crate::backend::netfilter::sets::creation_order;
 use crate::backend::netfilter::tables::ruleset::is_named;
+use crate::backend::{SyncStatus, remove_other};
 
 impl Netfilter {
     /// The first batch, in one step or, where that would not be safe, in two.
@@ -100,6 +100,9 @@ impl Netfilter {
         self.program_and_carry_over(&before);
         self.clear_inquiry_marker();
         self.leave_other_flavour();
+        if !self.ruleset.is_broken() {
+            remove_other(self.remove_other);
+        }
         self.destroy_unused_sets();
         self.detect_bypasses(false);
         self.standing(standing)

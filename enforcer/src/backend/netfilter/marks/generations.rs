@@ -17,33 +17,36 @@ const AT_ONCE: u16 = 64;
 
 /// A mark with which the entry chain of a pod compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::backend::netfilter) struct ChainMark<'a> {
-    pub(in crate::backend::netfilter) chain: &'a str,
-    pub(in crate::backend::netfilter) direction: Direction,
-    pub(in crate::backend::netfilter) value: u32,
-    pub(in crate::backend::netfilter) mask: u32,
+pub(in crate::backend) struct ChainMark<'a> {
+    pub(in crate::backend) chain: &'a str,
+    pub(in crate::backend) direction: Direction,
+    pub(in crate::backend) value: u32,
+    pub(in crate::backend) mask: u32,
 }
 
 /// The generations in force, by the chain in which they stand.
 #[derive(Debug)]
-pub(in crate::backend::netfilter) struct Generations {
+pub(in crate::backend) struct Generations {
     marks: Marks,
     current: BTreeMap<String, Generation>,
     /// Numbers that were used before and that no flow bears now: they were taken off when no pod had them, and not drawn since.
     unused: BTreeSet<Generation>,
+    /// Numbers that flows bore at the start, whoever gave them those.
+    borne: BTreeSet<Generation>,
 }
 
 impl Generations {
-    pub(in crate::backend::netfilter) const fn new(marks: Marks) -> Self {
+    pub(in crate::backend) const fn new(marks: Marks) -> Self {
         Self {
             marks,
             current: BTreeMap::new(),
             unused: BTreeSet::new(),
+            borne: BTreeSet::new(),
         }
     }
 
     /// Takes over the marks that stand in chains of an earlier life, as far as they were written with the same masks.
-    pub(in crate::backend::netfilter) fn adopt<'a>(&mut self, marks: impl Iterator<Item = ChainMark<'a>>) {
+    pub(in crate::backend) fn adopt<'a>(&mut self, marks: impl Iterator<Item = ChainMark<'a>>) {
         for ChainMark {
             chain,
             direction,
@@ -57,34 +60,48 @@ impl Generations {
         }
     }
 
+    /// Looks which numbers flows bear: an earlier life, or another backend, gave them to pods that may be gone. They are drawn when no
+    /// other is left.
+    pub(in crate::backend) fn look_for_borne(&mut self) -> Result<(), netlink::Error> {
+        for flow in Conntrack::open()?.dump(&FlowFilter::ALL)? {
+            for direction in Direction::ALL {
+                let mask = self.marks.unmarked(direction).mask().get();
+                self.borne
+                    .extend(self.marks.generation(direction, flow.mark, mask));
+            }
+        }
+        Ok(())
+    }
+
+    /// The highest number that a pod has.
+    pub(in crate::backend) fn highest(&self) -> u64 {
+        let highest = self.current.values().max();
+        highest.map_or(0, |generation| u64::from(generation.number()))
+    }
+
     /// Whether no pod has any: there was no earlier life, or it left no rules.
-    pub(in crate::backend::netfilter) fn is_empty(&self) -> bool {
+    pub(in crate::backend) fn is_empty(&self) -> bool {
         self.current.is_empty()
     }
 
-    pub(in crate::backend::netfilter) fn has(&self, rules: &PodRules, direction: Direction) -> bool {
+    pub(in crate::backend) fn has(&self, rules: &PodRules, direction: Direction) -> bool {
         self.current
             .contains_key(PodChains::of(&rules.pod).entry(direction).as_str())
     }
 
-    pub(in crate::backend::netfilter) fn set(
-        &mut self,
-        pod: PodChains,
-        direction: Direction,
-        generation: Generation,
-    ) {
+    pub(in crate::backend) fn set(&mut self, pod: PodChains, direction: Direction, generation: Generation) {
         self.current
             .insert(pod.entry(direction).as_str().to_owned(), generation);
     }
 
-    pub(in crate::backend::netfilter) fn forget(&mut self, pod: PodChains) {
+    pub(in crate::backend) fn forget(&mut self, pod: PodChains) {
         for direction in Direction::ALL {
             self.current.remove(pod.entry(direction).as_str());
         }
     }
 
     /// Keeps only what these pods have.
-    pub(in crate::backend::netfilter) fn retain(&mut self, pods: impl Iterator<Item = PodChains>) {
+    pub(in crate::backend) fn retain(&mut self, pods: impl Iterator<Item = PodChains>) {
         let kept: BTreeSet<String> = pods
             .flat_map(|pod| Direction::ALL.map(|direction| pod.entry(direction).as_str().to_owned()))
             .collect();
@@ -92,7 +109,7 @@ impl Generations {
     }
 
     /// The marks of a pod's allowed flows; none while it has no generation.
-    pub(in crate::backend::netfilter) fn marks(&self, pod: PodChains) -> Option<PodMarks> {
+    pub(in crate::backend) fn marks(&self, pod: PodChains) -> Option<PodMarks> {
         let mark = |direction| {
             let generation = self.current.get(pod.entry(direction).as_str())?;
             Some(self.marks.mark(direction, *generation))
@@ -104,18 +121,23 @@ impl Generations {
     }
 
     /// A number that no pod has and no flow bears. `serial` is that of the last one, and is moved on.
-    pub(in crate::backend::netfilter) fn allocate(&mut self, serial: &mut u64) -> Generation {
+    pub(in crate::backend) fn allocate(&mut self, serial: &mut u64) -> Generation {
         let most = u64::from(self.marks.generations());
         let used: BTreeSet<Generation> = self.current.values().copied().collect();
-        let drawn = (0..most).find_map(|_| {
-            *serial += 1;
-            let number = u16::try_from((*serial - 1) % most + 1).ok()?;
-            Generation::new(number).filter(|generation| !used.contains(generation))
-        });
+        let mut draw = |excluded: &BTreeSet<Generation>| {
+            (0..most).find_map(|_| {
+                *serial += 1;
+                let number = u16::try_from((*serial - 1) % most + 1).ok()?;
+                Generation::new(number)
+                    .filter(|generation| !used.contains(generation) && !excluded.contains(generation))
+            })
+        };
+        let drawn = draw(&self.borne).or_else(|| draw(&BTreeSet::new()));
         // All numbers in use at once: then the next one is shared, which costs a flow its re-evaluation at worst
         // when its address goes from one pod to the other.
         let generation = drawn.unwrap_or_else(|| Generation::new(1).expect("1 is not 0"));
-        if *serial > most && !self.unused.remove(&generation) {
+        let is_borne = self.borne.remove(&generation);
+        if (*serial > most || is_borne) && !self.unused.remove(&generation) {
             self.clear_from_flows(generation, &used);
         }
         generation

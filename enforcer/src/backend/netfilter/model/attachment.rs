@@ -21,7 +21,7 @@ pub struct PodAttachment {
 
 impl PodAttachment {
     /// Its addresses of a family.
-    pub(in crate::backend::netfilter) fn hosts(&self, family: Family) -> impl Iterator<Item = IpNet> {
+    pub(in crate::backend) fn hosts(&self, family: Family) -> impl Iterator<Item = IpNet> {
         let of_family = self
             .addresses
             .iter()

@@ -4,14 +4,14 @@ use egret_policies::rules::{Rule, SetId, Tier, TierRules};
 
 /// What is to be enforced inside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::backend::netfilter) struct EgressFirewall {
+pub(in crate::backend) struct EgressFirewall {
     /// The lists of ClusterEgressFirewall.
-    pub(in crate::backend::netfilter) tiers: Vec<TierRules>,
+    pub(in crate::backend) tiers: Vec<TierRules>,
 }
 
 impl EgressFirewall {
     /// The part of a pod's rules that concerns all its interfaces.
-    pub(in crate::backend::netfilter) fn of(tiers: &[TierRules]) -> Self {
+    pub(in crate::backend) fn of(tiers: &[TierRules]) -> Self {
         Self {
             tiers: tiers
                 .iter()
@@ -22,12 +22,12 @@ impl EgressFirewall {
     }
 
     /// Whether there is nothing to enforce.
-    pub(in crate::backend::netfilter) fn is_empty(&self) -> bool {
+    pub(in crate::backend) fn is_empty(&self) -> bool {
         self.tiers.is_empty()
     }
 
     /// The sets that it names.
-    pub(in crate::backend::netfilter) fn sets(&self) -> impl Iterator<Item = SetId> {
+    pub(in crate::backend) fn sets(&self) -> impl Iterator<Item = SetId> {
         self.tiers
             .iter()
             .flat_map(|tier| &tier.rules)

@@ -18,7 +18,7 @@ use crate::node::{Locate, Location};
 
 /// All pods of this node, and the rules for clients outside.
 #[derive(Debug)]
-pub(in crate::backend::netfilter) struct Pods {
+pub(in crate::backend) struct Pods {
     locate: Box<dyn Locate>,
     pods: BTreeMap<PodKey, LocalPod>,
     /// None where no rule concerns clients outside.
@@ -28,7 +28,7 @@ pub(in crate::backend::netfilter) struct Pods {
 
 /// A pod of this node.
 #[derive(Debug)]
-pub(in crate::backend::netfilter) struct LocalPod {
+pub(in crate::backend) struct LocalPod {
     rules: PodRules,
     /// Shared with the bypass detector, which gets it with each change.
     firewall: Arc<EgressFirewall>,
@@ -37,11 +37,11 @@ pub(in crate::backend::netfilter) struct LocalPod {
 }
 
 impl LocalPod {
-    pub(in crate::backend::netfilter) const fn rules(&self) -> &PodRules {
+    pub(in crate::backend) const fn rules(&self) -> &PodRules {
         &self.rules
     }
 
-    pub(in crate::backend::netfilter) const fn firewall(&self) -> &Arc<EgressFirewall> {
+    pub(in crate::backend) const fn firewall(&self) -> &Arc<EgressFirewall> {
         &self.firewall
     }
 
@@ -49,24 +49,24 @@ impl LocalPod {
     ///
     /// # Errors
     /// Why that is not known, in words.
-    pub(in crate::backend::netfilter) const fn locations(&self) -> Result<&Vec<Location>, &String> {
+    pub(in crate::backend) const fn locations(&self) -> Result<&Vec<Location>, &String> {
         self.locations.as_ref()
     }
 
     /// Whether its address leads to another veth than before, which may be another pod's.
-    pub(in crate::backend::netfilter) const fn has_moved(&self) -> bool {
+    pub(in crate::backend) const fn has_moved(&self) -> bool {
         self.moved.has_moved()
     }
 
     /// Its interfaces on the node's side, as far as they are known.
-    pub(in crate::backend::netfilter) fn interfaces(&self) -> Vec<InterfaceName> {
+    pub(in crate::backend) fn interfaces(&self) -> Vec<InterfaceName> {
         let locations = self.locations.iter().flatten();
         locations.map(|location| location.interface.clone()).collect()
     }
 }
 
 impl Pods {
-    pub(in crate::backend::netfilter) fn new(locate: Box<dyn Locate>) -> Self {
+    pub(in crate::backend) fn new(locate: Box<dyn Locate>) -> Self {
         Self {
             locate,
             pods: BTreeMap::new(),
@@ -76,17 +76,17 @@ impl Pods {
     }
 
     /// How unknown pods are treated. Without it their interfaces are left open.
-    pub(in crate::backend::netfilter) fn set_unknown(&mut self, pods: UnknownPods) {
+    pub(in crate::backend) fn set_unknown(&mut self, pods: UnknownPods) {
         self.unknown = UnknownInterfaces::of(pods);
     }
 
     /// Whether the cluster has policies; what is not said stays.
-    pub(in crate::backend::netfilter) fn set_has_policies(&mut self, has_policies: Option<bool>) {
+    pub(in crate::backend) fn set_has_policies(&mut self, has_policies: Option<bool>) {
         self.unknown.set_has_policies(has_policies);
     }
 
     /// Takes new or changed pods.
-    pub(in crate::backend::netfilter) fn replace(&mut self, replaced: &[PodRules]) {
+    pub(in crate::backend) fn replace(&mut self, replaced: &[PodRules]) {
         self.locate.forget_links();
         for rules in replaced {
             let locations = self.locate.locate(&rules.addresses);
@@ -106,56 +106,53 @@ impl Pods {
         }
     }
 
-    pub(in crate::backend::netfilter) fn replace_node_rules(&mut self, replaced: Option<&NodeRules>) {
+    pub(in crate::backend) fn replace_node_rules(&mut self, replaced: Option<&NodeRules>) {
         if let Some(rules) = replaced {
             let has_rules = !rules.exposed.tiers.is_empty();
             self.node_rules = has_rules.then(|| rules.clone());
         }
     }
 
-    pub(in crate::backend::netfilter) fn remove(&mut self, pod: &PodKey) {
+    pub(in crate::backend) fn remove(&mut self, pod: &PodKey) {
         self.pods.remove(pod);
     }
 
     /// Forgets all pods; the rules for clients outside stay.
-    pub(in crate::backend::netfilter) fn clear(&mut self) {
+    pub(in crate::backend) fn clear(&mut self) {
         self.pods.clear();
     }
 
-    pub(in crate::backend::netfilter) fn clear_node_rules(&mut self) {
+    pub(in crate::backend) fn clear_node_rules(&mut self) {
         self.node_rules = None;
     }
 
-    pub(in crate::backend::netfilter) const fn node_rules(&self) -> Option<&NodeRules> {
+    pub(in crate::backend) const fn node_rules(&self) -> Option<&NodeRules> {
         self.node_rules.as_ref()
     }
 
-    pub(in crate::backend::netfilter) fn get(&self, pod: &PodKey) -> Option<&LocalPod> {
+    pub(in crate::backend) fn get(&self, pod: &PodKey) -> Option<&LocalPod> {
         self.pods.get(pod)
     }
 
-    pub(in crate::backend::netfilter) fn contains(&self, pod: &PodKey) -> bool {
+    pub(in crate::backend) fn contains(&self, pod: &PodKey) -> bool {
         self.pods.contains_key(pod)
     }
 
-    pub(in crate::backend::netfilter) fn iter(&self) -> impl Iterator<Item = (&PodKey, &LocalPod)> {
+    pub(in crate::backend) fn iter(&self) -> impl Iterator<Item = (&PodKey, &LocalPod)> {
         self.pods.iter()
     }
 
-    pub(in crate::backend::netfilter) fn keys(&self) -> impl Iterator<Item = &PodKey> {
+    pub(in crate::backend) fn keys(&self) -> impl Iterator<Item = &PodKey> {
         self.pods.keys()
     }
 
-    pub(in crate::backend::netfilter) fn rules(&self) -> impl Iterator<Item = &PodRules> {
+    pub(in crate::backend) fn rules(&self) -> impl Iterator<Item = &PodRules> {
         self.pods.values().map(|pod| &pod.rules)
     }
 
     /// Both directions of the replaced pods that are other runs of the same name: nothing that was allowed to the run before is
     /// allowed to these.
-    pub(in crate::backend::netfilter) fn other_runs(
-        &self,
-        replaced: &[PodRules],
-    ) -> Vec<(PodKey, Direction)> {
+    pub(in crate::backend) fn other_runs(&self, replaced: &[PodRules]) -> Vec<(PodKey, Direction)> {
         let is_another = |rules: &&PodRules| {
             let before = self.pods.get(&rules.pod);
             before.is_some_and(|pod| is_another_run(&pod.rules, rules))
@@ -167,7 +164,7 @@ impl Pods {
     }
 
     /// Locates all pods again; says whether any moved.
-    pub(in crate::backend::netfilter) fn relocate(&mut self) -> bool {
+    pub(in crate::backend) fn relocate(&mut self) -> bool {
         self.locate.forget_links();
         let mut has_changed = false;
         for pod in self.pods.values_mut() {
@@ -179,23 +176,23 @@ impl Pods {
     }
 
     /// Reads the node's links again; says whether anything changed.
-    pub(in crate::backend::netfilter) fn read_surroundings(&mut self) -> bool {
+    pub(in crate::backend) fn read_surroundings(&mut self) -> bool {
         self.unknown.read_surroundings(self.locate.as_mut())
     }
 
     /// UDP ports at which the node takes packets out of datagrams.
-    pub(in crate::backend::netfilter) fn encapsulation_ports(&self) -> BTreeSet<u16> {
+    pub(in crate::backend) fn encapsulation_ports(&self) -> BTreeSet<u16> {
         self.unknown.encapsulation_ports()
     }
 
     /// Pods whose addresses lead to what may be other pods.
-    pub(in crate::backend::netfilter) fn moved(&self) -> BTreeSet<PodKey> {
+    pub(in crate::backend) fn moved(&self) -> BTreeSet<PodKey> {
         let moved = self.pods.iter().filter(|(_, pod)| pod.has_moved());
         moved.map(|(pod, _)| pod.clone()).collect()
     }
 
     /// Takes moved pods for the same ones once the source had time to report that they are gone; says whether it took any.
-    pub(in crate::backend::netfilter) fn settle_moved(&mut self, now: Timestamp) -> bool {
+    pub(in crate::backend) fn settle_moved(&mut self, now: Timestamp) -> bool {
         let mut has_settled = false;
         for (pod, local) in &mut self.pods {
             if local.moved.settle(now) {
@@ -214,16 +211,13 @@ impl Pods {
     }
 
     /// Bridges that pods are on.
-    pub(in crate::backend::netfilter) fn bridges(&self) -> BTreeSet<InterfaceName> {
+    pub(in crate::backend) fn bridges(&self) -> BTreeSet<InterfaceName> {
         let bridges = self.all_locations().filter(|location| location.is_bridge);
         bridges.map(|location| location.interface.clone()).collect()
     }
 
     /// Pods with an interface, and whether it is theirs alone.
-    pub(in crate::backend::netfilter) fn attached(
-        &self,
-        which: impl Fn(&PodKey) -> bool,
-    ) -> Vec<PodAttachment> {
+    pub(in crate::backend) fn attached(&self, which: impl Fn(&PodKey) -> bool) -> Vec<PodAttachment> {
         let mut users: BTreeMap<&InterfaceName, usize> = BTreeMap::new();
         for location in self.all_locations() {
             *users.entry(&location.interface).or_default() += 1;
@@ -253,7 +247,7 @@ impl Pods {
     }
 
     /// What is closed in the dispatch; `refused` are pods whose chains are not to be used.
-    pub(in crate::backend::netfilter) fn closed(&self, refused: &BTreeSet<PodKey>) -> ClosedInterfaces {
+    pub(in crate::backend) fn closed(&self, refused: &BTreeSet<PodKey>) -> ClosedInterfaces {
         let interfaces = self.unknown.closed_interfaces(self.bridges());
         ClosedInterfaces {
             pods: self.attached(|pod| refused.contains(pod)),
@@ -264,7 +258,7 @@ impl Pods {
 
     /// Warns once of each kind of interface that pods have and the configuration does not name: the next pod there is open
     /// until it is known.
-    pub(in crate::backend::netfilter) fn warn_open_interfaces(&mut self) {
+    pub(in crate::backend) fn warn_open_interfaces(&mut self) {
         let closed = self.unknown.closed_interfaces(self.bridges());
         if closed.is_empty() {
             return;
@@ -278,7 +272,7 @@ impl Pods {
     }
 
     /// The pod behind an interface; where there are several, the one with the address.
-    pub(in crate::backend::netfilter) fn behind(&self, interface: &str, address: IpAddr) -> Option<&PodKey> {
+    pub(in crate::backend) fn behind(&self, interface: &str, address: IpAddr) -> Option<&PodKey> {
         let is_behind = |pod: &LocalPod| {
             let mut locations = pod.locations.iter().flatten();
             !pod.has_moved() && locations.any(|location| location.interface.as_str() == interface)
@@ -291,14 +285,14 @@ impl Pods {
     }
 
     /// The rules of pods by their addresses.
-    pub(in crate::backend::netfilter) fn by_address(&self) -> BTreeMap<IpAddr, &PodRules> {
+    pub(in crate::backend) fn by_address(&self) -> BTreeMap<IpAddr, &PodRules> {
         self.rules()
             .flat_map(|rules| rules.addresses.iter().map(move |address| (*address, rules)))
             .collect()
     }
 
     /// The first interface of each pod, by the pod's addresses.
-    pub(in crate::backend::netfilter) fn interfaces_by_address(&self) -> BTreeMap<IpAddr, &InterfaceName> {
+    pub(in crate::backend) fn interfaces_by_address(&self) -> BTreeMap<IpAddr, &InterfaceName> {
         let mut found = BTreeMap::new();
         for pod in self.pods.values() {
             let interface = pod.locations.iter().flatten().next();
@@ -310,7 +304,7 @@ impl Pods {
 
     /// The sets that some rule needs whole: those of rules that deny or pass, and exceptions. A rule that only allows may lack
     /// members.
-    pub(in crate::backend::netfilter) fn sets_needed_whole(&self) -> BTreeSet<SetId> {
+    pub(in crate::backend) fn sets_needed_whole(&self) -> BTreeSet<SetId> {
         let of_pods = self.rules().flat_map(|rules| [&rules.egress, &rules.ingress]);
         let of_node = self.node_rules.iter().map(|rules| &rules.exposed);
         let tiers = of_pods.chain(of_node).flat_map(|rules| &rules.tiers);
@@ -322,7 +316,7 @@ impl Pods {
     }
 
     /// Directions of pods whose rules name one of these sets.
-    pub(in crate::backend::netfilter) fn directions_naming(
+    pub(in crate::backend) fn directions_naming(
         &self,
         sets: &BTreeSet<SetId>,
     ) -> BTreeSet<(PodKey, Direction)> {
@@ -336,22 +330,18 @@ impl Pods {
     }
 
     /// The sets that egress firewalls name.
-    pub(in crate::backend::netfilter) fn firewall_sets(&self) -> impl Iterator<Item = SetId> {
+    pub(in crate::backend) fn firewall_sets(&self) -> impl Iterator<Item = SetId> {
         self.pods.values().flat_map(|pod| pod.firewall.sets())
     }
 }
 
 /// Whether a pod of the same name has taken another's place.
-pub(in crate::backend::netfilter) fn is_another_run(before: &PodRules, after: &PodRules) -> bool {
+pub(in crate::backend) fn is_another_run(before: &PodRules, after: &PodRules) -> bool {
     before.uid.is_some() && after.uid.is_some() && before.uid != after.uid
 }
 
 /// Whether rules of a direction refer to one of these sets.
-pub(in crate::backend::netfilter) fn names_any(
-    rules: &PodRules,
-    direction: Direction,
-    sets: &BTreeSet<SetId>,
-) -> bool {
+pub(in crate::backend) fn names_any(rules: &PodRules, direction: Direction, sets: &BTreeSet<SetId>) -> bool {
     let rules = rules
         .direction(direction)
         .tiers

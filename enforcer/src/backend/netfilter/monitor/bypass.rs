@@ -19,41 +19,41 @@ use egret_shared::pod::PodKey;
 use crate::backend::bypass::{Bypass, BypassKind, BypassReport};
 use crate::backend::netfilter::model::egress_firewall::EgressFirewall;
 use crate::backend::netfilter::model::ipvs;
+use crate::backend::netfilter::model::set_contents::Contents;
 use crate::backend::netfilter::pod_netns::{self, RuleSettings};
-use crate::backend::netfilter::sets::Contents;
 use crate::node::veth::VethTopology;
 
 /// What the detector works on: a copy, so that it shares no lock with the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::backend::netfilter) struct PodSnapshot {
-    pub(in crate::backend::netfilter) pods: BTreeMap<PodKey, WatchedPod>,
+pub(in crate::backend) struct PodSnapshot {
+    pub(in crate::backend) pods: BTreeMap<PodKey, WatchedPod>,
     /// What the sets of all firewalls hold.
-    pub(in crate::backend::netfilter) contents: Contents,
+    pub(in crate::backend) contents: Contents,
     /// Whether the pods' namespaces are read again even if nothing changed.
-    pub(in crate::backend::netfilter) is_whole: bool,
+    pub(in crate::backend) is_whole: bool,
     /// Bridges whose ports reach each other without iptables.
-    pub(in crate::backend::netfilter) bridges: Vec<Bypass>,
+    pub(in crate::backend) bridges: Vec<Bypass>,
 }
 
 /// A pod whose attachment is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::backend::netfilter) struct WatchedPod {
-    pub(in crate::backend::netfilter) addresses: Vec<IpAddr>,
+pub(in crate::backend) struct WatchedPod {
+    pub(in crate::backend) addresses: Vec<IpAddr>,
     /// On the node's side.
-    pub(in crate::backend::netfilter) interfaces: Vec<InterfaceName>,
-    pub(in crate::backend::netfilter) firewall: Arc<EgressFirewall>,
+    pub(in crate::backend) interfaces: Vec<InterfaceName>,
+    pub(in crate::backend) firewall: Arc<EgressFirewall>,
 }
 
 /// The handle of the detector's thread.
 #[derive(Debug)]
-pub(in crate::backend::netfilter) struct BypassDetector {
+pub(in crate::backend) struct BypassDetector {
     views: mpsc::Sender<PodSnapshot>,
     seen: Arc<Mutex<BypassReport>>,
 }
 
 impl BypassDetector {
     /// Starts the thread, in the caller's network namespace.
-    pub(in crate::backend::netfilter) fn start(writing: RuleSettings) -> std::io::Result<Self> {
+    pub(in crate::backend) fn start(writing: RuleSettings) -> std::io::Result<Self> {
         let (views, told) = mpsc::channel();
         let seen = Arc::new(Mutex::new(BypassReport::default()));
         let sight = DetectorThread {
@@ -68,14 +68,14 @@ impl BypassDetector {
     }
 
     /// Queues a detection.
-    pub(in crate::backend::netfilter) fn look(&self, view: PodSnapshot) {
+    pub(in crate::backend) fn look(&self, view: PodSnapshot) {
         if self.views.send(view).is_err() {
             tracing::error!("the bypass detector has died");
         }
     }
 
     /// The last report.
-    pub(in crate::backend::netfilter) fn bypass_report(&self) -> BypassReport {
+    pub(in crate::backend) fn bypass_report(&self) -> BypassReport {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -18,7 +18,7 @@ use crate::backend::netfilter::tables::foreign_rules::{ForeignMarks, look_for_ma
 
 /// What is remembered from one look to the next.
 #[derive(Debug, Default)]
-pub(in crate::backend::netfilter) struct DriftPoll {
+pub(in crate::backend) struct DriftPoll {
     /// Of the legacy tables, right before they were listed.
     outlines: Vec<Option<TableSummary>>,
     fingerprints: Vec<Option<u64>>,
@@ -34,17 +34,17 @@ const FINGERPRINTS_EVERY: Duration = Duration::from_secs(4);
 
 impl DriftPoll {
     /// Takes these rules of others, which write our bits of the connection mark, for known.
-    pub(in crate::backend::netfilter) fn accept_marks(&mut self, rules: Vec<String>) {
+    pub(in crate::backend) fn accept_marks(&mut self, rules: Vec<String>) {
         self.marks.found = rules;
     }
 
     /// Rules of others that write our bits of the connection mark.
-    pub(in crate::backend::netfilter) fn foreign_marks(&self) -> &[String] {
+    pub(in crate::backend) fn foreign_marks(&self) -> &[String] {
         &self.marks.found
     }
 
     /// Looks for rules of others that write our bits of the connection mark, now and then.
-    pub(in crate::backend::netfilter) fn look_for_foreign_marks(&mut self, marks: Marks, now: Timestamp) {
+    pub(in crate::backend) fn look_for_foreign_marks(&mut self, marks: Marks, now: Timestamp) {
         self.marks.look(marks, now);
     }
 

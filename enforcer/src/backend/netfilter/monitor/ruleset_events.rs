@@ -57,7 +57,10 @@ impl ChangeMonitor {
 }
 
 fn is_about_our_chains(change: &TableChange, hooks: &[Hook]) -> bool {
-    let is_here = |table: Table| table.name() == change.table;
+    if change.family.is_none() {
+        return change.table == names::NFTABLES.name;
+    }
+    let is_here = |table: Table| !change.is_of_set && table.name() == change.table;
     [Table::Raw, Table::Filter].into_iter().any(is_here)
         && change.chain.as_deref().is_none_or(|chain| {
             names::is_own_chain(chain)

@@ -8,21 +8,20 @@ use egret_policies::rules::{Batch, SetId};
 use super::bypass::{PodSnapshot, WatchedPod};
 use crate::backend::bypass::Bypass;
 use crate::backend::netfilter::model::pods::Pods;
-use crate::backend::netfilter::sets::Contents;
-use crate::backend::netfilter::sets::concurrent::SharedSets;
+use crate::backend::netfilter::model::set_contents::{Contents, SetContents};
 
 impl PodSnapshot {
     /// The pods that have their place, and what the sets of their egress firewalls hold.
-    pub(in crate::backend::netfilter) fn of(
+    pub(in crate::backend) fn of(
         pods: &Pods,
-        sets: &SharedSets,
+        sets: &dyn SetContents,
         bridges: Vec<Bypass>,
         is_whole: bool,
     ) -> Self {
         let named: BTreeSet<SetId> = pods.firewall_sets().collect();
         let contents: Contents = named
             .into_iter()
-            .filter_map(|set| Some((set, sets.lock().content(set)?)))
+            .filter_map(|set| Some((set, sets.content(set)?)))
             .collect();
         let watched = pods
             .iter()
@@ -45,13 +44,9 @@ impl PodSnapshot {
 }
 
 /// Whether a batch changes sets that the pods' own namespaces may hold.
-pub(in crate::backend::netfilter) fn concerns_pod_netns(
-    batch: &Batch,
-    pods: &Pods,
-    sets: &SharedSets,
-) -> bool {
+pub(in crate::backend) fn concerns_pod_netns(batch: &Batch, pods: &Pods, sets: &dyn SetContents) -> bool {
     let changed = batch.members_changed.iter().map(|change| change.set);
-    let changed: BTreeSet<SetId> = changed.filter(|set| sets.lock().has_content(*set)).collect();
+    let changed: BTreeSet<SetId> = changed.filter(|set| sets.content(*set).is_some()).collect();
     // Most often only records changed, and somebody waits for them.
     !changed.is_empty() && pods.firewall_sets().any(|set| changed.contains(&set))
 }
@@ -68,6 +63,7 @@ mod tests {
     use egret_shared::pod::PodKey;
 
     use super::*;
+    use crate::backend::netfilter::sets::concurrent::SharedSets;
     use crate::node::{Locate, Location};
 
     #[derive(Debug)]

@@ -43,7 +43,7 @@ use crate::backend::{self, Decider, VerdictKey};
 mod audit;
 mod external_clients;
 mod port_groups;
-mod shadowed_rules;
+pub(in crate::backend) mod shadowed_rules;
 mod shared_denials;
 mod tiers;
 

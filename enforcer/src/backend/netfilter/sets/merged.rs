@@ -77,7 +77,7 @@ type Before = BTreeMap<SetId, bool>;
 
 impl MergedSets {
     /// Has each rule look into its own set and count by itself. Without it, rules that only allow share sets.
-    pub(in crate::backend::netfilter) const fn leave_each_alone(&mut self) {
+    pub(in crate::backend) const fn leave_each_alone(&mut self) {
         self.is_each_alone = true;
     }
 
@@ -124,7 +124,7 @@ impl MergedSets {
     }
 
     /// The kernel has nothing any more.
-    pub(in crate::backend::netfilter) fn forget(&mut self) {
+    pub(in crate::backend) fn forget(&mut self) {
         *self = Self {
             is_each_alone: self.is_each_alone,
             ..Self::default()

@@ -14,7 +14,7 @@ use super::port_groups::has_all;
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 
 /// The rules of a list that some packet of a family may reach.
-pub(super) fn without<'a>(
+pub(in crate::backend) fn without<'a>(
     rules: impl IntoIterator<Item = &'a Rule>,
     sets: &AvailableSets,
     family: Family,

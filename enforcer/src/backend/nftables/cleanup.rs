@@ -1,0 +1,29 @@
+//! Removes the table.
+
+use egret_kernel::nftables::{Changes, TableReader, TableWriter};
+
+use super::TABLE;
+use crate::backend::BackendError;
+
+/// Removes the table, or only says that it is there. Returns what there was, in words.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn remove(is_removed: bool) -> Result<Vec<String>, BackendError> {
+    let failed = |error| BackendError::new("cannot remove the table of nftables", error);
+    // Without nf_tables there is no table.
+    let Ok(mut reader) = TableReader::open() else {
+        return Ok(Vec::new());
+    };
+    if !reader.has(TABLE).unwrap_or(false) {
+        return Ok(Vec::new());
+    }
+    if is_removed {
+        let mut changes = Changes::of(TABLE);
+        changes.delete_table();
+        TableWriter::open()
+            .and_then(|mut writer| writer.commit(changes))
+            .map_err(failed)?;
+    }
+    Ok(vec![format!("table inet {}", TABLE.name)])
+}

@@ -1,0 +1,609 @@
+//! The driver: owns the table, the sets and what is shared with the backend `netfilter`, and implements `Backend`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use egret_kernel::nftables::TableWriter;
+use egret_policies::rules::{Batch, Direction, PodRules};
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+use super::TABLE;
+use super::cleanup;
+use super::compile::{Compiler, Inputs};
+use super::counters::Counters;
+use super::dispatch::Style;
+use super::sets::SharedSets;
+use super::table::{KernelState, Table};
+use crate::backend::bypass::BypassReport;
+use crate::backend::netfilter::bridges::{BridgeNetfilter, EnabledBridges};
+use crate::backend::netfilter::connections::{AffectedConnections, Connections, InForce};
+use crate::backend::netfilter::denials::DenialRegistry;
+use crate::backend::netfilter::marks::generations::Generations;
+use crate::backend::netfilter::marks::{Generation, Marks, PodMarks};
+use crate::backend::netfilter::model::pods::Pods;
+use crate::backend::netfilter::model::settings::{DenyAction, NflogSettings};
+use crate::backend::netfilter::model::unknown_pods::UnknownPods;
+use crate::backend::netfilter::monitor::{BypassDetector, DriftPoll, PodSnapshot, concerns_pod_netns};
+use crate::backend::netfilter::names::PodChains;
+use crate::backend::netfilter::sets::merged::MergedSets;
+use crate::backend::{
+    Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, Pending, RemoveOther,
+    SyncStatus, VerdictCounters, remove_other,
+};
+use crate::node::Locate;
+
+/// How the backend is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The bits of the connection mark that hold generations.
+    pub marks: Marks,
+    /// What happens to denied packets.
+    pub deny: DenyAction,
+    /// How denied packets are logged; none where they are not.
+    pub telling: Option<NflogSettings>,
+    /// How unknown pods are treated.
+    pub unknown: UnknownPods,
+    /// Rules of others that write our bits of the connection mark, and are known and accepted.
+    pub accepted_marks: Vec<String>,
+}
+
+/// The backend.
+#[derive(Debug)]
+pub struct Nftables {
+    settings: Settings,
+    pods: Pods,
+    merged_sets: MergedSets,
+    sets: SharedSets,
+    generations: Generations,
+    /// Of the last generation.
+    serial: u64,
+    compiler: Compiler,
+    table: Table,
+    counters: Arc<Counters>,
+    denials: DenialRegistry,
+    connections: Connections,
+    drift_poll: DriftPoll,
+    /// From the first batch on.
+    bypass: Option<BypassDetector>,
+    remove_other: Option<RemoveOther>,
+    phase: Phase,
+    /// As of the last call that told it.
+    now: Timestamp,
+    /// Pods whose rules the kernel refuses: none alone, since all of them are written together.
+    refused: BTreeMap<PodKey, String>,
+}
+
+/// Whether what is desired is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The kernel was read, no batch came yet.
+    Adopting {
+        /// There was a table.
+        had_state: bool,
+    },
+    /// The first batch, and so all that is desired, came.
+    InForce,
+}
+
+impl Nftables {
+    /// Opens the kernel's interfaces; writes nothing.
+    ///
+    /// # Errors
+    /// When one of them is missing.
+    pub fn open(settings: Settings, locate: Box<dyn Locate>) -> Result<Self, BackendError> {
+        let failed = |error| BackendError::new("cannot use nftables", error);
+        let mut writer = TableWriter::open().map_err(failed)?;
+        if !writer.can_destroy_elements().map_err(failed)? {
+            let reason = "it needs Linux 6.3; the backend netfilter does not";
+            return Err(BackendError::new("cannot use nftables", reason));
+        }
+        let mut pods = Pods::new(locate);
+        pods.set_unknown(settings.unknown.clone());
+        let mut drift_poll = DriftPoll::default();
+        drift_poll.accept_marks(settings.accepted_marks.clone());
+        let counters = Arc::new(Counters::open().map_err(failed)?);
+        Ok(Self {
+            pods,
+            merged_sets: MergedSets::default(),
+            sets: SharedSets::open().map_err(failed)?,
+            generations: Generations::new(settings.marks),
+            serial: 0,
+            compiler: Compiler::default(),
+            table: Table::open(settings.telling, Arc::clone(&counters)).map_err(failed)?,
+            counters,
+            denials: DenialRegistry::default(),
+            connections: Connections::default(),
+            drift_poll,
+            bypass: None,
+            remove_other: None,
+            phase: Phase::Adopting { had_state: false },
+            now: Timestamp::from_millis(0),
+            refused: BTreeMap::new(),
+            settings,
+        })
+    }
+
+    /// Has each rule look into its own set and count by itself. Without it, rules that only allow share sets.
+    #[must_use]
+    pub const fn without_merged_sets(mut self) -> Self {
+        self.merged_sets.leave_each_alone();
+        self
+    }
+
+    /// Removes with this what another backend left, once this one is in force.
+    #[must_use]
+    pub fn replacing(self, remove: RemoveOther) -> Self {
+        Self {
+            remove_other: Some(remove),
+            ..self
+        }
+    }
+
+    /// Publishes here what is denied and why, for the reader of NFLOG.
+    #[must_use]
+    pub fn telling(self, denials: DenialRegistry) -> Self {
+        Self { denials, ..self }
+    }
+
+    const fn compiler_inputs(&mut self) -> (&mut Compiler, Inputs<'_>, &mut Table) {
+        let style = Style {
+            marks: self.settings.marks,
+            deny: self.settings.deny,
+            telling: self.settings.telling,
+        };
+        let inputs = Inputs {
+            style,
+            pods: &self.pods,
+            generations: &self.generations,
+        };
+        (&mut self.compiler, inputs, &mut self.table)
+    }
+
+    const fn connections_in_force(&mut self) -> (&mut Connections, InForce<'_>) {
+        let in_force = InForce {
+            pods: &self.pods,
+            sets: &self.sets,
+            generations: &self.generations,
+            marks: self.settings.marks,
+            refused: &self.refused,
+        };
+        (&mut self.connections, in_force)
+    }
+
+    /// The first batch: everything is written at once, in the place of what an earlier life left.
+    fn apply_first(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> SyncStatus {
+        let held = match self.table.list() {
+            Ok(held) => held.unwrap_or_default(),
+            Err(error) => {
+                // All is desired from now on, and written by the next reconciliation.
+                tracing::error!(%error, "the table cannot be listed");
+                KernelState::default()
+            }
+        };
+        self.note_sets(batch);
+        self.replace(&batch.rules_replaced);
+        self.pods.replace_node_rules(batch.node_rules.as_ref());
+        self.pods
+            .set_has_policies(Some(batch.has_policies.unwrap_or(false)));
+        self.pods.read_surroundings();
+        self.pods.warn_open_interfaces();
+        let new_pods = self.retain_generations();
+        let had_marks = !self.generations.is_empty();
+        let shrunk = self.sets.lock().adopt(&held.sets, now);
+        let mut stale = BTreeSet::new();
+        if had_marks {
+            let available = self.sets.lock().available();
+            let (compiler, inputs, _) = self.compiler_inputs();
+            stale = compiler.stale_directions(inputs, &available, &held.table);
+            stale.extend(self.pods.directions_naming(&shrunk));
+        }
+        let before = self.renew_generations(&stale);
+        self.phase = Phase::InForce;
+        self.connections
+            .start(self.pods.rules(), |rules| new_pods.contains(&rules.pod));
+        self.compile();
+        self.table.write_all(&self.sets, &held, now);
+        let mut status = SyncStatus::default();
+        if had_state && self.table.is_known() {
+            self.table.drift(&held, &self.sets, now).add_to(&mut status);
+        }
+        self.publish_denials();
+        self.carry_over(&before);
+        if self.table.broken().is_none() {
+            remove_other(self.remove_other);
+        }
+        self.detect_bypasses(false);
+        self.status(status)
+    }
+
+    fn apply_next(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
+        self.note_sets(batch);
+        if !batch.by_members.is_empty() {
+            self.table.set_inquiry_marker(true);
+        }
+        self.connections.note(batch, &self.pods);
+        let affected = AffectedConnections::of(batch);
+        let by_rules = batch
+            .reevaluate
+            .iter()
+            .filter(|asked| !affected.has(asked))
+            .cloned();
+        let by_rules: Vec<(PodKey, Direction)> = by_rules.collect();
+        let touches_rules = !(batch.rules_replaced.is_empty()
+            && batch.node_rules.is_none()
+            && batch.has_policies.is_none()
+            && batch.pods_removed.is_empty()
+            && by_rules.is_empty());
+        let others = self.pods.other_runs(&batch.rules_replaced);
+        self.replace(&batch.rules_replaced);
+        self.pods.replace_node_rules(batch.node_rules.as_ref());
+        self.pods.set_has_policies(batch.has_policies);
+        if touches_rules {
+            self.pods.warn_open_interfaces();
+        }
+        for pod in &batch.pods_removed {
+            self.pods.remove(pod);
+            self.compiler.forget(pod);
+            self.generations.forget(PodChains::of(pod));
+        }
+        let asked = by_rules.into_iter().chain(others.iter().cloned());
+        let asked: BTreeSet<(PodKey, Direction)> = asked.filter(|(pod, _)| self.pods.contains(pod)).collect();
+        let mut before = self.renew_generations(&asked);
+        before.retain(|(pod, _)| others.iter().all(|(other, _)| other != pod));
+        self.connections.reevaluate(asked);
+        self.sets.lock().remove_desired(&batch.sets_destroyed);
+        if touches_rules {
+            self.program(now);
+            self.carry_over(&before);
+        } else {
+            self.write(now);
+        }
+        if touches_rules || concerns_pod_netns(batch, &self.pods, &self.sets) {
+            self.detect_bypasses(false);
+        }
+        self.connections.reevaluate_members(affected);
+        self.clear_inquiry_marker(now);
+        self.status(SyncStatus::default())
+    }
+
+    fn note_sets(&self, batch: &Batch) {
+        let mut sets = self.sets.lock();
+        sets.add_desired(&batch.sets_created);
+        sets.note_members(&batch.members_changed);
+        sets.note_expired(&batch.expired);
+    }
+
+    fn replace(&mut self, replaced: &[PodRules]) {
+        self.pods.replace(replaced);
+        for rules in replaced {
+            self.compiler.forget(&rules.pod);
+        }
+    }
+
+    /// Keeps the generations of pods that are there; returns the pods that the earlier life, if there was one, did not know.
+    fn retain_generations(&mut self) -> BTreeSet<PodKey> {
+        let had_pods = !self.generations.is_empty();
+        self.generations.retain(self.pods.keys().map(PodChains::of));
+        let is_new = |rules: &&PodRules| {
+            let is_known = |direction| self.generations.has(rules, direction);
+            had_pods && !Direction::ALL.into_iter().any(is_known)
+        };
+        let new = self.pods.rules().filter(is_new);
+        new.map(|rules| rules.pod.clone()).collect()
+    }
+
+    /// Gives these pods and directions, and those that have none yet, a generation that no flow and no other pod bears. Returns the
+    /// marks that flows of the asked pods bear so far.
+    fn renew_generations(&mut self, asked: &BTreeSet<(PodKey, Direction)>) -> Vec<(PodKey, PodMarks)> {
+        let mut before = Vec::new();
+        for rules in self.pods.rules() {
+            let (pod, chains) = (&rules.pod, PodChains::of(&rules.pod));
+            let is_asked = |direction| asked.contains(&(pod.clone(), direction));
+            let mut drawn: Option<Generation> = None;
+            if is_asked(Direction::Egress) {
+                let marks = self.generations.marks(chains);
+                before.extend(marks.map(|marks| (pod.clone(), marks)));
+            }
+            for direction in Direction::ALL {
+                if is_asked(direction) || !self.generations.has(rules, direction) {
+                    let generation = match drawn {
+                        Some(generation) => generation,
+                        None => self.generations.allocate(&mut self.serial),
+                    };
+                    drawn = Some(generation);
+                    self.generations.set(chains, direction, generation);
+                }
+            }
+        }
+        before
+    }
+
+    fn compile(&mut self) {
+        let available = self.sets.lock().available();
+        let (compiler, inputs, table) = self.compiler_inputs();
+        compiler.update(inputs, &available, table);
+    }
+
+    /// Makes the kernel hold what follows from the pods, their rules and the sets.
+    fn program(&mut self, now: Timestamp) {
+        self.compile();
+        self.write(now);
+        self.publish_denials();
+    }
+
+    fn write(&mut self, now: Timestamp) {
+        self.connections.forget_dump();
+        self.table.write(&self.sets, now);
+    }
+
+    fn publish_denials(&mut self) {
+        if self.settings.telling.is_some() && self.table.take_denials_changed() {
+            self.denials
+                .set_desired_in(TABLE, super::denial::counters, self.table.denials());
+        }
+    }
+
+    /// Keeps open what only an expired record would end; `before` are the marks so far.
+    fn carry_over(&mut self, before: &[(PodKey, PodMarks)]) {
+        let (connections, in_force) = self.connections_in_force();
+        if let Err(error) = connections.carry_over(in_force, before) {
+            tracing::warn!(%error, "connections of expired records may end with the change of rules");
+        }
+    }
+
+    /// Takes it back that connections are to be looked for, once they were.
+    fn clear_inquiry_marker(&mut self, now: Timestamp) {
+        if self.connections.has_no_inquiry() && self.table.is_known() && self.table.set_inquiry_marker(false)
+        {
+            self.table.write(&self.sets, now);
+        }
+    }
+
+    fn detect_bypasses(&mut self, is_whole: bool) {
+        let bridges = EnabledBridges::new(BridgeNetfilter::Off).gaps(&self.pods.bridges());
+        let view = PodSnapshot::of(&self.pods, &self.sets, bridges, is_whole);
+        if let Some(bypass) = &self.bypass {
+            bypass.look(view);
+            return;
+        }
+        match BypassDetector::start(crate::backend::netfilter::pod_netns::RuleSettings::natively(
+            self.settings.deny,
+        )) {
+            Ok(bypass) => {
+                bypass.look(view);
+                self.bypass = Some(bypass);
+            }
+            Err(error) => tracing::error!(%error, "ways past the rules cannot be looked for"),
+        }
+    }
+
+    fn status(&self, status: SyncStatus) -> SyncStatus {
+        let mut pending: BTreeMap<PodKey, Pending> = BTreeMap::new();
+        for (pod, local) in self.pods.iter() {
+            if let Err(reason) = local.locations() {
+                pending.insert(pod.clone(), Pending::Unattached(reason.clone()));
+            } else if local.has_moved() {
+                let reason = "its address leads to another cable than before, which may be another pod's: that is closed";
+                pending.insert(pod.clone(), Pending::Unattached(reason.to_owned()));
+            }
+        }
+        SyncStatus {
+            pending,
+            broken: self.table.broken().cloned(),
+            foreign_marks: self.drift_poll.foreign_marks().to_vec(),
+            ..status
+        }
+    }
+}
+
+impl Backend for Nftables {
+    fn name(&self) -> &'static str {
+        "nftables"
+    }
+
+    fn adopt(&mut self, _now: Timestamp) -> Result<(), BackendError> {
+        let held = self.table.list();
+        let held = held.map_err(|error| BackendError::new("cannot list the table of nftables", error))?;
+        if let Some(held) = &held {
+            self.counters.adopt(&held.counters);
+            self.compiler.adopt(&held.table, &mut self.generations);
+        }
+        // Flows of an earlier life, or of another backend, may bear any number.
+        let borne = self.generations.look_for_borne();
+        borne.map_err(|error| BackendError::new("cannot list the tracked connections", error))?;
+        self.serial = self.generations.highest();
+        self.phase = Phase::Adopting {
+            had_state: held.is_some_and(|held| held.has_rules()),
+        };
+        Ok(())
+    }
+
+    fn is_in_force(&self) -> bool {
+        matches!(self.phase, Phase::Adopting { had_state: true } | Phase::InForce)
+    }
+
+    fn close_unknown_pods(&mut self) -> Result<bool, BackendError> {
+        if self.phase != (Phase::Adopting { had_state: false }) {
+            return Ok(false);
+        }
+        self.pods.read_surroundings();
+        if self.pods.closed(&BTreeSet::new()).is_empty() {
+            return Ok(false);
+        }
+        let held = self.table.list();
+        let held = held.map_err(|error| BackendError::new("cannot list the table of nftables", error))?;
+        self.compile();
+        let is_written = self
+            .table
+            .write_all(&self.sets, &held.unwrap_or_default(), self.now);
+        match self.table.broken() {
+            Some(reason) => Err(BackendError::new("cannot close pods that are not known", reason)),
+            None => Ok(is_written),
+        }
+    }
+
+    fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
+        self.now = now;
+        let batch = self.merged_sets.merge(batch);
+        match self.phase {
+            Phase::Adopting { had_state } => self.apply_first(&batch, had_state, now),
+            Phase::InForce => self.apply_next(&batch, now),
+        }
+    }
+
+    fn add_records(&mut self, batch: &Batch, now: Timestamp) -> Option<SyncStatus> {
+        match self.sets.add_members(&batch.members_changed, now) {
+            Ok(()) => None,
+            Err(error) => {
+                tracing::warn!(%error, "it is written with all else");
+                self.write(now);
+                Some(self.status(SyncStatus::default()))
+            }
+        }
+    }
+
+    fn links_changed(&mut self, now: Timestamp) -> SyncStatus {
+        self.now = now;
+        if self.phase != Phase::InForce {
+            return SyncStatus::default();
+        }
+        let mut has_changed = self.pods.read_surroundings();
+        has_changed |= self.pods.relocate();
+        has_changed |= self.compiler.has_ipvs_changed();
+        if has_changed {
+            self.program(now);
+        }
+        self.detect_bypasses(false);
+        self.status(SyncStatus::default())
+    }
+
+    fn poll_drift(&mut self, now: Timestamp) -> Option<String> {
+        self.now = now;
+        if self.phase != Phase::InForce {
+            return None;
+        }
+        if self.pods.settle_moved(now) {
+            self.program(now);
+        }
+        self.drift_poll.look_for_foreign_marks(self.settings.marks, now);
+        match self.table.is_there() {
+            Ok(true) => None,
+            Ok(false) => Some("the table is gone".to_owned()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    fn reconcile(&mut self, now: Timestamp) -> SyncStatus {
+        self.now = now;
+        if self.phase != Phase::InForce {
+            return SyncStatus::default();
+        }
+        let mut status = SyncStatus::default();
+        let held = match self.table.list() {
+            Ok(held) => held.unwrap_or_default(),
+            Err(error) => {
+                self.table.forget_programmed();
+                status.broken = Some(error.to_string());
+                return self.status(status);
+            }
+        };
+        self.sets.lock().forget_ended(now);
+        let was_known = self.table.is_known();
+        let drift = self.table.drift(&held, &self.sets, now);
+        let differs = !drift.is_empty();
+        if was_known {
+            drift.add_to(&mut status);
+        }
+        let mut before = Vec::new();
+        if differs || !was_known {
+            let shrunk = self.sets.lock().surplus(&held.sets);
+            let stale = self.pods.directions_naming(&shrunk);
+            before = self.renew_generations(&stale);
+            self.connections.reevaluate(stale);
+            self.compile();
+            self.connections.forget_dump();
+            self.table.write_all(&self.sets, &held, now);
+        } else {
+            self.compile();
+            self.write(now);
+        }
+        self.publish_denials();
+        self.carry_over(&before);
+        self.clear_inquiry_marker(now);
+        let retired = self.table.retired_counters();
+        match self.counters.fold(&retired) {
+            Ok(removed) => self.table.forget_counters(&removed),
+            Err(error) => tracing::debug!(%error, "counters of rules that are gone stay for now"),
+        }
+        self.connections.reload_revoked();
+        self.detect_bypasses(true);
+        self.status(status)
+    }
+
+    fn connection_search(&mut self) -> Option<ConnectionSearch> {
+        self.connections.begin_inquiry()
+    }
+
+    fn end_denied_connections(&mut self) -> EndedConnections {
+        let (connections, in_force) = self.connections_in_force();
+        let found = connections.finish_inquiry(in_force);
+        let now = self.now;
+        match found {
+            Ok(false) => {}
+            Ok(true) => self.clear_inquiry_marker(now),
+            Err(affected) => {
+                let before = self.renew_generations(affected.pods());
+                self.connections.reevaluate(affected.pods().iter().cloned());
+                self.program(now);
+                self.carry_over(&before);
+                self.clear_inquiry_marker(now);
+            }
+        }
+        let is_broken = self.table.broken().is_some();
+        let (connections, in_force) = self.connections_in_force();
+        connections.revoke(in_force, is_broken)
+    }
+
+    fn pod_at_interface(&self, interface: &str, address: IpAddr) -> Option<PodKey> {
+        self.pods.behind(interface, address).cloned()
+    }
+
+    fn concurrent_set_update(&self) -> Option<Arc<dyn ConcurrentSetUpdate>> {
+        Some(Arc::new(self.sets.clone()))
+    }
+
+    fn bypass_report(&self) -> BypassReport {
+        let bypass = self.bypass.as_ref();
+        bypass.map(BypassDetector::bypass_report).unwrap_or_default()
+    }
+
+    fn counters(&self) -> Arc<dyn VerdictCounters> {
+        Arc::clone(&self.counters) as Arc<dyn VerdictCounters>
+    }
+
+    fn dump(&self) -> String {
+        let mut text = self.sets.lock().dump() + "\n";
+        text += &self.merged_sets.dump();
+        text += &self.table.dump();
+        for (pod, local) in self.pods.iter() {
+            text += &match local.locations() {
+                Ok(places) => format!("pod {pod} chains {:?} at {places:?}\n", PodChains::of(pod)),
+                Err(reason) => format!("pod {pod} pending: {reason}\n"),
+            };
+        }
+        text
+    }
+
+    fn remove_everything(&mut self) -> Result<(), BackendError> {
+        let removed = cleanup::remove(true);
+        self.sets.lock().forget();
+        self.merged_sets.forget();
+        self.pods.clear();
+        self.pods.clear_node_rules();
+        self.connections = Connections::default();
+        self.table.clear();
+        removed.map(|_found| ())
+    }
+}

@@ -1,0 +1,499 @@
+//! Renders the chains of a pod.
+//!
+//! ```text
+//!  egress ─ iifname vmap ▸ goto EGRET-E-x ─ same generation ▸ accept
+//!                                         └ by family, goto EGRET-E-x-4
+//!                                           ├ rule ▸ goto EGRET-EA-x ─ marks the flow ▸ accept
+//!                                           ├ rule ▸ goto EGRET-D-r ▸ goto EGRET-DENY
+//!                                           ├ jump EGRET-E1-x-4, a list in which rules pass ▸ return
+//!                                           └ goto EGRET-EA-x
+//! ```
+//!
+//! Egress and ingress have base chains of their own, so an allowed packet is accepted there: other base chains, ours and those of
+//! others, go on judging. Pass is the return from a list's own chain, so the depth does not grow with the number of lists.
+
+use std::net::IpAddr;
+
+use egret_kernel::iptables::{InterfaceName, InterfacePattern};
+use egret_kernel::nftables::{ConnState, Key, NftRule, Statement, Verdict};
+use egret_kernel::{Family, Mark};
+use egret_policies::rules::{
+    Action, DefaultAction, Digest, Direction, DirectionRules, NodeRules, OWN_NODE, PeerMatch, PodRules,
+    PortMatch, Rule, SetId, SetKind, TierRules,
+};
+use egret_shared::net::{IpNet, PortRange};
+
+use super::denial::{self, icmp};
+use super::rules::{Rendered, goto, jump, labelled, rule, to};
+use crate::backend::netfilter::denials::label::Label;
+use crate::backend::netfilter::denials::{Denial, ISOLATION};
+use crate::backend::netfilter::marks::PodMarks;
+use crate::backend::netfilter::model::available_sets::AvailableSets;
+use crate::backend::netfilter::names::{self, PodChains};
+use crate::backend::netfilter::render::shadowed_rules;
+use crate::backend::{self, Decider, VerdictKey};
+
+/// What a pod's chains depend on besides its rules.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RenderContext<'a> {
+    /// The sets that exist. A rule over a missing set closes: an Allow allows nothing, a Deny or Pass denies everything.
+    pub(super) sets: &'a AvailableSets,
+    /// The known interfaces of the pod.
+    pub(super) interfaces: &'a [InterfaceName],
+    /// Whether denied packets are logged.
+    pub(super) tells: bool,
+}
+
+/// The beginning of the comment that says with which mark a chain compares.
+const MARK: &str = "mark ";
+/// The beginning of the comment that says what the rules of a direction are.
+const RULES: &str = "rules ";
+
+/// All chains of a pod.
+pub(super) fn pod(rules: &PodRules, marks: PodMarks, context: RenderContext<'_>) -> Rendered {
+    let mut out = Rendered::default();
+    for direction in Direction::ALL {
+        let one = direction_chains(rules, direction, context);
+        put_generation(rules, direction, marks.of(direction), &digest(&one), &mut out);
+        out.chains.extend(one.chains);
+        out.denials.extend(one.denials);
+    }
+    out
+}
+
+/// Renders anew the chains that contain the generation, of a pod whose rules are the same.
+pub(super) fn renew_generation(rules: &PodRules, marks: PodMarks, out: &mut Rendered) {
+    for direction in Direction::ALL {
+        let entry = out
+            .chains
+            .get(PodChains::of(&rules.pod).entry(direction).as_str());
+        let comments = entry.into_iter().flat_map(|lines| lines.iter());
+        let digest = comments.filter_map(|line| digest_in(&line.comment)).next();
+        let digest = digest.unwrap_or_default().to_owned();
+        put_generation(rules, direction, marks.of(direction), &digest, out);
+    }
+}
+
+/// What the rules of a direction are, whatever generation they have.
+pub(super) fn digest_of(rules: &PodRules, direction: Direction, context: RenderContext<'_>) -> String {
+    digest(&direction_chains(rules, direction, context))
+}
+
+/// The mark in the comment of an entry chain's rule, as value and mask.
+pub(super) fn mark_in(comment: &str) -> Option<(u32, u32)> {
+    let (value, mask) = comment.strip_prefix(MARK)?.split_once('/')?;
+    let number = |text: &str| u32::from_str_radix(text, 16).ok();
+    number(value).zip(number(mask))
+}
+
+/// The digest in the comment of an entry chain's rule.
+pub(super) fn digest_in(comment: &str) -> Option<&str> {
+    comment.strip_prefix(RULES)
+}
+
+fn digest(rendered: &Rendered) -> String {
+    Digest::of(&format!("{:?}", rendered.chains)).to_string()
+}
+
+/// The name of a chain's part for a family.
+pub(super) fn of_family(chain: &str, family: Family) -> String {
+    let digit = match family {
+        Family::V4 => '4',
+        Family::V6 => '6',
+    };
+    format!("{chain}-{digit}")
+}
+
+/// The first chain of a pod's rules of a family, behind the look at marks.
+pub(super) fn rules_chain(chains: PodChains, direction: Direction, family: Family) -> String {
+    of_family(chains.entry(direction).as_str(), family)
+}
+
+fn put_generation(rules: &PodRules, direction: Direction, mark: Mark, digest: &str, out: &mut Rendered) {
+    let chains = PodChains::of(&rules.pod);
+    let related = chains.related(direction).as_str().to_owned();
+    let mut entry = vec![
+        // A connection that a conntrack helper expects has the mark of its master, so these come first.
+        to(
+            goto(related),
+            [Statement::State(&[ConnState::Invalid, ConnState::Related])],
+        ),
+        NftRule {
+            comment: format!("{MARK}{:x}/{:x}", mark.value(), mark.mask()),
+            ..to(Verdict::Accept, [Statement::Mark(mark, true)])
+        },
+    ];
+    entry.extend(by_family(chains.entry(direction).as_str()));
+    if let Some(last) = entry.last_mut() {
+        last.comment = format!("{RULES}{digest}");
+    }
+    out.put(chains.entry(direction).as_str(), entry);
+    let audit = !rules.audit.direction(direction).tiers.is_empty();
+    let end = match audit {
+        true => goto(chains.audit(direction).as_str()),
+        false => Verdict::Accept,
+    };
+    out.put(
+        chains.allow(direction).as_str(),
+        // Two rules: what has no connection has no mark to set, and is allowed all the same.
+        vec![rule([Statement::SetMark(mark)]), to(end, [])],
+    );
+}
+
+fn by_family(chain: &str) -> Vec<NftRule> {
+    let each = |family| to(goto(of_family(chain, family)), [Statement::Family(family)]);
+    Family::ALL.map(each).into()
+}
+
+/// The chains of a direction without those that contain the generation.
+fn direction_chains(rules: &PodRules, direction: Direction, context: RenderContext<'_>) -> Rendered {
+    let chains = PodChains::of(&rules.pod);
+    let mut out = Rendered::default();
+    let related = unsolicited(rules, direction, context, &mut out);
+    out.put(chains.related(direction).as_str(), related);
+    for family in Family::ALL {
+        let renderer = Renderer {
+            chains,
+            direction,
+            family,
+            own: own_addresses(rules, family),
+            mode: Mode::Enforced,
+            context,
+        };
+        let name = rules_chain(chains, direction, family);
+        let mut lines = renderer.lists(rules.direction(direction), &mut out);
+        if direction == Direction::Egress {
+            lines.extend(encapsulated(family));
+        }
+        let label = Label::of_no_policy(Decider::Default, backend::Action::Allow, direction);
+        let allow = goto(chains.allow(direction).as_str());
+        lines.push(labelled(allow, [], &label));
+        out.put(name, lines);
+    }
+    let audit = rules.audit.direction(direction);
+    if !audit.tiers.is_empty() {
+        put_audit(rules, direction, audit, context, &mut out);
+    }
+    out
+}
+
+/// Packets of no connection, and ICMP errors: invalid ones are denied, since conntrack could neither translate nor answer them. An
+/// error of a pod quotes a packet of a connection of that pod. All else is judged by the rules.
+fn unsolicited(
+    rules: &PodRules,
+    direction: Direction,
+    context: RenderContext<'_>,
+    out: &mut Rendered,
+) -> Vec<NftRule> {
+    let mut lines = vec![to(Verdict::Drop, [Statement::State(&[ConnState::Invalid])])];
+    for family in Family::ALL {
+        let is_icmp = [Statement::Family(family), Statement::Protocol(icmp(family))];
+        match direction {
+            Direction::Ingress => lines.push(to(Verdict::Accept, is_icmp)),
+            Direction::Egress => {
+                for address in own_addresses(rules, family) {
+                    let about = |end| {
+                        let related = Statement::State(&[ConnState::Related]);
+                        to(Verdict::Accept, [&is_icmp[..], &[related, end]].concat())
+                    };
+                    lines.push(about(Statement::OpenedFrom(address)));
+                    lines.push(about(Statement::AnsweredFrom(address)));
+                }
+                let label = Label::of_no_policy(Decider::SpoofedError, backend::Action::Deny, direction);
+                let end = denial::target(Denial::of_label(&label, false), context.tells, out);
+                lines.push(labelled(end, is_icmp, &label));
+            }
+        }
+    }
+    lines.extend(by_family(PodChains::of(&rules.pod).entry(direction).as_str()));
+    lines
+}
+
+/// Packets to the node, by unicast or multicast, are asked whether something else is inside. In IPv6 the type UNICAST includes
+/// addresses of this host (`match_type6` of net/netfilter/xt_addrtype.c).
+fn encapsulated(family: Family) -> Vec<NftRule> {
+    let ask = || jump(names::encapsulation().as_str());
+    match family {
+        Family::V4 => vec![to(ask(), [Statement::IsToAnotherHost(false)])],
+        Family::V6 => {
+            let groups: IpNet = "ff00::/8".parse().expect("it is a network");
+            vec![
+                to(ask(), [Statement::IsToThisHost(true)]),
+                to(ask(), [Statement::Destination(groups)]),
+            ]
+        }
+    }
+}
+
+/// What policies in audit would do; they drop nothing.
+fn put_audit(
+    rules: &PodRules,
+    direction: Direction,
+    audit: &DirectionRules,
+    context: RenderContext<'_>,
+    out: &mut Rendered,
+) {
+    let chains = PodChains::of(&rules.pod);
+    let name = chains.audit(direction).as_str().to_owned();
+    // Packets that an Allow over a missing set allows would be logged as denied, so then nothing is evaluated.
+    if audit.sets().any(|id| !context.sets.contains_key(&id)) {
+        out.put(name, vec![to(Verdict::Accept, [])]);
+        return;
+    }
+    out.put(name.clone(), by_family(&name));
+    for family in Family::ALL {
+        let renderer = Renderer {
+            chains,
+            direction,
+            family,
+            own: own_addresses(rules, family),
+            mode: Mode::Audit,
+            context,
+        };
+        let mut lines = renderer.lists(audit, out);
+        lines.push(to(Verdict::Accept, []));
+        out.put(of_family(&name, family), lines);
+    }
+}
+
+/// The chains of the node's rules, for clients outside whom a Service leads on. Every packet is judged and none is marked.
+pub(super) fn exposed(rules: &NodeRules, context: RenderContext<'_>) -> Rendered {
+    let chains = PodChains::of_node();
+    let direction = Direction::Egress;
+    let mut out = Rendered::default();
+    let name = chains.entry(direction).as_str().to_owned();
+    let loopback = InterfaceName::new("lo").expect("two letters are a name");
+    // Packets from the node to its own address pass here too.
+    let mut entry = vec![to(
+        Verdict::Accept,
+        [Statement::Input(InterfacePattern::from(loopback))],
+    )];
+    for family in Family::ALL {
+        let related = [
+            Statement::Family(family),
+            Statement::Protocol(icmp(family)),
+            Statement::State(&[ConnState::Related]),
+        ];
+        entry.push(to(Verdict::Accept, related));
+    }
+    entry.extend(by_family(&name));
+    out.put(name.clone(), entry);
+    out.put(chains.allow(direction).as_str(), vec![to(Verdict::Accept, [])]);
+    for family in Family::ALL {
+        let renderer = Renderer {
+            chains,
+            direction,
+            family,
+            own: Vec::new(),
+            mode: Mode::Enforced,
+            context,
+        };
+        let lines = renderer.lists(&rules.exposed, &mut out);
+        out.put(of_family(&name, family), lines);
+    }
+    out
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// The verdict of the policies in force.
+    Enforced,
+    /// The verdict as if the policies in audit were in force.
+    Audit,
+}
+
+struct Renderer<'a> {
+    chains: PodChains,
+    direction: Direction,
+    family: Family,
+    /// The pod's own addresses in the family.
+    own: Vec<IpAddr>,
+    mode: Mode,
+    context: RenderContext<'a>,
+}
+
+impl Renderer<'_> {
+    /// The lines of all lists, in order. A list in which rules pass has a chain of its own.
+    fn lists(&self, rules: &DirectionRules, out: &mut Rendered) -> Vec<NftRule> {
+        let mut lines = Vec::new();
+        for (place, tier) in rules.tiers.iter().enumerate() {
+            let of_list = self.list(tier, out);
+            if tier.rules.iter().all(|rule| rule.action != Action::Pass) {
+                lines.extend(of_list);
+                continue;
+            }
+            let chain = match self.mode {
+                Mode::Enforced => self.chains.tier(self.direction, tier.tier, place + 1),
+                Mode::Audit => self.chains.audit_tier(self.direction, tier.tier, place + 1),
+            };
+            let chain = of_family(chain.as_str(), self.family);
+            out.put(chain.clone(), of_list);
+            lines.push(to(jump(chain), []));
+        }
+        lines
+    }
+
+    fn list(&self, tier: &TierRules, out: &mut Rendered) -> Vec<NftRule> {
+        let mut lines = Vec::new();
+        for rule in shadowed_rules::without(&tier.rules, self.context.sets, self.family) {
+            self.rule(tier, rule, out, &mut lines);
+        }
+        match tier.default_action {
+            DefaultAction::NextTier => {}
+            DefaultAction::Deny => {
+                let label = Label {
+                    key: self.key(tier, Action::Deny),
+                    rule: 0,
+                    policy: ISOLATION.into(),
+                };
+                let end = self.denial(&label, out);
+                lines.push(self.labelled(end, Vec::new(), &label));
+            }
+        }
+        lines
+    }
+
+    fn rule(&self, tier: &TierRules, rule: &Rule, out: &mut Rendered, lines: &mut Vec<NftRule>) {
+        let is_missing = rule.sets().any(|id| !self.context.sets.contains_key(&id));
+        match (&rule.peer, rule.action) {
+            (_, Action::Allow) if is_missing => {}
+            (_, Action::Deny | Action::Pass) if is_missing => {
+                let label = self.label(tier, rule, Action::Deny);
+                let end = self.denial(&label, out);
+                lines.push(self.labelled(end, Vec::new(), &label));
+            }
+            (PeerMatch::Itself, _) => {
+                for peer in self.itself() {
+                    self.push(tier, rule, peer, out, lines);
+                }
+            }
+            (PeerMatch::Any, _) => self.push(tier, rule, Vec::new(), out, lines),
+            (PeerMatch::In(id), _) => self.push(tier, rule, vec![self.lookup(*id, true)], out, lines),
+            (PeerMatch::OwnNode, _) => {
+                let peer = Statement::IsToThisHost(true);
+                if self.mode == Mode::Enforced
+                    && rule.origin.policy.as_ref() == OWN_NODE
+                    && rule.port == PortMatch::Any
+                {
+                    lines.push(to(jump(names::encapsulation().as_str()), [peer.clone()]));
+                }
+                self.push(tier, rule, vec![peer], out, lines);
+            }
+        }
+    }
+
+    fn push(
+        &self,
+        tier: &TierRules,
+        rule: &Rule,
+        peer: Vec<Statement>,
+        out: &mut Rendered,
+        lines: &mut Vec<NftRule>,
+    ) {
+        let label = self.label(tier, rule, rule.action);
+        let end = match (rule.action, self.mode) {
+            (Action::Allow, Mode::Enforced) => goto(self.chains.allow(self.direction).as_str()),
+            (Action::Allow, Mode::Audit) => Verdict::Accept,
+            (Action::Deny, _) => self.denial(&label, out),
+            (Action::Pass, _) => Verdict::Return,
+        };
+        let mut when = self.port(rule.port);
+        when.extend(peer);
+        // A set without members of this family is not there.
+        let is_there = |id: &SetId| {
+            self.context
+                .sets
+                .get(id)
+                .is_some_and(|set| set.families.has(self.family))
+        };
+        when.extend(rule.except.filter(is_there).map(|id| self.lookup(id, false)));
+        lines.push(self.labelled(end, when, &label));
+    }
+
+    /// A pod that a Service leads back to itself has its own address at both ends: masquerading comes after our chains. The input
+    /// interface is the pod's, so another pod that uses the address gains nothing.
+    fn itself(&self) -> Vec<Vec<Statement>> {
+        let back = |own: &IpAddr| match self.direction {
+            Direction::Egress => vec![vec![Statement::Destination(IpNet::from(*own))]],
+            Direction::Ingress => {
+                let through = |interface: &InterfaceName| {
+                    let input = Statement::Input(InterfacePattern::from(interface.clone()));
+                    vec![Statement::Source(IpNet::from(*own), true), input]
+                };
+                self.context.interfaces.iter().map(through).collect()
+            }
+        };
+        self.own.iter().flat_map(back).collect()
+    }
+
+    fn lookup(&self, id: SetId, holds: bool) -> Statement {
+        let address = match self.direction {
+            Direction::Egress => Key::Destination(self.family),
+            Direction::Ingress => Key::Source(self.family),
+        };
+        let keys = match self.context.sets.get(&id).map(|set| set.kind) {
+            Some(SetKind::AddressPorts) => vec![address, Key::Protocol, Key::Port],
+            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => vec![address],
+        };
+        Statement::In(keys, String::from(names::set(id, self.family)), holds)
+    }
+
+    fn port(&self, port: PortMatch) -> Vec<Statement> {
+        match port {
+            PortMatch::Any => Vec::new(),
+            PortMatch::Icmp => vec![Statement::Protocol(icmp(self.family))],
+            PortMatch::Range(transport, range) if range == PortRange::ALL => {
+                vec![Statement::Protocol(transport.number())]
+            }
+            PortMatch::Range(transport, range) => vec![
+                Statement::Protocol(transport.number()),
+                Statement::Ports(range.first(), range.last()),
+            ],
+        }
+    }
+
+    fn label(&self, tier: &TierRules, rule: &Rule, action: Action) -> Label {
+        Label {
+            key: self.key(tier, action),
+            rule: rule.origin.rule,
+            policy: rule.origin.policy.clone(),
+        }
+    }
+
+    fn key(&self, tier: &TierRules, action: Action) -> VerdictKey {
+        VerdictKey {
+            decider: Decider::Tier(tier.tier),
+            action: match (self.mode, action) {
+                (Mode::Audit, Action::Deny) => backend::Action::WouldDeny,
+                (Mode::Enforced | Mode::Audit, action) => action.into(),
+            },
+            direction: self.direction,
+        }
+    }
+
+    /// In audit only rules that would deny are counted.
+    fn labelled(&self, verdict: Verdict, when: Vec<Statement>, label: &Label) -> NftRule {
+        match (self.mode, label.key.action) {
+            (Mode::Enforced, _) | (Mode::Audit, backend::Action::WouldDeny) => labelled(verdict, when, label),
+            (Mode::Audit, backend::Action::Allow | backend::Action::Deny | backend::Action::Pass) => {
+                to(verdict, when)
+            }
+        }
+    }
+
+    fn denial(&self, label: &Label, out: &mut Rendered) -> Verdict {
+        let is_exposed = self.chains == PodChains::of_node();
+        let denial = Denial::of_label(label, is_exposed);
+        match self.mode {
+            Mode::Enforced => denial::target(denial, self.context.tells, out),
+            Mode::Audit => denial::would_target(denial, self.context.tells, out),
+        }
+    }
+}
+
+fn own_addresses(rules: &PodRules, family: Family) -> Vec<IpAddr> {
+    let addresses = rules.addresses.iter().copied();
+    addresses
+        .filter(|address| Family::of(*address) == family)
+        .collect()
+}

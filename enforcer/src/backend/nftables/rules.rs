@@ -1,0 +1,63 @@
+//! Rules under construction: chains by name, and what they deny.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use egret_kernel::nftables::{NftRule, Statement, Verdict};
+use egret_policies::rules::Digest;
+
+use crate::backend::netfilter::denials::Denial;
+use crate::backend::netfilter::denials::label::Label;
+
+/// Rules of one chain.
+pub(super) type Lines = Arc<Vec<NftRule>>;
+
+/// Chains, and the denials that they lead to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rendered {
+    pub(super) chains: BTreeMap<String, Lines>,
+    pub(super) denials: BTreeSet<Denial>,
+}
+
+impl Rendered {
+    pub(super) fn put(&mut self, chain: impl Into<String>, lines: Vec<NftRule>) {
+        self.chains.insert(chain.into(), Arc::new(lines));
+    }
+}
+
+/// A rule of these statements.
+pub(super) fn rule(statements: impl Into<Vec<Statement>>) -> NftRule {
+    NftRule {
+        statements: statements.into(),
+        comment: String::new(),
+    }
+}
+
+/// A rule of these statements that ends in a verdict.
+pub(super) fn to(verdict: Verdict, when: impl Into<Vec<Statement>>) -> NftRule {
+    let mut statements = when.into();
+    statements.push(Statement::Verdict(verdict));
+    rule(statements)
+}
+
+/// The same, counted for a label.
+pub(super) fn labelled(verdict: Verdict, when: impl Into<Vec<Statement>>, label: &Label) -> NftRule {
+    let comment = label.to_string();
+    let mut statements = when.into();
+    statements.push(Statement::Count(counter(&comment)));
+    statements.push(Statement::Verdict(verdict));
+    NftRule { statements, comment }
+}
+
+/// The counter of a comment.
+pub(super) fn counter(comment: &str) -> String {
+    format!("rule-{}", Digest::of(comment))
+}
+
+pub(super) fn goto(chain: impl Into<String>) -> Verdict {
+    Verdict::Goto(chain.into())
+}
+
+pub(super) fn jump(chain: impl Into<String>) -> Verdict {
+    Verdict::Jump(chain.into())
+}

@@ -1,0 +1,541 @@
+//! The table: what it is to hold, what the kernel holds, and the transaction that makes the one the other. Rules, maps and sets of
+//! both families change together or not at all, so no packet meets a state between two.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use egret_kernel::netlink;
+use egret_kernel::nftables::{
+    BaseChain, Changes, ElementKey, NamedCounter, NftListing, Statement, TableReader, TableWriter, Verdict,
+};
+use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
+
+use super::TABLE;
+use super::counters::Counters;
+use super::denial;
+use super::dispatch::{self, Lookup, Lookups};
+use super::rules::{Lines, Rendered};
+use super::sets::{ListedSets, SharedSets};
+use crate::backend::netfilter::denials::Denial;
+use crate::backend::netfilter::drift::Drift;
+use crate::backend::netfilter::model::settings::NflogSettings;
+use crate::backend::netfilter::names;
+
+/// Whose chains they are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ChainOwner {
+    /// All pods'.
+    Shared,
+    /// An empty chain: members went, and their connections were not looked for yet.
+    Inquiry,
+    /// Those of the node's rules for clients outside.
+    Exposed,
+    /// The ends of denied packets, one for each reason.
+    Denials,
+    Pod(PodKey),
+}
+
+/// The chain that is there while connections are to be looked for.
+pub(super) const INQUIRY: &str = "EGRET-INQUIRY";
+
+/// Chains of an owner, by name.
+type Chains = BTreeMap<String, Lines>;
+
+/// The table of the enforcer.
+#[derive(Debug)]
+pub(super) struct Table {
+    writer: TableWriter,
+    reader: TableReader,
+    telling: Option<NflogSettings>,
+    desired: BTreeMap<ChainOwner, Rendered>,
+    lookups: Lookups,
+    base: Vec<BaseChain>,
+    programmed: Programmed,
+    /// Owners whose chains may differ.
+    dirty: BTreeSet<ChainOwner>,
+    /// How many rules of desired chains lead to each reason.
+    denials: BTreeMap<Denial, usize>,
+    /// How many desired rules count in each counter, and its comment.
+    counted: BTreeMap<String, (usize, String)>,
+    /// Counters of the kernel.
+    counters: BTreeSet<String>,
+    read: Arc<Counters>,
+    have_denials_changed: bool,
+    /// Why the table could not be written.
+    broken: Option<String>,
+}
+
+/// What the kernel holds.
+#[derive(Debug, Default)]
+struct Programmed {
+    chains: BTreeMap<ChainOwner, Chains>,
+    lookups: BTreeMap<&'static str, Lookup>,
+    base: BTreeSet<String>,
+    /// Whether the rest is known; otherwise everything is written.
+    is_known: bool,
+}
+
+/// What the kernel lists of the table.
+#[derive(Debug, Default)]
+pub(super) struct KernelState {
+    pub(super) table: NftListing,
+    pub(super) sets: ListedSets,
+    pub(super) counters: Vec<NamedCounter>,
+}
+
+impl KernelState {
+    /// Whether an earlier life left more than what closes unknown pods.
+    pub(super) fn has_rules(&self) -> bool {
+        let mut chains = self.table.chains.keys();
+        !self.sets.is_empty()
+            || chains.any(|chain| chain.starts_with("EGRET-E-") || chain.starts_with("EGRET-I-"))
+    }
+}
+
+impl Table {
+    pub(super) fn open(telling: Option<NflogSettings>, read: Arc<Counters>) -> Result<Self, netlink::Error> {
+        Ok(Self {
+            writer: TableWriter::open()?,
+            reader: TableReader::open()?,
+            telling,
+            desired: BTreeMap::new(),
+            lookups: Lookups::new(),
+            base: Vec::new(),
+            programmed: Programmed::default(),
+            dirty: BTreeSet::new(),
+            denials: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            counters: BTreeSet::new(),
+            read,
+            have_denials_changed: true,
+            broken: None,
+        })
+    }
+
+    /// Lists the table; none where it is not there.
+    pub(super) fn list(&mut self) -> Result<Option<KernelState>, netlink::Error> {
+        let Some(table) = self.reader.list(TABLE)? else {
+            return Ok(None);
+        };
+        let mut sets = ListedSets::new();
+        for name in table.sets.keys().filter(|name| names::is_own_set(name)) {
+            sets.insert(name.clone(), self.reader.elements(TABLE, name)?);
+        }
+        let counters = self.reader.counters(TABLE)?;
+        Ok(Some(KernelState {
+            table,
+            sets,
+            counters,
+        }))
+    }
+
+    /// Whether the table is there.
+    pub(super) fn is_there(&mut self) -> Result<bool, netlink::Error> {
+        self.reader.has(TABLE)
+    }
+
+    pub(super) const fn broken(&self) -> Option<&String> {
+        self.broken.as_ref()
+    }
+
+    pub(super) fn has(&self, owner: &ChainOwner) -> bool {
+        self.desired.contains_key(owner)
+    }
+
+    pub(super) fn desired(&self, owner: &ChainOwner) -> Option<&Rendered> {
+        self.desired.get(owner)
+    }
+
+    /// Has the marker be there or not; says whether that is a change.
+    pub(super) fn set_inquiry_marker(&mut self, is_there: bool) -> bool {
+        let was_there = self.has(&ChainOwner::Inquiry);
+        if is_there {
+            let mut rendered = Rendered::default();
+            rendered.put(INQUIRY, Vec::new());
+            self.set_desired(ChainOwner::Inquiry, rendered);
+        } else {
+            self.remove_desired(&ChainOwner::Inquiry);
+        }
+        was_there != is_there
+    }
+
+    /// Desires these chains for an owner.
+    pub(super) fn set_desired(&mut self, owner: ChainOwner, rendered: Rendered) {
+        let before = self.desired.get(&owner);
+        if before == Some(&rendered) {
+            return;
+        }
+        if let Some(before) = self.desired.remove(&owner) {
+            self.count(&before, false);
+        }
+        self.count(&rendered, true);
+        self.desired.insert(owner.clone(), rendered);
+        self.dirty.insert(owner);
+    }
+
+    pub(super) fn remove_desired(&mut self, owner: &ChainOwner) {
+        if let Some(before) = self.desired.remove(owner) {
+            self.count(&before, false);
+            self.dirty.insert(owner.clone());
+        }
+    }
+
+    /// Removes the chains of pods that are not there.
+    pub(super) fn retain_pods(&mut self, is_there: impl Fn(&PodKey) -> bool) {
+        let is_gone = |owner: &&ChainOwner| match owner {
+            ChainOwner::Pod(pod) => !is_there(pod),
+            ChainOwner::Shared | ChainOwner::Inquiry | ChainOwner::Exposed | ChainOwner::Denials => false,
+        };
+        let gone: Vec<ChainOwner> = self.desired.keys().filter(is_gone).cloned().collect();
+        gone.iter().for_each(|owner| self.remove_desired(owner));
+    }
+
+    pub(super) fn set_shared(&mut self, base: Vec<BaseChain>, rendered: Rendered, lookups: Lookups) {
+        self.base = base;
+        self.lookups = lookups;
+        self.set_desired(ChainOwner::Shared, rendered);
+    }
+
+    /// Counts references of chains that come or go.
+    fn count(&mut self, rendered: &Rendered, comes: bool) {
+        for denial in &rendered.denials {
+            let uses = self.denials.entry(denial.clone()).or_default();
+            *uses = if comes { *uses + 1 } else { *uses - 1 };
+        }
+        for rule in rendered.chains.values().flat_map(|lines| lines.iter()) {
+            for statement in &rule.statements {
+                if let Statement::Count(name) = statement {
+                    let (uses, _) = self
+                        .counted
+                        .entry(name.clone())
+                        .or_insert_with(|| (0, rule.comment.clone()));
+                    *uses = if comes { *uses + 1 } else { *uses - 1 };
+                }
+            }
+        }
+    }
+
+    /// Desires a chain for each reason to which rules lead.
+    fn compile_denials(&mut self) {
+        self.denials.retain(|_, uses| *uses > 0);
+        let mut rendered = Rendered::default();
+        if let Some(telling) = self.telling {
+            for denial in self.denials.keys() {
+                rendered.put(denial.chain().as_str(), denial::chain(denial, telling));
+            }
+        }
+        self.have_denials_changed |= self.desired(&ChainOwner::Denials) != Some(&rendered);
+        self.set_desired(ChainOwner::Denials, rendered);
+    }
+
+    /// Whether the reasons may be others than at the last call.
+    pub(super) const fn take_denials_changed(&mut self) -> bool {
+        std::mem::replace(&mut self.have_denials_changed, false)
+    }
+
+    /// The reasons for which packets are denied.
+    pub(super) fn denials(&self) -> impl Iterator<Item = &Denial> {
+        self.denials.keys()
+    }
+
+    /// Makes the kernel hold what is desired, by what differs; by everything where it is not known what it holds.
+    pub(super) fn write(&mut self, sets: &SharedSets, now: Timestamp) -> bool {
+        if !self.programmed.is_known {
+            let outcome = self.list();
+            return match outcome {
+                Ok(listed) => self.write_all(sets, &listed.unwrap_or_default(), now),
+                Err(error) => self.fail(&error),
+            };
+        }
+        self.compile_denials();
+        let mut sets = sets.lock();
+        let mut changes = Changes::of(TABLE);
+        self.add_counters(&mut changes);
+        let writes = sets.plan(&mut changes, now);
+        for chain in self
+            .base
+            .iter()
+            .filter(|chain| !self.programmed.base.contains(&chain.name))
+        {
+            changes.add_base_chain(chain);
+        }
+        let gone = self.put_chains(&mut changes);
+        self.put_lookups(&mut changes);
+        let kept: BTreeSet<&String> = self.base.iter().map(|chain| &chain.name).collect();
+        let lost = self.programmed.base.iter().filter(|name| !kept.contains(name));
+        for chain in gone.iter().filter(|chain| !dispatch::is_base(chain)).chain(lost) {
+            changes.delete_chain(chain);
+        }
+        sets.plan_removal(&writes, &mut changes);
+        match self.writer.commit(changes) {
+            Ok(()) => {
+                sets.done(writes);
+                drop(sets);
+                self.take_as_done();
+                true
+            }
+            Err(error) => {
+                drop(sets);
+                self.fail(&error)
+            }
+        }
+    }
+
+    /// Makes everything anew in one transaction, in the place of what the kernel holds. Chains that it calls stay, so that none of
+    /// them is missed by a packet on its way.
+    pub(super) fn write_all(&mut self, sets: &SharedSets, held: &KernelState, now: Timestamp) -> bool {
+        self.compile_denials();
+        self.programmed = Programmed::default();
+        let mut sets = sets.lock();
+        let mut changes = Changes::of(TABLE);
+        changes.add_table();
+        for chain in held.table.chains.keys() {
+            changes.flush_chain(chain);
+        }
+        held.table.sets.keys().for_each(|set| changes.delete_set(set));
+        let base: BTreeSet<&String> = self.base.iter().map(|chain| &chain.name).collect();
+        for (name, _) in held.table.chains.iter().filter(|(name, _)| !base.contains(name)) {
+            changes.delete_chain(name);
+        }
+        self.counters = held.counters.iter().map(|counter| counter.name.clone()).collect();
+        self.add_counters(&mut changes);
+        sets.adopt(&held.sets, now);
+        let writes = sets.plan_all(&mut changes, now);
+        for chain in &self.base {
+            changes.add_base_chain(chain);
+        }
+        self.dirty = self.desired.keys().cloned().collect();
+        self.put_chains(&mut changes);
+        self.put_lookups(&mut changes);
+        match self.writer.commit(changes) {
+            Ok(()) => {
+                sets.done(writes);
+                drop(sets);
+                self.take_as_done();
+                true
+            }
+            Err(error) => {
+                drop(sets);
+                self.fail(&error)
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &netlink::Error) -> bool {
+        tracing::error!(%error, "the table cannot be written");
+        self.broken = Some(error.to_string());
+        // What is retried is everything: whatever the kernel refused may be due to what others did to the table.
+        self.programmed = Programmed::default();
+        false
+    }
+
+    /// Has everything written the next time.
+    pub(super) fn forget_programmed(&mut self) {
+        self.programmed = Programmed::default();
+    }
+
+    fn add_counters(&mut self, changes: &mut Changes) {
+        for counter in self.read.kept().iter().filter(|_| !self.programmed.is_known) {
+            if self.counters.insert(counter.name.clone()) {
+                changes.add_counter(counter);
+            }
+        }
+        for (name, (_, comment)) in self.counted.iter().filter(|(_, (uses, _))| *uses > 0) {
+            if !self.counters.contains(name) {
+                changes.add_counter(&NamedCounter {
+                    name: name.clone(),
+                    comment: comment.clone(),
+                    packets: self.read.last(name),
+                });
+            }
+        }
+    }
+
+    /// Makes chains and their rules. Returns the chains that are empty now and not desired.
+    fn put_chains(&mut self, changes: &mut Changes) -> Vec<String> {
+        let nothing = Chains::new();
+        let mut gone = Vec::new();
+        let mut changed: Vec<(&String, &Lines)> = Vec::new();
+        let mut flushed: Vec<&String> = Vec::new();
+        for owner in &self.dirty {
+            let desired = self
+                .desired
+                .get(owner)
+                .map_or(&nothing, |rendered| &rendered.chains);
+            let held = self.programmed.chains.get(owner).unwrap_or(&nothing);
+            for (name, lines) in desired {
+                match held.get(name) {
+                    Some(held) if Arc::ptr_eq(held, lines) || held == lines => {}
+                    Some(_) => {
+                        flushed.push(name);
+                        changed.push((name, lines));
+                    }
+                    None => {
+                        if !dispatch::is_base(name) {
+                            let about = match owner {
+                                ChainOwner::Pod(pod) => format!("pod {pod}"),
+                                ChainOwner::Shared
+                                | ChainOwner::Inquiry
+                                | ChainOwner::Exposed
+                                | ChainOwner::Denials => String::new(),
+                            };
+                            changes.add_chain(name, &about);
+                        }
+                        changed.push((name, lines));
+                    }
+                }
+            }
+            let lost = held.keys().filter(|name| !desired.contains_key(*name));
+            for name in lost {
+                flushed.push(name);
+                gone.push(name.clone());
+            }
+        }
+        // Maps are there before the rules that name them.
+        for (name, lookup) in &self.lookups {
+            if !self.programmed.lookups.contains_key(name) {
+                changes.add_set(&lookup.spec(name));
+            }
+        }
+        flushed.into_iter().for_each(|name| changes.flush_chain(name));
+        for (name, lines) in changed {
+            for rule in lines.iter() {
+                changes.add_rule(name, rule);
+            }
+        }
+        gone
+    }
+
+    fn put_lookups(&self, changes: &mut Changes) {
+        let nothing = BTreeMap::new();
+        for (name, lookup) in &self.lookups {
+            let held = self
+                .programmed
+                .lookups
+                .get(name)
+                .map_or(&nothing, |held| &held.elements);
+            let is_other = |(key, verdict): &(&ElementKey, &Option<Verdict>)| {
+                lookup.elements.get(*key) != Some(*verdict)
+            };
+            let gone = held.iter().filter(is_other);
+            let gone: Vec<_> = gone
+                .map(|(key, verdict)| dispatch::element(key, verdict.as_ref()))
+                .collect();
+            if !gone.is_empty() {
+                changes.delete_elements(name, &gone);
+            }
+            let added = lookup
+                .elements
+                .iter()
+                .filter(|(key, verdict)| held.get(*key) != Some(*verdict));
+            let added: Vec<_> = added
+                .map(|(key, verdict)| dispatch::element(key, verdict.as_ref()))
+                .collect();
+            changes.add_elements(name, &added);
+        }
+        let lost = self.programmed.lookups.keys();
+        for name in lost.filter(|name| !self.lookups.contains_key(*name)) {
+            changes.delete_set(name);
+        }
+    }
+
+    fn take_as_done(&mut self) {
+        self.broken = None;
+        for owner in std::mem::take(&mut self.dirty) {
+            match self.desired.get(&owner) {
+                Some(rendered) => drop(self.programmed.chains.insert(owner, rendered.chains.clone())),
+                None => drop(self.programmed.chains.remove(&owner)),
+            }
+        }
+        self.programmed.lookups.clone_from(&self.lookups);
+        self.programmed.base = self.base.iter().map(|chain| chain.name.clone()).collect();
+        self.programmed.is_known = true;
+        let made = self.counted.iter().filter(|(_, (uses, _))| *uses > 0);
+        self.counters.extend(made.map(|(name, _)| name.clone()));
+    }
+
+    /// What differs from what was written last.
+    pub(super) fn drift(&self, held: &KernelState, sets: &SharedSets, now: Timestamp) -> Drift {
+        let mut drift = Drift::default();
+        let mut known: BTreeSet<&String> = BTreeSet::new();
+        for (name, lines) in self.programmed.chains.values().flatten() {
+            known.insert(name);
+            let Some(chain) = held.table.chains.get(name) else {
+                drift.note("chain_missing", name);
+                continue;
+            };
+            let comments: Vec<&str> = lines.iter().map(|rule| rule.comment.as_str()).collect();
+            let same = comments.len() == chain.rules.len()
+                && comments
+                    .iter()
+                    .zip(&chain.rules)
+                    .all(|(one, other)| is_kept(one, other));
+            if !same {
+                drift.note("chain_changed", name);
+            }
+        }
+        for name in held.table.chains.keys().filter(|name| !known.contains(name)) {
+            drift.note("chain_extra", name);
+        }
+        let sets = sets.lock();
+        let lookups = self.programmed.lookups.keys().map(|name| (*name).to_owned());
+        let desired: BTreeSet<String> = sets.made().iter().cloned().chain(lookups).collect();
+        for name in desired.iter().filter(|name| !held.table.sets.contains_key(*name)) {
+            drift.note("set_missing", name);
+        }
+        for name in held.table.sets.keys().filter(|name| !desired.contains(*name)) {
+            drift.note("set_extra", name);
+        }
+        sets.drift(&held.sets, now, &mut drift);
+        drift
+    }
+
+    /// Whether the table was written by this process.
+    pub(super) const fn is_known(&self) -> bool {
+        self.programmed.is_known
+    }
+
+    /// Counters that no desired rule counts in any more.
+    pub(super) fn retired_counters(&mut self) -> BTreeSet<String> {
+        self.counted.retain(|_, (uses, _)| *uses > 0);
+        let counted = &self.counted;
+        let retired = self.counters.iter().filter(|name| !counted.contains_key(*name));
+        retired
+            .filter(|name| !name.starts_with(super::counters::KEPT))
+            .cloned()
+            .collect()
+    }
+
+    pub(super) fn forget_counters(&mut self, removed: &BTreeSet<String>) {
+        self.counters.retain(|name| !removed.contains(name));
+    }
+
+    /// Desires nothing any more.
+    pub(super) fn clear(&mut self) {
+        self.desired.clear();
+        self.lookups.clear();
+        self.base.clear();
+        self.dirty.clear();
+        self.denials.clear();
+        self.counted.clear();
+        self.counters.clear();
+        self.programmed = Programmed::default();
+    }
+
+    pub(super) fn dump(&self) -> String {
+        let mut text = String::new();
+        for (name, lines) in self.programmed.chains.values().flatten() {
+            text += &format!("chain {name}: {} rules\n", lines.len());
+        }
+        for (name, lookup) in &self.programmed.lookups {
+            text += &format!("map {name}: {} elements\n", lookup.elements.len());
+        }
+        text
+    }
+}
+
+/// Whether a comment is the one that was written: the kernel keeps the beginning of a long one.
+fn is_kept(written: &str, listed: &str) -> bool {
+    written == listed || (listed.len() >= 200 && written.starts_with(listed))
+}

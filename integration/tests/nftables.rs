@@ -1,0 +1,156 @@
+//! The backend `nftables` by itself: without any program of iptables, when it is killed at any moment, and when the backend changes
+//! under traffic.
+
+#![allow(clippy::unwrap_used, reason = "a test says what it expects")]
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use egret_integration::{Daemon, Outcome, PodSpec, World};
+
+type TestResult = Result<(), Box<dyn std::error::Error>>;
+
+const ALLOWED: &str = "203.0.113.7:7";
+const FORBIDDEN: &str = "203.0.113.8:7";
+const QUICK: Duration = Duration::from_millis(500);
+const SHORT: Duration = Duration::from_millis(60);
+
+/// Allows the first address, and others that concern nobody.
+fn policy(others: usize) -> String {
+    let blocks: String = (0..others)
+        .map(|other| format!("\n    - ipBlock: {{cidr: 198.51.100.{other}/32}}"))
+        .collect();
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: one, namespace: default}}\nspec:\n  \
+         podSelector: {{}}\n  policyTypes: [Egress, Ingress]\n  egress:\n  - to:\n    - ipBlock: {{cidr: 203.0.113.7/32}}{blocks}\n"
+    )
+}
+
+fn world_with_client() -> Option<World> {
+    let mut world = World::or_skip()?;
+    world.add(PodSpec::new("client")).unwrap();
+    world.manifests().write("policy.yaml", &policy(0)).unwrap();
+    Some(world)
+}
+
+fn connect(world: &World, to: &str, patience: Duration) -> Outcome {
+    let to: SocketAddr = to.parse().unwrap();
+    world.pod("client").connect_tcp(to, patience)
+}
+
+/// Tries the forbidden address, in two threads, while something is done; returns how often it was tried and reached.
+fn while_knocking(
+    world: &World,
+    work: impl FnOnce() -> TestResult,
+) -> Result<(usize, usize), Box<dyn std::error::Error>> {
+    let (is_over, tried, reached) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let done = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let is_reached = connect(world, FORBIDDEN, SHORT).is_connected();
+                    tried.fetch_add(1, Ordering::Relaxed);
+                    reached.fetch_add(usize::from(is_reached), Ordering::Relaxed);
+                }
+            });
+        }
+        let done = work();
+        is_over.store(true, Ordering::Relaxed);
+        done
+    });
+    done?;
+    Ok((tried.into_inner(), reached.into_inner()))
+}
+
+fn has_table(world: &World) -> bool {
+    world.node().nftables_list().is_some()
+}
+
+fn has_chains(world: &World) -> bool {
+    let listed = [egret_integration::Family::V4, egret_integration::Family::V6]
+        .map(|family| world.node().iptables_save(family).unwrap());
+    let sets = world.node().ipset_save().unwrap();
+    listed.iter().any(|listed| listed.contains("EGRET-")) || sets.contains("-egret-")
+}
+
+#[test]
+fn a_change_of_backend_under_traffic_lets_nothing_through_and_ends_nothing() -> TestResult {
+    let Some(world) = world_with_client() else {
+        return Ok(());
+    };
+    let mut enforcer = world.start(world.enforcer("netfilter"))?;
+    let mut open = connect(&world, ALLOWED, QUICK).connection();
+    let (tried, reached) = while_knocking(&world, || {
+        for (round, backend) in ["nftables", "netfilter", "nftables"].into_iter().enumerate() {
+            let end = [Daemon::terminate, Daemon::kill][round % 2];
+            end(&mut enforcer)?;
+            enforcer = world.start(world.enforcer(backend))?;
+            assert!(open.is_alive(), "with {backend}");
+            let is_native = backend == "nftables";
+            let there = (has_table(&world), has_chains(&world));
+            assert_eq!(
+                there,
+                (is_native, !is_native),
+                "of {backend} alone there is something"
+            );
+            assert!(connect(&world, ALLOWED, QUICK).is_connected(), "with {backend}");
+        }
+        Ok(())
+    })?;
+    assert!(tried > 0);
+    assert_eq!(reached, 0, "of {tried}");
+    drop(enforcer);
+    Ok(())
+}
+
+#[test]
+fn an_enforcer_that_is_killed_at_any_moment_of_a_change_lets_nothing_through() -> TestResult {
+    let Some(world) = world_with_client() else {
+        return Ok(());
+    };
+    let mut enforcer = world.start(world.enforcer("nftables"))?;
+    let mut open = connect(&world, ALLOWED, QUICK).connection();
+    let (tried, reached) = while_knocking(&world, || {
+        for round in 0..12 {
+            world.manifests().write("policy.yaml", &policy(1 + round % 5))?;
+            // The change is under way, or is not: either will do.
+            #[allow(clippy::disallowed_methods, reason = "the moment is arbitrary on purpose")]
+            std::thread::sleep(Duration::from_millis(7 * u64::try_from(round)?));
+            enforcer.kill()?;
+            enforcer.restart()?;
+            enforcer.wait_until_ready()?;
+            assert!(open.is_alive());
+        }
+        Ok(())
+    })?;
+    assert!(tried > 0);
+    assert_eq!(reached, 0, "of {tried}");
+    assert!(connect(&world, ALLOWED, QUICK).is_connected());
+    drop(enforcer);
+    Ok(())
+}
+
+#[test]
+fn no_program_is_needed_and_cleanup_leaves_no_table() -> TestResult {
+    let Some(world) = world_with_client() else {
+        return Ok(());
+    };
+    let programs = world.files().join("programs");
+    std::fs::create_dir(&programs)?;
+    let without_programs = |backend| {
+        let enforcer = world.enforcer(backend);
+        enforcer.with_variable("PATH", &programs.display().to_string())
+    };
+    let enforcer = world.start(without_programs("nftables"))?;
+    assert!(connect(&world, ALLOWED, QUICK).is_connected());
+    assert!(!connect(&world, FORBIDDEN, QUICK).is_connected());
+    let binary = enforcer.spec().binary.display().to_string();
+    drop(enforcer);
+    assert!(has_table(&world));
+    let clean = [binary.as_str(), "cleanup", "--state", "", "--state-objects", ""];
+    world.node().run_well(&clean)?;
+    assert!(!has_table(&world));
+    assert!(connect(&world, FORBIDDEN, QUICK).is_connected());
+    Ok(())
+}

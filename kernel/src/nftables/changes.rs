@@ -1,0 +1,311 @@
+//! Changes of one table, made together or not at all: one transaction of nf_tables.
+
+use nix::errno::Errno;
+use nix::sys::socket::SockProtocol;
+
+use crate::child_processes;
+use crate::fault_points::{self, Step};
+use crate::netlink::{CREATE, Error, Request, Socket, Transaction};
+
+use super::set::{Element, ElementKey, SetSpec};
+use super::statement::Statement;
+use super::{
+    ATTRIBUTE_CHAIN_NAME, ATTRIBUTE_RULE_CHAIN, ATTRIBUTE_TABLE, DELETE_CHAIN, DELETE_ELEMENT, DELETE_RULE,
+    DELETE_SET, DELETE_TABLE, NEW_CHAIN, NEW_ELEMENT, NEW_RULE, SUBSYSTEM,
+};
+
+/// A family of tables, which is not a family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TableFamily {
+    /// IPv4 and IPv6 at once.
+    Inet,
+    /// Ports of bridges.
+    Bridge,
+}
+
+impl TableFamily {
+    pub(super) const fn number(self) -> u8 {
+        match self {
+            Self::Inet => 1,
+            Self::Bridge => 7,
+        }
+    }
+}
+
+/// A table by its family and name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TableName {
+    pub family: TableFamily,
+    pub name: &'static str,
+}
+
+/// Where the kernel calls a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NfHook {
+    Prerouting = 0,
+    Input = 1,
+    Forward = 2,
+    Output = 3,
+}
+
+/// A chain that the kernel calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseChain {
+    pub name: String,
+    pub hook: NfHook,
+    /// Lower ones are called first.
+    pub priority: i32,
+}
+
+/// A rule: statements, and what it is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NftRule {
+    pub statements: Vec<Statement>,
+    /// Kept by the kernel with the rule; up to 254 octets.
+    pub comment: String,
+}
+
+/// A counter with a name, which stays when the rules that count in it change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedCounter {
+    pub name: String,
+    /// Kept by the kernel with it; up to 254 octets.
+    pub comment: String,
+    pub packets: u64,
+}
+
+const NEW_TABLE: u8 = 0;
+const NEW_SET: u8 = 9;
+const NEW_OBJECT: u8 = 18;
+const DELETE_OBJECT: u8 = 20;
+/// Deletes what is there; since Linux 6.3.
+const DESTROY_ELEMENT: u8 = 30;
+const APPEND: u16 = 0x800;
+/// `NFT_OBJECT_COUNTER`.
+pub(super) const COUNTER: u32 = 1;
+/// Elements of one message: an attribute is shorter than 64 KiB.
+const ELEMENTS_TOGETHER: usize = 512;
+
+/// Changes to be made.
+#[derive(Debug)]
+pub struct Changes {
+    table: TableName,
+    requests: Vec<Request>,
+    sets: u32,
+    /// In words, for fault points.
+    said: String,
+}
+
+impl Changes {
+    pub fn of(table: TableName) -> Self {
+        Self {
+            table,
+            requests: Vec::new(),
+            sets: 0,
+            said: String::new(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Makes the table; one that is there stays as it is.
+    pub fn add_table(&mut self) {
+        self.push("make the table", NEW_TABLE, CREATE, |request| request);
+    }
+
+    /// Removes the table with all that is in it.
+    pub fn delete_table(&mut self) {
+        self.push("remove the table", DELETE_TABLE, 0, |request| request);
+    }
+
+    /// Makes a chain that the kernel calls, and that lets through what it does not judge; one that is there stays.
+    pub fn add_base_chain(&mut self, chain: &BaseChain) {
+        self.push("make a hook's chain", NEW_CHAIN, CREATE, |request| {
+            request
+                .text(ATTRIBUTE_CHAIN_NAME, &chain.name)
+                .nest(4, |hook| {
+                    hook.plain_be32(1, chain.hook as u32)
+                        .bytes(2, &chain.priority.to_be_bytes())
+                })
+                .plain_be32(5, 1)
+                .text(7, "filter")
+        });
+    }
+
+    pub fn add_chain(&mut self, name: &str, about: &str) {
+        self.push("make a chain", NEW_CHAIN, CREATE, |request| {
+            request
+                .text(ATTRIBUTE_CHAIN_NAME, name)
+                .bytes(12, &comment(0, about))
+        });
+    }
+
+    pub fn delete_chain(&mut self, name: &str) {
+        self.push("remove a chain", DELETE_CHAIN, 0, |request| {
+            request.text(ATTRIBUTE_CHAIN_NAME, name)
+        });
+    }
+
+    /// Removes all rules of a chain that is there.
+    pub fn flush_chain(&mut self, name: &str) {
+        self.push("empty a chain", DELETE_RULE, 0, |request| {
+            request.text(ATTRIBUTE_RULE_CHAIN, name)
+        });
+    }
+
+    pub fn add_rule(&mut self, chain: &str, rule: &NftRule) {
+        self.push("add a rule", NEW_RULE, CREATE | APPEND, |request| {
+            let request = request.text(ATTRIBUTE_RULE_CHAIN, chain).nest(4, |list| {
+                rule.statements.iter().fold(list, |list, one| one.put(list))
+            });
+            if rule.comment.is_empty() {
+                request
+            } else {
+                request.bytes(7, &comment(0, &rule.comment))
+            }
+        });
+    }
+
+    pub fn add_set(&mut self, spec: &SetSpec) {
+        self.sets += 1;
+        let number = self.sets;
+        self.push("make a set", NEW_SET, CREATE, |request| {
+            spec.put(request.text(2, &spec.name), number)
+        });
+    }
+
+    pub fn delete_set(&mut self, name: &str) {
+        self.push("remove a set", DELETE_SET, 0, |request| request.text(2, name));
+    }
+
+    pub fn add_elements(&mut self, set: &str, elements: &[Element]) {
+        self.elements("add members", NEW_ELEMENT, CREATE, set, elements);
+    }
+
+    /// Removes elements that are there; one that is not is an error.
+    pub fn delete_elements(&mut self, set: &str, elements: &[Element]) {
+        self.elements("remove members", DELETE_ELEMENT, 0, set, elements);
+    }
+
+    /// Removes elements, as far as they are there.
+    pub fn destroy_elements(&mut self, set: &str, elements: &[Element]) {
+        self.elements("remove members", DESTROY_ELEMENT, 0, set, elements);
+    }
+
+    pub fn add_counter(&mut self, counter: &NamedCounter) {
+        self.push("make a counter", NEW_OBJECT, CREATE, |request| {
+            request
+                .text(2, &counter.name)
+                .plain_be32(3, COUNTER)
+                .nest(4, |data| {
+                    data.bytes(1, &0u64.to_be_bytes())
+                        .bytes(2, &counter.packets.to_be_bytes())
+                })
+                .bytes(8, &comment(0, &counter.comment))
+        });
+    }
+
+    pub fn delete_counter(&mut self, name: &str) {
+        self.push("remove a counter", DELETE_OBJECT, 0, |request| {
+            request.text(2, name).plain_be32(3, COUNTER)
+        });
+    }
+
+    fn elements(&mut self, asked: &'static str, command: u8, flags: u16, set: &str, elements: &[Element]) {
+        for some in elements.chunks(ELEMENTS_TOGETHER) {
+            self.push(asked, command, flags, |request| {
+                request
+                    .text(2, set)
+                    .nest(3, |list| some.iter().fold(list, |list, one| one.put(list)))
+            });
+        }
+    }
+
+    fn push(&mut self, asked: &'static str, command: u8, flags: u16, fill: impl FnOnce(Request) -> Request) {
+        let family = self.table.family.number();
+        let request =
+            Request::of_set(asked, SUBSYSTEM, command, flags, family).text(ATTRIBUTE_TABLE, self.table.name);
+        self.requests.push(fill(request));
+        if cfg!(feature = "faults") {
+            self.said += asked;
+            self.said.push('\n');
+        }
+    }
+}
+
+/// Writes tables: a socket in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct TableWriter {
+    socket: Socket,
+}
+
+impl TableWriter {
+    pub fn open() -> Result<Self, Error> {
+        let socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
+        Ok(Self { socket })
+    }
+
+    /// Whether the kernel can destroy elements that may be there: Linux 6.3 can. Asks by a transaction about a table that nobody has.
+    pub fn can_destroy_elements(&mut self) -> Result<bool, Error> {
+        let nobodys = TableName {
+            family: TableFamily::Inet,
+            name: "egret-asks",
+        };
+        let mut changes = Changes::of(nobodys);
+        let element = Element::lasting(ElementKey::Address([192, 0, 2, 1].into()));
+        changes.destroy_elements("none", &[element]);
+        match self.commit(changes) {
+            // The subsystem knows no such message (`nfnetlink_rcv_batch` of net/netfilter/nfnetlink.c).
+            Err(error) if error.refusal_code() == Some(Errno::EINVAL as i32) => Ok(false),
+            Err(error) if error.refusal_code().is_none() => Err(error),
+            Ok(()) | Err(_) => Ok(true),
+        }
+    }
+
+    /// Makes all changes, or none.
+    pub fn commit(&mut self, changes: Changes) -> Result<(), Error> {
+        if changes.requests.is_empty() {
+            return Ok(());
+        }
+        let asked = "change a table of nf_tables";
+        let said = changes.said;
+        fault_points::before(Step::Rules(crate::Family::V4), || said)
+            .map_err(|errno| Error::refused(asked, errno))?;
+        // What this process does is no news.
+        child_processes::remember(self.socket.port()?);
+        let room = changes.requests.iter().map(Request::octets).sum();
+        let mut transaction = Transaction::begin(asked, SUBSYSTEM, None, &self.socket, room);
+        for request in &changes.requests {
+            transaction.push(request);
+        }
+        self.socket.commit(transaction).map_err(|refused| {
+            let request = refused.message.and_then(|number| changes.requests.get(number));
+            match (refused.error, request) {
+                (Error::Refused { refusal, .. }, Some(request)) => Error::Refused {
+                    asked: request.asked,
+                    refusal,
+                },
+                (error, _) => error,
+            }
+        })
+    }
+}
+
+/// Whether the kernel refused because something is not there.
+pub fn is_missing(error: &Error) -> bool {
+    error.refusal_code() == Some(Errno::ENOENT as i32)
+}
+
+/// A remark as nft reads it: kind, length, text with a NUL.
+pub(super) fn comment(kind: u8, text: &str) -> Vec<u8> {
+    const MOST: usize = 254;
+    let mut end = text.len().min(MOST - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = &text.as_bytes()[..end];
+    let length = u8::try_from(text.len() + 1).expect("it was cut");
+    [&[kind, length], text, &[0]].concat()
+}

@@ -1,0 +1,271 @@
+//! Sets and verdict maps, and their elements.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::iptables::InterfaceName;
+use crate::netlink::{Attributes, MalformedMessage, Request};
+use crate::{Family, Transport};
+
+use super::statement::{self, Key, Verdict};
+
+/// A set or verdict map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetSpec {
+    pub name: String,
+    /// What its keys are made of.
+    pub keys: Vec<Key>,
+    pub kind: SetKind,
+    /// For people.
+    pub comment: String,
+}
+
+/// What a set holds for its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SetKind {
+    /// Keys, for ever.
+    Plain,
+    /// Keys that end.
+    Timeouts,
+    /// Intervals of addresses, none of which meets another.
+    Intervals,
+    /// Verdicts.
+    Verdicts,
+}
+
+/// What an element is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ElementKey {
+    Address(IpAddr),
+    AddressPort(IpAddr, Transport, u16),
+    Interface(InterfaceName),
+    InterfaceAddress(InterfaceName, IpAddr),
+    /// From the first to the last address.
+    Interval(IpAddr, IpAddr),
+}
+
+/// An element.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Element {
+    pub key: ElementKey,
+    pub value: ElementValue,
+}
+
+/// What an element has besides its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ElementValue {
+    /// Nothing: it stays.
+    Lasting,
+    /// It ends after this time.
+    Living(Duration),
+    /// The verdict for it.
+    Verdict(Verdict),
+}
+
+const FLAG_INTERVAL: u32 = 4;
+const FLAG_MAP: u32 = 8;
+const FLAG_TIMEOUT: u32 = 16;
+/// `NFT_DATA_VERDICT`.
+const DATA_VERDICT: u32 = 0xffff_ff00;
+const ELEMENT_INTERVAL_END: u32 = 1;
+/// Bits of one type in that of several (`TYPE_BITS` of nft).
+const TYPE_BITS: u32 = 6;
+
+pub(super) const ELEMENT_KEY: u16 = 1;
+const ELEMENT_DATA: u16 = 2;
+pub(super) const ELEMENT_FLAGS: u16 = 3;
+const ELEMENT_TIMEOUT: u16 = 4;
+pub(super) const ELEMENT_EXPIRATION: u16 = 5;
+
+impl SetSpec {
+    pub(super) fn put(&self, request: Request, number: u32) -> Request {
+        let request = request
+            .plain_be32(3, self.flags())
+            .plain_be32(4, self.type_number())
+            .plain_be32(5, u32::try_from(self.octets()).expect("a key has few octets"))
+            .plain_be32(10, number);
+        let request = match self.kind {
+            SetKind::Verdicts => request.plain_be32(6, DATA_VERDICT).plain_be32(7, 16),
+            SetKind::Plain | SetKind::Timeouts | SetKind::Intervals => request,
+        };
+        let user_data = self.user_data();
+        if user_data.is_empty() {
+            request
+        } else {
+            request.bytes(13, &user_data)
+        }
+    }
+
+    /// What nft reads with the set: `NFTNL_UDATA_SET_KEYBYTEORDER` and `NFTNL_UDATA_SET_COMMENT` of libnftnl. A name of an interface
+    /// alone is in the byte order of this machine.
+    fn user_data(&self) -> Vec<u8> {
+        let mut data = Vec::new();
+        if let [Key::Input | Key::Output] = self.keys.as_slice() {
+            data.extend([0, 4]);
+            data.extend(1u32.to_ne_bytes());
+        }
+        if !self.comment.is_empty() {
+            data.extend(super::changes::comment(7, &self.comment));
+        }
+        data
+    }
+
+    const fn flags(&self) -> u32 {
+        match self.kind {
+            SetKind::Plain => 0,
+            SetKind::Timeouts => FLAG_TIMEOUT,
+            SetKind::Intervals => FLAG_INTERVAL,
+            SetKind::Verdicts => FLAG_MAP,
+        }
+    }
+
+    /// What nft takes the keys for when it lists them.
+    fn type_number(&self) -> u32 {
+        let number = |key: &Key| match key {
+            Key::Source(Family::V4) | Key::Destination(Family::V4) => 7,
+            Key::Source(Family::V6) | Key::Destination(Family::V6) => 8,
+            Key::Protocol => 12,
+            Key::Port => 13,
+            Key::Input | Key::Output => 41,
+        };
+        self.keys
+            .iter()
+            .fold(0, |all, key| all << TYPE_BITS | number(key))
+    }
+
+    /// Each key fills whole registers where there are several.
+    fn octets(&self) -> usize {
+        match self.keys.as_slice() {
+            [key] => key.octets(),
+            keys => keys.iter().map(|key| key.octets().next_multiple_of(4)).sum(),
+        }
+    }
+}
+
+impl Element {
+    /// An element that stays.
+    pub fn lasting(key: ElementKey) -> Self {
+        let value = ElementValue::Lasting;
+        Self { key, value }
+    }
+
+    /// An element that ends after this time.
+    pub fn living(key: ElementKey, time: Duration) -> Self {
+        let value = ElementValue::Living(time);
+        Self { key, value }
+    }
+
+    /// An element that leads to a verdict.
+    pub fn verdict(key: ElementKey, verdict: Verdict) -> Self {
+        let value = ElementValue::Verdict(verdict);
+        Self { key, value }
+    }
+
+    /// As one or two elements of a list.
+    pub(super) fn put(&self, list: Request) -> Request {
+        if let ElementKey::Interval(first, last) = self.key {
+            let list = list.nest(1, |element| key(element, &statement::address_octets(first)));
+            // What reaches to the last address of all has no end.
+            return match after(last) {
+                Some(end) => list.nest(1, |element| {
+                    key(element, &statement::address_octets(end))
+                        .plain_be32(ELEMENT_FLAGS, ELEMENT_INTERVAL_END)
+                }),
+                None => list,
+            };
+        }
+        list.nest(1, |element| {
+            let element = key(element, &self.key.octets());
+            match &self.value {
+                ElementValue::Lasting => element,
+                ElementValue::Living(time) => {
+                    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+                    element.bytes(ELEMENT_TIMEOUT, &milliseconds.to_be_bytes())
+                }
+                ElementValue::Verdict(verdict) => element.nest(ELEMENT_DATA, |data| verdict.put(data)),
+            }
+        })
+    }
+}
+
+fn key(element: Request, octets: &[u8]) -> Request {
+    element.nest(ELEMENT_KEY, |data| data.bytes(1, octets))
+}
+
+impl ElementKey {
+    fn octets(&self) -> Vec<u8> {
+        match self {
+            Self::Address(address) | Self::Interval(address, _) => statement::address_octets(*address),
+            Self::AddressPort(address, transport, port) => {
+                let mut octets = statement::address_octets(*address);
+                octets.extend([transport.number(), 0, 0, 0]);
+                octets.extend(port.to_be_bytes());
+                octets.extend([0, 0]);
+                octets
+            }
+            Self::Interface(name) => statement::name_octets(name),
+            Self::InterfaceAddress(name, address) => {
+                let mut octets = statement::name_octets(name);
+                octets.extend(statement::address_octets(*address));
+                octets
+            }
+        }
+    }
+}
+
+/// The address behind one; none behind the last.
+fn after(address: IpAddr) -> Option<IpAddr> {
+    Some(match address {
+        IpAddr::V4(address) => IpAddr::V4(u32::from(address).checked_add(1)?.into()),
+        IpAddr::V6(address) => IpAddr::V6(u128::from(address).checked_add(1)?.into()),
+    })
+}
+
+/// An element that the kernel lists: its key, whether it ends an interval, and what is left of its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedElement {
+    pub key: Vec<u8>,
+    pub is_end: bool,
+    pub left: Option<Duration>,
+}
+
+impl ListedElement {
+    /// The address that is its whole key.
+    pub fn address(&self) -> Option<IpAddr> {
+        let four = <[u8; 4]>::try_from(self.key.as_slice()).map(IpAddr::from);
+        let sixteen = <[u8; 16]>::try_from(self.key.as_slice()).map(IpAddr::from);
+        four.or(sixteen).ok()
+    }
+}
+
+/// Reads the elements of one message.
+pub(super) fn listed(attributes: &Attributes<'_>) -> Result<Vec<ListedElement>, MalformedMessage> {
+    let mut found = Vec::new();
+    for (_, element) in attributes.nest(3)?.iter() {
+        let element = Attributes::parse(element)?;
+        let key = element.nest(ELEMENT_KEY)?.get(1).unwrap_or_default().to_vec();
+        let flags = element.be32(ELEMENT_FLAGS).unwrap_or(0);
+        let left = element
+            .get(ELEMENT_EXPIRATION)
+            .and_then(|octets| octets.first_chunk().copied())
+            .map(|octets| Duration::from_millis(u64::from_be_bytes(octets)));
+        found.push(ListedElement {
+            key,
+            is_end: flags & ELEMENT_INTERVAL_END != 0,
+            left,
+        });
+    }
+    Ok(found)
+}
+
+/// The octets that the kernel lists for the keys of an element: one, or two where it is an interval with an end.
+pub fn listed_keys(key: &ElementKey) -> Vec<(Vec<u8>, bool)> {
+    match key {
+        ElementKey::Interval(first, last) => {
+            let start = (statement::address_octets(*first), false);
+            let end = after(*last).map(|end| (statement::address_octets(end), true));
+            std::iter::once(start).chain(end).collect()
+        }
+        other => vec![(other.octets(), false)],
+    }
+}
