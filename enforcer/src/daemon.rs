@@ -18,7 +18,7 @@ use egret_enforcer::address_report::watch_addresses;
 use egret_enforcer::admin::EngineAdmin;
 use egret_enforcer::backend::netfilter::denials::DenialRegistry;
 use egret_enforcer::backend::{self as backends, Backend};
-use egret_enforcer::config::{Args, Config, Source, StartupConfig};
+use egret_enforcer::config::{Args, BackendKind, Config, Source, StartupConfig};
 use egret_enforcer::engine::{Input, NetworkRequest, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events::sink::{ReopenRequest, Sink};
 use egret_enforcer::node::ReportedInterfaces;

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use egret_kernel::Family;
