@@ -31,9 +31,15 @@ help: ## This list.
 demo: packages-demo build ## A node, pods and a little internet on this machine: what is allowed, refused, learned, held, expired (KEEP=1 leaves it running).
 	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" target/debug/demo
 
+# OTHER=commit: the chart is upgraded to that commit's programs and rolled back. They are compiled apart: cargo would take one's libraries for the other's.
+OTHER_SOURCE = target/other/$(OTHER)
 .PHONY: cluster
-cluster: packages-cluster build ## A Kubernetes cluster of two nodes on this machine, with the chart and a policy; needs Go (KEEP=1 leaves it running).
-	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" target/debug/cluster
+cluster: packages-cluster build ## A Kubernetes cluster of two nodes on this machine, with the chart and a policy; needs Go (KEEP=1 leaves it running, OTHER=commit upgrades to that).
+ifneq ($(OTHER),)
+	@[[ -d "$(OTHER_SOURCE)" ]] || { mkdir -p "$(OTHER_SOURCE)" && git archive "$(OTHER)" | tar -xm -C "$(OTHER_SOURCE)"; }
+	@CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) build --locked --workspace --bins --manifest-path "$(OTHER_SOURCE)/Cargo.toml" --target-dir "$(OTHER_SOURCE)/target"
+endif
+	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" $(if $(OTHER),EGRET_OTHER_BIN_DIR="$(CURDIR)/$(OTHER_SOURCE)/target/debug") target/debug/cluster
 
 .PHONY: test
 test: packages-test build ## Every test, on real packets and real DNS.

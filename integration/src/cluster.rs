@@ -6,14 +6,23 @@ mod image;
 mod kubectl;
 mod machine;
 mod node;
+mod node_local_dns;
+mod objects;
+mod outages;
+mod plugin;
 mod preconditions;
 mod story;
+mod traffic;
+mod uninstall;
+mod upgrade;
 
 use std::{
     fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
+
+use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 
 use crate::demo::{Ending, Screen, Stop};
 
@@ -66,7 +75,7 @@ impl Cluster {
     fn start(programs: &Programs, screen: Screen, stop: &Stop) -> Result<Self, Failure> {
         let folder = Folder::new()?;
         screen.heading("The control plane");
-        let images = Images::build(programs, &folder.0)?;
+        let images = Images::build(programs, &folder.0, screen)?;
         let control_plane = ControlPlane::start(programs, &folder.0, stop)?;
         screen.line("etcd, kube-apiserver, kube-controller-manager, kube-scheduler run");
         screen.heading("The nodes");
@@ -105,14 +114,9 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn play(self, keep: bool, stop: &Stop) -> Result<bool, Failure> {
-        let as_expected = story::play(&self.kubectl(), self.screen, stop)
-            .map_err(|error| format!("{error}\n{}", self.logs()))?;
-        for node in &self.nodes {
-            if !node.chains_egret()? {
-                return Err("egret-cni is not in the network configuration of a node".into());
-            }
-        }
+    fn play(mut self, keep: bool, stop: &Stop) -> Result<bool, Failure> {
+        let played = story::play(&mut self, keep, stop);
+        let as_expected = played.map_err(|error| format!("{error}\n{}", self.logs()))?;
         if keep && !stop.was_asked() {
             self.screen.heading("It runs until Ctrl-C");
             self.screen.plain(&self.kubectl().how_to_use());
@@ -153,12 +157,25 @@ impl Cluster {
 struct Folder(PathBuf);
 
 impl Folder {
+    /// Below `target`; in a container that is often an overlay, which cannot carry another one: then below the folder for temporary files.
     fn new() -> Result<Self, Failure> {
-        let parent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/cluster");
-        fs::create_dir_all(&parent)?;
-        let path = parent.canonicalize()?.join(std::process::id().to_string());
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
+        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/cluster");
+        let temporary = std::env::temp_dir().join("egret-cluster");
+        for parent in [&target, &temporary] {
+            fs::create_dir_all(parent)?;
+            if statfs(parent)?.filesystem_type() == OVERLAYFS_SUPER_MAGIC {
+                continue;
+            }
+            let path = parent.canonicalize()?.join(std::process::id().to_string());
+            fs::create_dir(&path)?;
+            return Ok(Self(path));
+        }
+        Err(format!(
+            "{} and {} are on overlayfs, which cannot carry the overlays of the nodes; TMPDIR names another folder",
+            target.display(),
+            temporary.display()
+        )
+        .into())
     }
 }
 

@@ -14,6 +14,8 @@ use super::{Failure, kubectl::Kubectl, machine::Machine, preconditions::Programs
 pub(super) const ADDRESS: &str = "10.100.0.1";
 pub(super) const ALLOWED_ADDRESS: &str = "10.100.0.201";
 pub(super) const REFUSED_ADDRESS: &str = "10.100.0.202";
+/// Allowed as an address.
+pub(super) const DIRECT_ADDRESS: &str = "10.100.0.203";
 const BRIDGE: &str = "cluster";
 const READY_WITHIN: Duration = Duration::from_secs(120);
 /// Who asks the API server, each with the groups.
@@ -66,6 +68,10 @@ impl ControlPlane {
         &self.machine
     }
 
+    pub(super) fn machine_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+
     /// A cable from a machine to the bridge.
     pub(super) fn connect(&self, other: &Machine, name: &str, address: &str) -> Result<(), Failure> {
         let ip = |arguments: &str| self.machine.ip(&arguments.split(' ').collect::<Vec<_>>());
@@ -90,7 +96,7 @@ impl ControlPlane {
     fn make_network(&self) -> Result<(), Failure> {
         let ip = |arguments: &str| self.machine.ip(&arguments.split(' ').collect::<Vec<_>>());
         ip(&format!("link add {BRIDGE} type bridge"))?;
-        for address in [ADDRESS, ALLOWED_ADDRESS, REFUSED_ADDRESS] {
+        for address in [ADDRESS, ALLOWED_ADDRESS, REFUSED_ADDRESS, DIRECT_ADDRESS] {
             ip(&format!("address add {address}/24 dev {BRIDGE}"))?;
         }
         ip(&format!("link set {BRIDGE} up"))?;
@@ -100,8 +106,21 @@ impl ControlPlane {
     fn start_internet(&mut self, programs: &Programs) -> Result<(), Failure> {
         let corefile = self.folder.join("Corefile");
         let text = format!(
-            ".:53 {{\n bind {ADDRESS}\n hosts {{\n  {} allowed.example.test\n  {} refused.example.test\n  ttl 5\n }}\n}}\n",
-            ALLOWED_ADDRESS, REFUSED_ADDRESS
+            "many.example.test:53 {{
+ bind {ADDRESS}
+ template IN A {{
+  answer \"{{{{ .Name }}}} 30 IN A {ALLOWED_ADDRESS}\"
+ }}
+}}
+.:53 {{
+ bind {ADDRESS}
+ hosts {{
+  {ALLOWED_ADDRESS} allowed.example.test
+  {REFUSED_ADDRESS} refused.example.test
+  ttl 30
+ }}
+}}
+"
         );
         fs::write(&corefile, text)?;
         self.machine

@@ -1,13 +1,22 @@
 //! The images that the nodes import: Egret's, by deploy/image/build, and one with busybox and CoreDNS for everything else.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use crate::daemon;
+use crate::{daemon, demo::Screen};
 
 use super::{Failure, machine::output, preconditions::Programs};
 
-/// For sandboxes, clients and the cluster DNS.
+/// For sandboxes, clients, the cluster DNS and node-local-dns.
 pub(super) const TOOLS: &str = "egret.test/tools:1";
+/// Egret, and another build of it.
+pub(super) const EGRET: &str = "ghcr.io/egret-project/egret";
+pub(super) const OTHER_BUILD: &str = "ghcr.io/egret-project/egret-other";
+/// Names the folder of the programs of another build.
+const OTHER_PROGRAMS: &str = "EGRET_OTHER_BIN_DIR";
 const PROGRAMS: [&str; 6] = [
     "dnsd",
     "enforcer",
@@ -21,30 +30,64 @@ const PROGRAMS: [&str; 6] = [
 pub(super) struct Images(Vec<String>);
 
 impl Images {
-    pub(super) fn build(programs: &Programs, folder: &Path) -> Result<Self, Failure> {
-        Ok(Self(vec![build_egret(folder)?, build_tools(programs, folder)?]))
+    pub(super) fn build(programs: &Programs, folder: &Path, screen: Screen) -> Result<Self, Failure> {
+        let mut binaries = Vec::new();
+        for program in PROGRAMS {
+            binaries.push(daemon::binary(program)?);
+        }
+        let egret = build_egret(EGRET, &binaries, &folder.join("egret"))?;
+        let tools = build_tools(programs, folder, &egret)?;
+        let mut archives = vec![egret, tools];
+        if let Some(other) = env::var_os(OTHER_PROGRAMS) {
+            // An earlier build may lack one of them, which no node starts: then it is this one's.
+            let other = PROGRAMS.map(|program| Path::new(&other).join(program));
+            let chosen = other.into_iter().zip(binaries);
+            let binaries = chosen
+                .map(|(other, this)| if other.exists() { other } else { this })
+                .collect::<Vec<_>>();
+            archives.push(build_egret(OTHER_BUILD, &binaries, &folder.join("other"))?);
+        } else {
+            screen.line(&format!(
+                "{OTHER_PROGRAMS} names no other build: the upgrade is to a second image of the same programs"
+            ));
+        }
+        Ok(Self(archives))
     }
 
     pub(super) fn archives(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
+
+    /// The image that stands for another build where there is none, and its source.
+    pub(super) fn second_name() -> Option<[String; 2]> {
+        let version = env!("CARGO_PKG_VERSION");
+        env::var_os(OTHER_PROGRAMS)
+            .is_none()
+            .then(|| [EGRET, OTHER_BUILD].map(|name| format!("{name}:{version}")))
+    }
 }
 
-/// Of the programs that are built, without their symbols.
-fn build_egret(folder: &Path) -> Result<String, Failure> {
+/// Of programs that are built, without their symbols.
+fn build_egret(name: &str, binaries: &[PathBuf], folder: &Path) -> Result<String, Failure> {
     let programs = folder.join("programs");
     fs::create_dir_all(&programs)?;
-    for program in PROGRAMS {
-        let (from, to) = (
-            daemon::binary(program)?.display().to_string(),
-            programs.join(program).display().to_string(),
-        );
-        run(&["strip", "-o", &to, &from])?;
+    for binary in binaries {
+        let to = programs.join(binary.file_name().unwrap_or_default());
+        run(&[
+            "strip",
+            "-o",
+            &to.display().to_string(),
+            &binary.display().to_string(),
+        ])?;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/image/build");
     let out = folder.join("image");
     let mut command = Command::new(script);
-    command.arg(&out).env("EGRET_BIN_DIR", &programs);
+    command
+        .arg(&out)
+        .env("EGRET_BIN_DIR", &programs)
+        .env("IMAGE", name)
+        .env("COMPRESSION", "1");
     output(&mut command, &["deploy/image/build"])?;
     let archive = fs::read_dir(&out)?
         .flatten()
@@ -54,14 +97,54 @@ fn build_egret(folder: &Path) -> Result<String, Failure> {
     Ok(archive.display().to_string())
 }
 
-fn build_tools(programs: &Programs, folder: &Path) -> Result<String, Failure> {
+/// Over the layer of Debian's packages of Egret's image: upstream's node-local-dns needs iptables.
+fn build_tools(programs: &Programs, folder: &Path, egret: &str) -> Result<String, Failure> {
     let root = folder.join("tools");
     fs::create_dir_all(root.join("bin"))?;
+    let layer = run(&[
+        "sh",
+        "-c",
+        "tar -xOf \"$1\" ./manifest.json | jq -r '.[0].Layers[0]'",
+        "sh",
+        egret,
+    ])?;
+    let debian = folder.join("debian");
+    fs::create_dir_all(&debian)?;
+    let layer = layer.trim();
+    run(&[
+        "tar",
+        "-C",
+        &debian.display().to_string(),
+        "-xf",
+        egret,
+        &format!("./{layer}"),
+    ])?;
+    run(&[
+        "tar",
+        "-C",
+        &root.display().to_string(),
+        "-xzf",
+        &debian.join(layer).display().to_string(),
+    ])?;
+    // What the maintainer script of Debian's package does, which is not run.
+    let alternatives = root.join("etc/alternatives");
+    fs::create_dir_all(&alternatives)?;
+    for family in ["iptables", "ip6tables"] {
+        for ending in ["", "-save", "-restore"] {
+            let program = format!("/usr/sbin/{family}-nft{ending}");
+            std::os::unix::fs::symlink(program, alternatives.join(format!("{family}{ending}")))?;
+            let link = root.join(format!("usr/sbin/{family}{ending}"));
+            if link.symlink_metadata().is_err() {
+                std::os::unix::fs::symlink(format!("/etc/alternatives/{family}{ending}"), link)?;
+            }
+        }
+    }
     for path in ["etc", "tmp"] {
         fs::create_dir_all(root.join(path))?;
     }
     fs::copy("/bin/busybox", root.join("bin/busybox"))?;
     fs::copy(&programs.coredns, root.join("bin/coredns"))?;
+    fs::copy(&programs.node_cache, root.join("node-cache"))?;
     for name in ["sh", "sleep", "wget", "nslookup", "ip", "cat"] {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(name))?;
     }
@@ -73,7 +156,7 @@ fn build_tools(programs: &Programs, folder: &Path) -> Result<String, Failure> {
     run(&["tar", "--owner=0", "--group=0", "-C", &root, "-cf", &layer, "."])?;
     let (layer, layer_size) = store(Path::new(&layer), &blobs)?;
     let config = format!(
-        r#"{{"architecture": "{}", "os": "linux", "config": {{"Env": ["PATH=/bin"], "Entrypoint": ["/bin/sleep", "2147483647"]}}, "rootfs": {{"type": "layers", "diff_ids": ["sha256:{layer}"]}}}}"#,
+        r#"{{"architecture": "{}", "os": "linux", "config": {{"Env": ["PATH=/usr/sbin:/bin"], "Entrypoint": ["/bin/sleep", "2147483647"]}}, "rootfs": {{"type": "layers", "diff_ids": ["sha256:{layer}"]}}}}"#,
         if cfg!(target_arch = "aarch64") {
             "arm64"
         } else {

@@ -5,6 +5,7 @@ use std::{fs, path::PathBuf, process::Command};
 use super::{Failure, machine::output};
 
 /// Runs both in the network of the control plane.
+#[derive(Clone)]
 pub(super) struct Kubectl {
     pub(super) net: String,
     pub(super) kubectl: String,

@@ -11,7 +11,11 @@ use std::{
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
-    sys::wait::wait,
+    sys::{
+        signal::{self, Signal},
+        wait::wait,
+    },
+    unistd::Pid,
 };
 
 use super::Failure;
@@ -26,8 +30,23 @@ pub(super) struct Machine {
     folder: PathBuf,
     unshare: Child,
     init: String,
-    programs: Vec<Child>,
+    programs: Vec<Program>,
     cgroups: Vec<PathBuf>,
+}
+
+/// What was started in a machine.
+struct Program {
+    path: String,
+    arguments: String,
+    nsenter: Child,
+}
+
+/// A process of a machine, also one in a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    /// As this machine counts.
+    pub(super) pid: i32,
+    pub(super) arguments: Vec<String>,
 }
 
 impl Machine {
@@ -90,13 +109,9 @@ impl Machine {
 
     /// Starts a program in it, with arguments that spaces part; its log is in the folder of the machine.
     pub(super) fn spawn(&mut self, program: &str, arguments: &str) -> Result<(), Failure> {
-        let name = Path::new(program)
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let log = fs::File::create(self.folder.join(format!("{name}.log")))?;
-        let child = Command::new("nsenter")
+        let log = self.folder.join(format!("{}.log", file_name(program)));
+        let log = fs::File::options().create(true).append(true).open(log)?;
+        let nsenter = Command::new("nsenter")
             .args(["--all", "--target", &self.init, program])
             .args(arguments.split_whitespace())
             .process_group(0)
@@ -104,8 +119,65 @@ impl Machine {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
-        self.programs.push(child);
+        self.programs.push(Program {
+            path: program.to_owned(),
+            arguments: arguments.to_owned(),
+            nsenter,
+        });
         Ok(())
+    }
+
+    /// Ends a program that was started here, by SIGKILL.
+    pub(super) fn kill(&mut self, name: &str) -> Result<(), Failure> {
+        let program = self.program(name)?;
+        let nsenter = program.nsenter.id();
+        let children = fs::read_to_string(format!("/proc/{nsenter}/task/{nsenter}/children"))?;
+        for child in children.split_whitespace() {
+            signal::kill(Pid::from_raw(child.parse()?), Signal::SIGKILL)?;
+        }
+        program.nsenter.wait()?;
+        Ok(())
+    }
+
+    /// Starts a program again that has ended.
+    pub(super) fn start_again(&mut self, name: &str) -> Result<(), Failure> {
+        let Program { path, arguments, .. } = self.program(name)?;
+        let (path, arguments) = (path.clone(), arguments.clone());
+        self.programs.retain(|program| program.path != path);
+        self.spawn(&path, &arguments)
+    }
+
+    fn program(&mut self, name: &str) -> Result<&mut Program, Failure> {
+        let found = self
+            .programs
+            .iter_mut()
+            .find(|program| file_name(&program.path) == name);
+        found.ok_or_else(|| format!("{name} was not started on {}", self.name).into())
+    }
+
+    /// Its processes of this name, those of containers among them.
+    pub(super) fn processes(&self, name: &str) -> Result<Vec<Process>, Failure> {
+        let cgroup = cgroup_name(&self.name);
+        let pids = fs::read_dir("/proc")?
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        // One that ends meanwhile is none.
+        let found = pids.filter_map(|pid| {
+            let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+            let arguments = read("cmdline")?;
+            let arguments = arguments
+                .split_terminator('\0')
+                .map(str::to_owned)
+                .collect::<Vec<_>>();
+            let is_it = file_name(arguments.first()?) == name && read("cgroup")?.contains(&cgroup);
+            is_it.then_some(Process { pid, arguments })
+        });
+        Ok(found.collect())
+    }
+
+    /// A path that leads to a file as the machine sees it.
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.init))
     }
 
     /// Runs a program in it to its end.
@@ -169,14 +241,28 @@ impl Machine {
     }
 }
 
+impl Process {
+    /// Whether it is in this pod: the host name of a pod that is not on the network of its node.
+    pub(super) fn is_of(&self, pod: &str) -> bool {
+        let environment = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
+        let is_it = |variable: &[u8]| variable == format!("HOSTNAME={pod}").as_bytes();
+        environment.split(|&octet| octet == 0).any(is_it)
+    }
+
+    /// Ends it by SIGKILL.
+    pub(super) fn kill(&self) -> Result<(), Failure> {
+        Ok(signal::kill(Pid::from_raw(self.pid), Signal::SIGKILL)?)
+    }
+}
+
 impl Drop for Machine {
     fn drop(&mut self) {
         // `--kill-child` ends the init process with it, and that ends all others of its namespace.
         drop(self.unshare.kill());
         drop(self.unshare.wait());
         for program in &mut self.programs {
-            drop(program.kill());
-            drop(program.wait());
+            drop(program.nsenter.kill());
+            drop(program.nsenter.wait());
         }
         for cgroup in &self.cgroups {
             if !crate::is_soon(Duration::from_secs(10), || remove_cgroup(cgroup)) {
@@ -278,11 +364,19 @@ fn pretend_sysctls(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+fn cgroup_name(machine: &str) -> String {
+    format!("egret-cluster-{}-{machine}", std::process::id())
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 /// A cgroup for the machine in each hierarchy.
 fn make_cgroups(name: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut made = Vec::new();
     for (path, _, controllers) in hierarchies()? {
-        let cgroup = path.join(format!("egret-cluster-{}-{name}", std::process::id()));
+        let cgroup = path.join(cgroup_name(name));
         fs::create_dir(&cgroup).map_err(|error| format!("{}: {error}", cgroup.display()))?;
         if controllers.split(',').any(|controller| controller == "cpuset") {
             // New cpusets are empty, and nothing runs in such a one.

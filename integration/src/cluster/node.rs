@@ -1,16 +1,22 @@
 //! A node: containerd, kubelet, kube-proxy, and a network of routed veth pairs (the plugin `ptp`).
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use super::{
     Failure,
     control_plane::{self, ControlPlane},
     image::{Images, TOOLS},
-    machine::Machine,
+    machine::{Machine, output},
     preconditions::{CNI_PLUGINS, Programs},
 };
 
 const CNI_CONFIG: &str = "/etc/cni/net.d/10-cluster.conflist";
+/// Below the folder of the machine.
+const STATIC_PODS: &str = "static-pods";
 const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// A machine that runs pods.
@@ -50,6 +56,33 @@ impl Node {
     pub(super) fn chains_egret(&self) -> Result<bool, Failure> {
         let config = self.machine.run(&["cat", CNI_CONFIG])?;
         Ok(config.contains("egret-cni"))
+    }
+
+    /// What a server of the node answers to programs of the node.
+    pub(super) fn get(&self, url: &str) -> Result<String, Failure> {
+        self.machine.run(&["busybox", "wget", "-q", "-O", "-", url])
+    }
+
+    /// The file of the network namespace of the pod with this address.
+    pub(super) fn pod_netns(&self, address: &str) -> Option<PathBuf> {
+        let files = fs::read_dir(self.machine.path("/run/netns")).ok()?;
+        let mut files = files.flatten().map(|entry| entry.path());
+        files.find(|file| {
+            let net = format!("--net={}", file.display());
+            let argv = ["nsenter", &net, "ip", "-o", "-4", "address"];
+            let said = output(Command::new(argv[0]).args(&argv[1..]), &argv);
+            said.is_ok_and(|said| said.contains(&format!(" {address}/")))
+        })
+    }
+
+    pub(super) fn write_static_pod(&self, file: &str, text: &str) -> Result<(), Failure> {
+        self.write(&format!("{STATIC_PODS}/{file}"), text)
+    }
+
+    pub(super) fn remove_static_pod(&self, file: &str) -> Result<(), Failure> {
+        Ok(fs::remove_file(
+            self.machine.folder().join(STATIC_PODS).join(file),
+        )?)
     }
 
     pub(super) fn machine(&self) -> &Machine {
@@ -96,13 +129,16 @@ failCgroupV1: false
 failSwapOn: false
 clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
+staticPodPath: {}
 containerRuntimeEndpoint: unix://{SOCKET}
 resolvConf: {}
 imageGCHighThresholdPercent: 100
 evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%, imagefs.inodesFree: 0%}}
 ",
+            self.path(STATIC_PODS),
             self.path("resolv.conf")
         );
+        fs::create_dir(self.machine.folder().join(STATIC_PODS))?;
         self.write("kubelet.yaml", &kubelet)
     }
 
@@ -124,6 +160,19 @@ evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree:
                 "images",
                 "import",
                 archive,
+            ])?;
+        }
+        if let Some([name, second]) = Images::second_name() {
+            machine.run(&[
+                "ctr",
+                "--address",
+                SOCKET,
+                "-n",
+                "k8s.io",
+                "images",
+                "tag",
+                &name,
+                &second,
             ])?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::{Peer, demo::Screen};
 use super::Failure;
 
 /// Debian's programs, each with its package.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 8] = [
     ("etcd", "etcd-server"),
     ("containerd", "containerd"),
     ("runc", "runc"),
@@ -19,6 +19,7 @@ const PACKAGES: [(&str, &str); 7] = [
     ("busybox", "busybox-static"),
     ("conntrack", "conntrack"),
     ("strip", "binutils"),
+    ("jq", "jq"),
 ];
 pub(super) const CNI_PLUGINS: &str = "/usr/lib/cni";
 
@@ -32,6 +33,7 @@ pub(super) struct Programs {
     pub(super) kubectl: String,
     pub(super) helm: String,
     pub(super) coredns: String,
+    pub(super) node_cache: String,
 }
 
 impl Programs {
@@ -75,6 +77,7 @@ impl Programs {
             kubectl: built(Peer::KUBECTL)?,
             helm: built(Peer::HELM)?,
             coredns: built(Peer::COREDNS)?,
+            node_cache: built(Peer::NODE_CACHE)?,
         })
     }
 }

@@ -1,147 +1,250 @@
-//! What is shown on the cluster.
+//! What is shown on the cluster, chapter by chapter.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
-use crate::demo::{Mood, Screen, Stop};
-
-use super::{
-    Failure,
-    control_plane::{ALLOWED_ADDRESS, REFUSED_ADDRESS},
-    image::TOOLS,
-    kubectl::Kubectl,
-    until,
+use crate::{
+    Metrics,
+    demo::{Mood, Screen, Stop},
 };
 
-const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/egret");
-/// Pods reach the cluster DNS, the API server and one name outside the cluster.
-const POLICY: &str = "apiVersion: policy.egret.dev/v1alpha1
-kind: ClusterEgressFirewall
-metadata: {name: one-name}
-spec:
-  rules:
-  - name: dns
-    action: Allow
-    to: [{networks: [169.254.20.10/32, 10.100.0.1/32]}]
-    protocols: [{udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {number: 53}}}]
-  - name: api-server
-    action: Allow
-    to: [{apiServer: {}}]
-  - name: by-name
-    action: Allow
-    to: [{domainNames: [allowed.example.test]}]
-  - name: internet
-    action: Deny
-    to: [{external: {}}]
-";
-const ALLOWED: &str = "allowed.example.test";
-const REFUSED: &str = "refused.example.test";
+use super::{
+    Cluster, Failure,
+    kubectl::Kubectl,
+    node::Node,
+    node_local_dns,
+    objects::{ALLOWED, POLICY, REFUSED, dns_and_clients},
+    outages, plugin,
+    traffic::{Seen, Traffic},
+    uninstall::{self, Traces},
+    until, upgrade,
+};
 
-/// Whether everything was as expected.
-pub(super) fn play(kubectl: &Kubectl, screen: Screen, stop: &Stop) -> Result<bool, Failure> {
-    start_dns(kubectl, screen, stop)?;
-    install(kubectl, screen, stop)?;
-    let mut story = Story {
-        kubectl,
-        screen,
-        stop,
-        all_as_expected: true,
-    };
-    story.step("Without a policy both names are reached", || {
-        Ok(all_say(kubectl, ALLOWED, "hello")? && all_say(kubectl, REFUSED, "hello")?)
-    })?;
-    screen.typed("$ kubectl", "apply -f one-name.yaml");
-    kubectl.apply(POLICY)?;
-    story.step("With the policy the other name is refused", || {
-        all_say(kubectl, REFUSED, "refused")
-    })?;
-    story.step("The allowed name is reached", || {
-        all_say(kubectl, ALLOWED, "hello")
-    })?;
-    kubectl.apply(&new_pod())?;
-    story.step(
-        "A new pod's first packet is refused; after a lookup of the allowed name the next one passes",
-        || {
-            let said = kubectl.run(&["logs", "-n", "shop", "new"])?;
-            if said.lines().eq(["refused", "hello"]) {
-                Ok(true)
-            } else {
-                Err(said.into())
-            }
-        },
-    )?;
-    story.step(
-        "The status says that the policy is accepted and programmed",
-        || {
-            let conditions = kubectl.get(&[
-                "clusteregressfirewall",
-                "one-name",
-                "-o",
-                "jsonpath={range .status.conditions[*]}{.type}={.status} {end}",
-            ])?;
-            let is_true = |condition: &str| {
-                conditions
-                    .split(' ')
-                    .any(|seen| seen == format!("{condition}=True"))
-            };
-            if is_true("Accepted") && is_true("Programmed") {
-                Ok(true)
-            } else {
-                Err(conditions.into())
-            }
-        },
-    )?;
-    screen.typed("$ kubectl", "get clusteregressfirewalls");
-    screen.plain(&kubectl.get(&["clusteregressfirewalls"])?);
-    screen.typed("$ kubectl", "delete clusteregressfirewall one-name");
-    kubectl.run(&["delete", "clusteregressfirewall", "one-name"])?;
-    story.step("Without it the other name is reached again", || {
-        all_say(kubectl, REFUSED, "hello")
-    })?;
-    Ok(story.all_as_expected)
-}
+pub(super) const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/egret");
+/// Egret's workloads, each with its namespace.
+pub(super) const WORKLOADS: [(&str, &str); 3] = [
+    ("egret-system", "daemonset/egret-enforcer"),
+    ("kube-system", "daemonset/egret-dnsd"),
+    ("egret-system", "deployment/egret-controller"),
+];
+const STEP_WITHIN: Duration = Duration::from_secs(60);
+pub(super) const ROLLED_OUT_WITHIN: Duration = Duration::from_secs(180);
 
-struct Story<'a> {
-    kubectl: &'a Kubectl,
-    screen: Screen,
-    stop: &'a Stop,
+/// The cluster while it is shown.
+pub(super) struct Story<'a> {
+    pub(super) cluster: &'a mut Cluster,
+    pub(super) kubectl: Kubectl,
+    pub(super) screen: Screen,
+    pub(super) stop: &'a Stop,
     all_as_expected: bool,
 }
 
+/// Whether everything was as expected. With `keep` the chart stays installed.
+pub(super) fn play(cluster: &mut Cluster, keep: bool, stop: &Stop) -> Result<bool, Failure> {
+    let mut story = Story {
+        kubectl: cluster.kubectl(),
+        screen: cluster.screen,
+        cluster,
+        stop,
+        all_as_expected: true,
+    };
+    story
+        .tell(keep)
+        .map_err(|error| diagnose(&story.kubectl, &error))?;
+    Ok(story.all_as_expected)
+}
+
 impl Story<'_> {
-    /// Looks until it is so, for 30 s.
-    fn step(&mut self, title: &str, is_so: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
+    fn tell(&mut self, keep: bool) -> Result<(), Failure> {
+        self.start_dns()?;
+        // kube-proxy has written the rules of the cluster DNS.
+        self.more_traffic(&self.traffic(false)?, 100)?;
+        let before = Traces::of(&self.cluster.nodes)?;
+        node_local_dns::play(self)?;
+        self.install()?;
+        self.apply_policy()?;
+        plugin::play(self)?;
+        self.show_status()?;
+        outages::play(self)?;
+        upgrade::play(self)?;
+        self.delete_policy()?;
+        if keep {
+            return Ok(());
+        }
+        uninstall::play(self, &before)
+    }
+
+    fn start_dns(&mut self) -> Result<(), Failure> {
+        self.screen.heading("The cluster DNS and a client");
+        self.kubectl.apply(&dns_and_clients())?;
+        self.roll_out(&[
+            ("kube-system", "deployment/coredns"),
+            ("shop", "deployment/client"),
+        ])?;
+        self.show_pods()
+    }
+
+    fn install(&mut self) -> Result<(), Failure> {
+        self.screen.heading("The chart");
+        self.helm("install egret deploy/helm/egret --namespace kube-system --set cni.enabled=true")?;
+        self.roll_out(&WORKLOADS)?;
+        for node in &self.cluster.nodes {
+            if !node.chains_egret()? {
+                return Err("egret-cni is not in the network configuration of a node".into());
+            }
+        }
+        self.show_pods()
+    }
+
+    fn apply_policy(&mut self) -> Result<(), Failure> {
+        self.step("Without a policy both names are reached", |kubectl| {
+            Ok(all_say(kubectl, ALLOWED, "hello")? && all_say(kubectl, REFUSED, "hello")?)
+        })?;
+        self.screen.typed("$ kubectl", "apply -f one-name.yaml");
+        self.kubectl.apply(POLICY)?;
+        self.step("With the policy the other name is refused", |kubectl| {
+            all_say(kubectl, REFUSED, "refused")
+        })?;
+        self.step("The allowed name is reached", |kubectl| {
+            all_say(kubectl, ALLOWED, "hello")
+        })
+    }
+
+    fn show_status(&mut self) -> Result<(), Failure> {
+        self.step(
+            "The status says that the policy is accepted and programmed",
+            |kubectl| {
+                let conditions = kubectl.get(&[
+                    "clusteregressfirewall",
+                    "one-name",
+                    "-o",
+                    "jsonpath={range .status.conditions[*]}{.type}={.status} {end}",
+                ])?;
+                let is_true = |condition: &str| {
+                    conditions
+                        .split(' ')
+                        .any(|seen| seen == format!("{condition}=True"))
+                };
+                if is_true("Accepted") && is_true("Programmed") {
+                    Ok(true)
+                } else {
+                    Err(conditions.into())
+                }
+            },
+        )?;
+        self.screen.typed("$ kubectl", "get clusteregressfirewalls");
+        self.screen.plain(&self.kubectl.get(&["clusteregressfirewalls"])?);
+        Ok(())
+    }
+
+    fn delete_policy(&mut self) -> Result<(), Failure> {
+        self.screen
+            .typed("$ kubectl", "delete clusteregressfirewall one-name");
+        self.kubectl
+            .run(&["delete", "clusteregressfirewall", "one-name"])?;
+        self.step("Without it the other name is reached again", |kubectl| {
+            all_say(kubectl, REFUSED, "hello")
+        })
+    }
+
+    fn show_pods(&self) -> Result<(), Failure> {
+        self.screen.plain(&self.kubectl.get(&["pods", "-A"])?);
+        Ok(())
+    }
+}
+
+// === What chapters use ===
+
+impl Story<'_> {
+    /// Looks until it is so, for a minute.
+    pub(super) fn step(
+        &mut self,
+        title: &str,
+        mut is_so: impl FnMut(&Kubectl) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
         self.screen.heading(title);
-        match until(self.stop, title, Duration::from_secs(30), is_so) {
+        let kubectl = self.kubectl.clone();
+        match until(self.stop, title, STEP_WITHIN, || is_so(&kubectl)) {
             Ok(()) => self.screen.coloured(Mood::Good, "seen"),
             Err(error) if self.stop.was_asked() => return Err(error),
             Err(error) => {
                 self.all_as_expected = false;
                 self.screen
-                    .coloured(Mood::Bad, &diagnose(self.kubectl, &error).to_string());
+                    .coloured(Mood::Bad, &diagnose(&self.kubectl, &error).to_string());
             }
         }
         Ok(())
     }
+
+    /// What was seen, and whether it is as it has to be.
+    pub(super) fn conclude(&mut self, is_as_expected: bool, seen: &str) {
+        self.all_as_expected &= is_as_expected;
+        self.screen.coloured(Mood::of(is_as_expected), seen);
+    }
+
+    pub(super) fn roll_out(&self, all: &[(&str, &str)]) -> Result<(), Failure> {
+        let names = all.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
+        until(
+            self.stop,
+            &format!("{names} are ready"),
+            ROLLED_OUT_WITHIN,
+            || {
+                Ok(all.iter().all(|(namespace, name)| {
+                    self.kubectl
+                        .run(&["-n", namespace, "rollout", "status", name, "--timeout=2s"])
+                        .is_ok()
+                }))
+            },
+        )
+    }
+
+    /// Runs helm with arguments that spaces part, and shows them.
+    pub(super) fn helm(&self, arguments: &str) -> Result<(), Failure> {
+        self.screen.typed("$ helm", arguments);
+        let arguments = arguments.replace("deploy/helm/egret", CHART);
+        self.kubectl.helm(&arguments.split(' ').collect::<Vec<_>>())?;
+        Ok(())
+    }
+
+    /// Traffic of both clients; `judges` as for [`Traffic::start`].
+    pub(super) fn traffic(&self, judges: bool) -> Result<Traffic, Failure> {
+        Traffic::start(&self.client_namespaces()?, judges)
+    }
+
+    /// Waits until this much more was answered, and as many connections have ended as it judges.
+    pub(super) fn more_traffic(&self, traffic: &Traffic, queries: usize) -> Result<Seen, Failure> {
+        let before = traffic.seen().answered;
+        until(self.stop, "queries are answered", STEP_WITHIN, || {
+            Ok(traffic.seen().answered >= before + queries)
+        })?;
+        Ok(traffic.seen())
+    }
+
+    fn client_namespaces(&self) -> Result<Vec<PathBuf>, Failure> {
+        let pods = self.kubectl.get(&[
+            "pods",
+            "-n",
+            "shop",
+            "-l",
+            "app=client",
+            "-o",
+            "jsonpath={.items[*].status.podIP}",
+        ])?;
+        let nodes = &self.cluster.nodes;
+        let namespace = |address: &str| nodes.iter().find_map(|node| node.pod_netns(address));
+        pods.split_whitespace()
+            .map(|address| namespace(address).ok_or_else(|| format!("no namespace has {address}").into()))
+            .collect()
+    }
 }
 
-/// Connects as its first action, by address.
-fn new_pod() -> String {
-    format!(
-        "apiVersion: v1
-kind: Pod
-metadata: {{name: new, namespace: shop}}
-spec:
-  restartPolicy: Never
-  containers:
-  - name: new
-    image: {TOOLS}
-    command: [sh, -c, 'busybox timeout 3 wget -q -O - http://{REFUSED_ADDRESS}/ 2>/dev/null || echo refused; nslookup {ALLOWED} >/dev/null; busybox timeout 3 wget -q -O - http://{ALLOWED_ADDRESS}/']
-"
-    )
+/// The enforcer's metrics on a node.
+pub(super) fn metrics_of(node: &Node) -> Result<Metrics, Failure> {
+    let text = node.get("http://127.0.0.1:9254/metrics")?;
+    Ok(Metrics::parse(&text)?)
 }
 
 /// Whether both clients, one on each node, say this of the page: `hello` when they get it, else `refused`.
-fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<bool, Failure> {
+pub(super) fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<bool, Failure> {
     let pods = kubectl.get(&[
         "pods",
         "-n",
@@ -166,125 +269,8 @@ fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<bool, Failur
     Ok(pods.len() == 2)
 }
 
-/// CoreDNS in a pod behind the Service kube-dns, as clusters have it.
-fn start_dns(kubectl: &Kubectl, screen: Screen, stop: &Stop) -> Result<(), Failure> {
-    screen.heading("The cluster DNS and a client");
-    kubectl.apply(&format!(
-        "apiVersion: v1
-kind: Service
-metadata: {{name: kube-dns, namespace: kube-system}}
-spec:
-  clusterIP: 10.96.0.10
-  selector: {{k8s-app: kube-dns}}
-  ports: [{{name: dns, port: 53, protocol: UDP}}, {{name: dns-tcp, port: 53, protocol: TCP}}]
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {{name: coredns, namespace: kube-system}}
-data:
-  Corefile: |
-    cluster.local:53 {{
-        template ANY ANY {{
-            rcode NXDOMAIN
-        }}
-    }}
-    .:53 {{
-        forward . /etc/resolv.conf
-    }}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: coredns, namespace: kube-system}}
-spec:
-  selector: {{matchLabels: {{k8s-app: kube-dns}}}}
-  template:
-    metadata: {{labels: {{k8s-app: kube-dns}}}}
-    spec:
-      dnsPolicy: Default
-      terminationGracePeriodSeconds: 2
-      containers:
-      - name: coredns
-        image: {TOOLS}
-        command: [/bin/coredns, -conf, /config/Corefile]
-        volumeMounts: [{{name: config, mountPath: /config}}]
-      volumes: [{{name: config, configMap: {{name: coredns}}}}]
----
-apiVersion: v1
-kind: Namespace
-metadata: {{name: shop}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: client, namespace: shop}}
-spec:
-  replicas: 2
-  selector: {{matchLabels: {{app: client}}}}
-  template:
-    metadata: {{labels: {{app: client}}}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      topologySpreadConstraints:
-      - {{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {{matchLabels: {{app: client}}}}}}
-      containers: [{{name: client, image: {TOOLS}}}]
-"
-    ))?;
-    until(
-        stop,
-        "CoreDNS and the clients run",
-        Duration::from_secs(120),
-        || {
-            Ok(are_rolled_out(
-                kubectl,
-                &[
-                    ("kube-system", "deployment/coredns"),
-                    ("shop", "deployment/client"),
-                ],
-            ))
-        },
-    )
-    .map_err(|error| diagnose(kubectl, &error))?;
-    screen.plain(&kubectl.get(&["pods", "-A"])?);
-    Ok(())
-}
-
-fn install(kubectl: &Kubectl, screen: Screen, stop: &Stop) -> Result<(), Failure> {
-    screen.heading("The chart");
-    let options = ["--namespace", "kube-system", "--set", "cni.enabled=true"];
-    let command = [&["install", "egret", CHART], &options[..]].concat();
-    let typed = format!("install egret deploy/helm/egret {}", options.join(" "));
-    screen.typed("$ helm", &typed);
-    kubectl.helm(&command)?;
-    until(
-        stop,
-        "Egret is ready on both nodes",
-        Duration::from_secs(180),
-        || {
-            Ok(are_rolled_out(
-                kubectl,
-                &[
-                    ("egret-system", "daemonset/egret-enforcer"),
-                    ("kube-system", "daemonset/egret-dnsd"),
-                    ("egret-system", "deployment/egret-controller"),
-                ],
-            ))
-        },
-    )
-    .map_err(|error| diagnose(kubectl, &error))?;
-    screen.plain(&kubectl.get(&["pods", "-A"])?);
-    Ok(())
-}
-
-/// Whether all pods of these are ready, each with its namespace.
-fn are_rolled_out(kubectl: &Kubectl, all: &[(&str, &str)]) -> bool {
-    all.iter().all(|(namespace, name)| {
-        kubectl
-            .run(&["-n", namespace, "rollout", "status", name, "--timeout=2s"])
-            .is_ok()
-    })
-}
-
 /// With what Kubernetes says of its pods.
-fn diagnose(kubectl: &Kubectl, error: &Failure) -> Failure {
+pub(super) fn diagnose(kubectl: &Kubectl, error: &Failure) -> Failure {
     let said = |arguments: &[&str]| kubectl.run(arguments).unwrap_or_else(|error| error.to_string());
     let pods = said(&["get", "pods", "-A", "-o", "wide"]);
     let events = said(&["get", "events", "-A", "--sort-by=.lastTimestamp"]);

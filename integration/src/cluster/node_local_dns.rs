@@ -1,0 +1,141 @@
+//! node-local-dns by its public manifest, with upstream's program, then dnsd in its place, then upstream's again: while pods query.
+
+use std::fs;
+
+use crate::peers::go_module;
+
+use super::{
+    Failure,
+    image::{EGRET, TOOLS},
+    story::{ROLLED_OUT_WITHIN, Story},
+    until,
+};
+
+/// Has the add-on's manifest.
+const KUBERNETES: &str = "k8s.io/kubernetes@v1.36.3";
+const MANIFEST: &str = "cluster/addons/dns/nodelocaldns/nodelocaldns.yaml";
+const OVERLAY: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../deploy/kustomize/overlays/node-local-dns/node-local-dns.yaml"
+);
+const WORKLOAD: [(&str, &str); 1] = [("kube-system", "daemonset/node-local-dns")];
+/// Not every kernel has interfaces of the type dummy, and one that is there is taken as it is.
+const ENTRY: &str =
+    "ip link add nodelocaldns type dummy || ip link add nodelocaldns type ifb; exec /node-cache \"$@\"";
+const AGAIN: &str = "node-local-dns again, while pods query";
+/// Answered queries before and after each change.
+const QUERIES: usize = 200;
+
+pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
+    story.screen.heading("node-local-dns");
+    let add_on = story.kubectl.folder.join("nodelocaldns.yaml");
+    fs::write(&add_on, manifest()?)?;
+    let add_on = add_on.display().to_string();
+    let (first, later) = (story.kubectl.folder.join("first.yaml"), OVERLAY);
+    let text = fs::read_to_string(OVERLAY)?;
+    let one_by_one = text
+        .replace("maxSurge: 1", "maxSurge: 0")
+        .replace("maxUnavailable: 0", "maxUnavailable: 1");
+    fs::write(&first, one_by_one)?;
+    let first = first.display().to_string();
+    story.screen.typed("$ kubectl", "create -f nodelocaldns.yaml");
+    story.kubectl.run(&["create", "-f", &add_on])?;
+    runs(story, TOOLS)?;
+    let traffic = story.traffic(false)?;
+    story.more_traffic(&traffic, QUERIES)?;
+    runs(story, TOOLS)?;
+    let egret = format!("{EGRET}:{}", env!("CARGO_PKG_VERSION"));
+    let mut times = vec![("", traffic.now())];
+    for (title, image, shown, files) in [
+        (
+            "dnsd in its place, while pods query",
+            &*egret,
+            // Then both could run at once, and the next upgrade lets them.
+            "sed 's/maxSurge: 1/maxSurge: 0/; s/maxUnavailable: 0/maxUnavailable: 1/' node-local-dns.yaml | kubectl replace -f -; kubectl replace -f node-local-dns.yaml",
+            [&*first, later],
+        ),
+        (
+            AGAIN,
+            TOOLS,
+            "kubectl replace -f nodelocaldns.yaml",
+            [&*add_on, &*add_on],
+        ),
+    ] {
+        story.screen.heading(title);
+        let before = traffic.seen();
+        story.screen.typed("$", shown);
+        for file in files {
+            story.kubectl.run(&["replace", "-f", file])?;
+            runs(story, image)?;
+        }
+        let after = story.more_traffic(&traffic, QUERIES)?;
+        runs(story, image)?;
+        story.screen.line(&format!(
+            "{} queries answered meanwhile",
+            after.answered - before.answered
+        ));
+        times.push((title, traffic.now()));
+    }
+    story.screen.typed("$ kubectl", "delete -f nodelocaldns.yaml");
+    story.kubectl.run(&["delete", "-f", &add_on])?;
+    story.more_traffic(&traffic, QUERIES)?;
+    times.push(("without it", traffic.now()));
+    let seen = traffic.stop();
+    let lost = times
+        .windows(2)
+        .map(|pair| (pair[1].0, seen.lost_between(pair[0].1, pair[1].1)))
+        .collect::<Vec<_>>();
+    for (title, lost) in &lost {
+        story.screen.line(&format!("{title}: {lost} lost"));
+    }
+    // Upstream's program does not answer all that it has read when it ends; dnsd does.
+    let by_dnsd = lost.iter().filter(|(title, _)| *title == AGAIN);
+    let is_as_expected = by_dnsd.map(|(_, lost)| lost).sum::<usize>() == 0 && seen.wrong.is_empty();
+    story.conclude(is_as_expected, &seen.to_string());
+    Ok(())
+}
+
+/// Waits until a pod of this image is ready on each node. One that has ended and was started again counts as a failure: the add-on has no readiness probe.
+fn runs(story: &Story<'_>, image: &str) -> Result<(), Failure> {
+    story.roll_out(&WORKLOAD)?;
+    let wanted = format!("{image} true 0");
+    let columns = "jsonpath={range .items[*]}{.spec.containers[0].image} {.status.containerStatuses[0].ready} \
+                   {.status.containerStatuses[0].restartCount}{'\\n'}{end}";
+    let ask = [
+        "pods",
+        "-n",
+        "kube-system",
+        "-l",
+        "k8s-app=node-local-dns",
+        "-o",
+        columns,
+    ];
+    let what = format!("both pods of node-local-dns run {image}");
+    until(story.stop, &what, ROLLED_OUT_WITHIN, || {
+        let pods = story.kubectl.get(&ask)?;
+        if pods.lines().eq([&*wanted; 2]) {
+            Ok(true)
+        } else {
+            Err(pods.into())
+        }
+    })
+}
+
+/// The public manifest, filled in as its page says, with upstream's program in the image of this cluster.
+fn manifest() -> Result<String, Failure> {
+    let path = go_module(KUBERNETES)?.join(MANIFEST);
+    let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let text = text
+        .replace("__PILLAR__LOCAL__DNS__", "169.254.20.10")
+        .replace("__PILLAR__DNS__SERVER__", "10.96.0.10")
+        .replace("__PILLAR__DNS__DOMAIN__", "cluster.local");
+    let image = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("image: "))
+        .ok_or("the manifest of node-local-dns names no image")?
+        .to_owned();
+    Ok(text.replace(
+        &format!("image: {image}"),
+        &format!("image: {TOOLS}\n        command: [sh, -c, '{ENTRY}', sh]"),
+    ))
+}

@@ -1,0 +1,145 @@
+//! What is applied to the cluster.
+
+use super::{
+    control_plane::{ALLOWED_ADDRESS, DIRECT_ADDRESS, REFUSED_ADDRESS},
+    image::TOOLS,
+};
+
+/// Pods reach the cluster DNS, the API server, one address and some names outside the cluster.
+pub(super) const POLICY: &str = "apiVersion: policy.egret.dev/v1alpha1
+kind: ClusterEgressFirewall
+metadata: {name: one-name}
+spec:
+  rules:
+  - name: dns
+    action: Allow
+    to: [{networks: [169.254.20.10/32, 10.100.0.1/32]}]
+    protocols: [{udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {number: 53}}}]
+  - name: api-server
+    action: Allow
+    to: [{apiServer: {}}]
+  - name: by-address
+    action: Allow
+    to: [{networks: [10.100.0.203/32]}]
+  - name: by-name
+    action: Allow
+    to: [{domainNames: [allowed.example.test]}]
+  - name: internet
+    action: Deny
+    to: [{external: {}}]
+";
+pub(super) const ALLOWED: &str = "allowed.example.test";
+pub(super) const REFUSED: &str = "refused.example.test";
+
+/// CoreDNS behind the Service kube-dns, as clusters have it, and a client on each node.
+pub(super) fn dns_and_clients() -> String {
+    format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: kube-dns, namespace: kube-system}}
+spec:
+  clusterIP: 10.96.0.10
+  selector: {{k8s-app: kube-dns}}
+  ports: [{{name: dns, port: 53, protocol: UDP}}, {{name: dns-tcp, port: 53, protocol: TCP}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: coredns, namespace: kube-system}}
+data:
+  Corefile: |
+    cluster.local:53 {{
+        template ANY ANY {{
+            rcode NXDOMAIN
+        }}
+    }}
+    .:53 {{
+        forward . /etc/resolv.conf
+    }}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: coredns, namespace: kube-system}}
+spec:
+  selector: {{matchLabels: {{k8s-app: kube-dns}}}}
+  template:
+    metadata: {{labels: {{k8s-app: kube-dns}}}}
+    spec:
+      dnsPolicy: Default
+      terminationGracePeriodSeconds: 2
+      containers:
+      - name: coredns
+        image: {TOOLS}
+        command: [/bin/coredns, -conf, /config/Corefile]
+        volumeMounts: [{{name: config, mountPath: /config}}]
+      volumes: [{{name: config, configMap: {{name: coredns}}}}]
+---
+apiVersion: v1
+kind: Namespace
+metadata: {{name: shop}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: client, namespace: shop}}
+spec:
+  replicas: 2
+  selector: {{matchLabels: {{app: client}}}}
+  template:
+    metadata: {{labels: {{app: client}}}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      topologySpreadConstraints:
+      - {{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {{matchLabels: {{app: client}}}}}}
+      containers: [{{name: client, image: {TOOLS}}}]
+"
+    )
+}
+
+/// A pod whose first action is a connection to an allowed address. It prints the page, how many segments its kernel sent again,
+/// what comes of the refused address, and the page of the allowed name after a lookup.
+pub(super) fn new_pod(name: &str, node: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 0
+  nodeName: {node}
+  containers:
+  - name: new
+    image: {TOOLS}
+    command:
+    - sh
+    - -c
+    - |
+      busybox timeout 20 wget -q -O - http://{DIRECT_ADDRESS}/
+      busybox awk '/^Tcp: [0-9]/ {{ print $13 }}' /proc/net/snmp
+      busybox timeout 3 wget -q -O - http://{REFUSED_ADDRESS}/ 2>/dev/null || echo refused
+      nslookup {ALLOWED} >/dev/null
+      busybox timeout 3 wget -q -O - http://{ALLOWED_ADDRESS}/
+"
+    )
+}
+
+/// A pod that connects to an allowed address, first once and then until it succeeds.
+pub(super) fn unknown_pod(name: &str, node: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 0
+  nodeName: {node}
+  containers:
+  - name: new
+    image: {TOOLS}
+    command:
+    - sh
+    - -c
+    - |
+      busybox timeout 2 wget -q -O - http://{DIRECT_ADDRESS}/ 2>/dev/null || echo closed
+      until busybox timeout 2 wget -q -O - http://{DIRECT_ADDRESS}/ 2>/dev/null; do sleep 1; done
+"
+    )
+}
