@@ -9,7 +9,7 @@ use anyhow::Context;
 use egret_dnsd::config::{Args, Config};
 use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::host::interception::{PodSets, follow_pods};
-use egret_dnsd::host::node_cache::kernel::Heartbeat;
+use egret_dnsd::host::node_cache::kernel::{Heartbeat, NetworkError};
 use egret_dnsd::host::node_cache::reconciler::{PreparedHost, Reconciler};
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::pipeline::Resolver;
@@ -235,6 +235,11 @@ impl Host {
                 let startup = Arc::clone(startup);
                 Some(prepared.keep(reload, move |ensured| match ensured {
                     Ok(()) => startup.done(RULES),
+                    // What would intercept, its heartbeat among it, comes with another configuration; the rest is there.
+                    Err(NetworkError::Mark(_)) => {
+                        startup.done(RULES);
+                        startup.done(HEARTBEAT);
+                    }
                     Err(error) => startup.failed(RULES, error),
                 })?)
             }

@@ -234,7 +234,8 @@ fn tear_down(setup: &HostSetup, made: &mut Option<Rules>) -> Result<(), NetworkE
         .interface
         .as_ref()
         .map_or(Ok(false), |name| remove_interface(name));
-    unruled.and(removed.map(drop))
+    removed?;
+    unruled
 }
 
 /// The handle of the thread.
