@@ -190,6 +190,7 @@ impl Controller {
         let desired = {
             let reports = self.reports.borrow_and_update();
             metrics::reports(reports.len());
+            self.events.publish_of_nodes(&reports);
             self.objects.desired(&reports)
         };
         self.events.publish(&self.objects, &desired);

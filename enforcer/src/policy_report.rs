@@ -17,10 +17,12 @@ use crate::engine::{AdminQuery, AdminReply, AdminRequest, Input, Report};
 use crate::watch::kube::reason;
 
 mod content;
+mod limits;
 
 pub use content::{NodeReport, ObjectException, resource};
 
 use content::node_resource;
+use limits::ReachedLimits;
 
 /// Two writes of a node are so long apart.
 const MIN_INTERVAL: Duration = Duration::from_secs(5);
@@ -60,6 +62,7 @@ impl PolicyReporter {
     pub async fn run(self) {
         let mut written = None;
         let mut report = NodeReport::default();
+        let mut limits = ReachedLimits::default();
         let mut owner = None;
         let mut not_before = Timestamp::from_millis(0);
         let mut is_refused = false;
@@ -73,6 +76,7 @@ impl PolicyReporter {
             tokio::time::sleep(not_before.since(clock::now())).await;
             let Some(state) = self.ask().await else { continue };
             report.follow(&state);
+            report.limits = limits.follow(&state.records, clock::now());
             if !state.source.is_complete || written.as_ref() == Some(&report) {
                 continue;
             }

@@ -392,6 +392,30 @@ fn modules_keep_to_their_rows() {
     }
 }
 
+/// Files of the enforcer that read the wall clock: for what people read, and to tell one process from another.
+const WALL_CLOCK: &[&str] = &[
+    "controller/lease.rs",
+    "controller/writer.rs",
+    "events.rs",
+    "state/objects.rs",
+];
+
+/// Clocks of nodes and of the API server may differ.
+#[test]
+fn nothing_that_is_decided_reads_the_wall_clock() {
+    let source = root().join("enforcer/src");
+    for file in source_files(&source) {
+        let name = file.strip_prefix(&source).unwrap().display().to_string();
+        let code = code_of(&std::fs::read_to_string(&file).unwrap());
+        let reads = ["since_epoch", "SystemTime::now", "Utc::now", "Timestamp::now"];
+        assert_eq!(
+            reads.iter().any(|word| code.contains(word)),
+            WALL_CLOCK.contains(&name.as_str()),
+            "{name}"
+        );
+    }
+}
+
 #[test]
 fn rooms_use_only_the_rooms_of_their_row() {
     for (folder, rooms) in ROOMS {

@@ -8,7 +8,7 @@
 
 use std::{path::Path, time::Duration};
 
-use egret_integration::{Daemon, DaemonSpec, Kubernetes, World, within};
+use egret_integration::{Daemon, DaemonSpec, Kubernetes, Lookup, RecordType, Records, World, within};
 use serde_json::Value;
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -71,6 +71,17 @@ apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: misunderstood, namespace: default, annotations: {policy.egret.dev/enforcement: perhaps}}
 spec: {podSelector: {}}
+";
+
+/// Allows names of a zone.
+const NAMES: &str = "
+apiVersion: policy.egret.dev/v1alpha1
+kind: ClusterEgressFirewall
+metadata: {name: names}
+spec:
+  rules:
+  - {name: names, action: Allow, to: [{domainNames: ['*.example.test']}]}
+  - {name: others, action: Deny, to: [{networks: [203.0.113.0/24]}]}
 ";
 
 struct Cluster {
@@ -306,6 +317,45 @@ fn nodes_are_counted_when_their_enforcer_has_realized_a_policy() -> TestResult {
         cluster.condition("cef", "seven", "Programmed"),
         "True Programmed: 1/1 nodes"
     );
+    Ok(())
+}
+
+#[test]
+fn a_limit_that_a_node_has_reached_is_in_its_report_and_an_event() -> TestResult {
+    let Some(mut cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    cluster.start_controller();
+    let enforcer = cluster.kubernetes.enforcer(&cluster.world, "memory");
+    let _enforcer = cluster.world.start(enforcer.with(["--names-per-pod", "1"]))?;
+    let _dnsd = cluster.world.start(cluster.world.dnsd())?;
+    cluster.apply(NAMES)?;
+    let names = ["one.example.test", "two.example.test"];
+    for name in names {
+        let upstream = cluster.world.upstream();
+        upstream.set(name, Records::addresses(["203.0.113.7"]));
+    }
+    let limits = || cluster.get("nodepolicyreport", "node-1")["limits"].clone();
+    within(PATIENCE, "the node has realized the policy", || {
+        cluster.condition("cef", "names", "Programmed") == "True Programmed: 1/1 nodes"
+    });
+    assert_eq!(limits(), Value::Null);
+    within(PATIENCE, "the node says so", || {
+        for name in names {
+            let answer = cluster
+                .world
+                .pod("client")
+                .look_up(&Lookup::of(name, RecordType::A));
+            assert!(answer.is_ok(), "{name} is answered");
+        }
+        let limits = limits();
+        limits[0]
+            .as_str()
+            .is_some_and(|limit| limit.contains("namesPerPod"))
+    });
+    within(PATIENCE, "there is an Event", || {
+        cluster.events("LimitReached") == ["NodePolicyReport/node-1"]
+    });
     Ok(())
 }
 

@@ -32,11 +32,13 @@ pub struct Cluster<'a> {
 
 /// On how many nodes an object is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProgrammedNodes {
+pub struct ProgrammedNodes<'a> {
     /// Those that say so.
     pub nodes: usize,
     /// All of them.
     pub of: usize,
+    /// The first of the others that says why, and what it says.
+    pub behind: Option<(&'a str, &'a str)>,
 }
 
 /// `status` of a ClusterEgressFirewall.
@@ -134,7 +136,7 @@ pub fn resolve(
     diagnostics: &[Diagnostic],
     cluster: &Cluster<'_>,
     observed_generation: i64,
-    programmed: ProgrammedNodes,
+    programmed: ProgrammedNodes<'_>,
 ) -> Status {
     let rules = policy.egress.rules();
     let mut resolved: Vec<ResolvedRule> = rules
@@ -167,7 +169,7 @@ pub fn conditions(
     policy: &Policy,
     diagnostics: &[Diagnostic],
     cluster: &Cluster<'_>,
-    programmed: ProgrammedNodes,
+    programmed: ProgrammedNodes<'_>,
 ) -> Vec<Condition> {
     let rules: Vec<&Rule> = policy.rules().collect();
     vec![
@@ -265,11 +267,15 @@ fn is_resolved(rules: &[&Rule], cluster: &Cluster<'_>) -> Condition {
     )
 }
 
-fn is_programmed(programmed: ProgrammedNodes) -> Condition {
-    let ProgrammedNodes { nodes, of } = programmed;
+fn is_programmed(programmed: ProgrammedNodes<'_>) -> Condition {
+    let ProgrammedNodes { nodes, of, behind } = programmed;
     let is_everywhere = nodes >= of;
     let reason = if is_everywhere { "Programmed" } else { "Pending" };
-    condition("Programmed", is_everywhere, reason, format!("{nodes}/{of} nodes"))
+    let mut message = format!("{nodes}/{of} nodes");
+    if let Some((node, why)) = behind {
+        message += &format!("; {node}: {why}");
+    }
+    condition("Programmed", is_everywhere, reason, message)
 }
 
 fn in_audit() -> Condition {

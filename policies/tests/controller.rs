@@ -91,7 +91,11 @@ impl World {
                 world.keep(entity);
             }
         }
-        let programmed = ProgrammedNodes { nodes: 1, of: 2 };
+        let programmed = ProgrammedNodes {
+            nodes: 1,
+            of: 2,
+            behind: Some(("two", "a set is full")),
+        };
         let status = world
             .policies
             .first()
@@ -271,7 +275,7 @@ fn conditions_say_what_is_accepted_and_where_it_is_in_force() {
     let programmed = condition(&fine, "Programmed");
     assert_eq!(
         (programmed.status, programmed.message.as_str()),
-        ("False", "1/2 nodes")
+        ("False", "1/2 nodes; two: a set is full")
     );
     assert_eq!(fine.observed_generation, 7);
     let wrong = status(

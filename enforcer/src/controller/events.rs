@@ -1,4 +1,4 @@
-//! Events of what is wrong with policies. Kubernetes keeps them an hour; the conditions stay.
+//! Events of what is wrong with policies, and on nodes. Kubernetes keeps them an hour; the conditions stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,8 +12,10 @@ use tokio::sync::{mpsc, watch};
 
 use super::lease::Leadership;
 use super::objects::{Desired, Objects, PolicyObject};
+use super::reports::Reports;
 use super::status::is_about;
 use super::{FIELD_MANAGER, metrics, within_limit};
+use crate::policy_report;
 use crate::watch::kube::ObjectId;
 
 /// Events that wait; those beyond are dropped and counted.
@@ -27,6 +29,7 @@ const MOST_OCTETS: usize = 1024;
 pub(super) struct EventPublisher {
     queue: mpsc::Sender<(Event, ObjectReference)>,
     told: BTreeMap<ObjectId, BTreeSet<String>>,
+    told_of_nodes: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl EventPublisher {
@@ -38,7 +41,25 @@ impl EventPublisher {
         Self {
             queue,
             told: BTreeMap::new(),
+            told_of_nodes: BTreeMap::new(),
         }
+    }
+
+    /// Events of what nodes say of themselves and did not say before, about their NodePolicyReports.
+    pub(super) fn publish_of_nodes(&mut self, reports: &Reports) {
+        let mut told = BTreeMap::new();
+        for (node, notes) in reports.notes() {
+            let before = self.told_of_nodes.remove(node).unwrap_or_default();
+            let mut now = BTreeSet::new();
+            for (reason, note) in notes {
+                if !before.contains(note) {
+                    self.queue(reason, note, "Program", of_report(node));
+                }
+                now.insert(note.to_owned());
+            }
+            told.insert(node.to_owned(), now);
+        }
+        self.told_of_nodes = told;
     }
 
     /// Events of diagnostics that were not there before. Of an object whose status an earlier leader has written, those of
@@ -59,22 +80,26 @@ impl EventPublisher {
             {
                 let note = found.to_string();
                 if !is_known && !before.contains(&note) {
-                    let event = Event {
-                        type_: EventType::Warning,
-                        reason: format!("{:?}", found.code),
-                        note: Some(shortened(&note)),
-                        action: "Lower".to_owned(),
-                        secondary: None,
-                    };
-                    if self.queue.try_send((event, reference(object))).is_err() {
-                        metrics::event_dropped();
-                    }
+                    self.queue(&format!("{:?}", found.code), &note, "Lower", reference(object));
                 }
                 now.insert(note);
             }
             told.insert(id.clone(), now);
         }
         self.told = told;
+    }
+
+    fn queue(&self, reason: &str, note: &str, action: &str, object: ObjectReference) {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: reason.to_owned(),
+            note: Some(shortened(note)),
+            action: action.to_owned(),
+            secondary: None,
+        };
+        if self.queue.try_send((event, object)).is_err() {
+            metrics::event_dropped();
+        }
     }
 }
 
@@ -106,6 +131,16 @@ fn reference(object: &PolicyObject) -> ObjectReference {
         namespace: state.id.namespace.clone(),
         name: Some(state.id.name.clone()),
         uid: Some(state.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+fn of_report(node: &str) -> ObjectReference {
+    let resource = policy_report::resource();
+    ObjectReference {
+        api_version: Some(resource.api_version),
+        kind: Some(resource.kind),
+        name: Some(node.to_owned()),
         ..ObjectReference::default()
     }
 }

@@ -292,6 +292,23 @@ mod tests {
     }
 
     #[test]
+    fn the_clock_of_the_holder_does_not_matter() {
+        for renewed in ["1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "no time"] {
+            let (mut observed, begun) = (Observed::default(), Timestamp::from_millis(0));
+            assert!(!observed.may_take(&record("a", renewed), "b", begun), "{renewed}");
+            let almost = begun.after(LEASE - Duration::from_millis(1));
+            assert!(
+                !observed.may_take(&record("a", renewed), "b", almost),
+                "{renewed}"
+            );
+            assert!(
+                observed.may_take(&record("a", renewed), "b", begun.after(LEASE)),
+                "{renewed}"
+            );
+        }
+    }
+
+    #[test]
     fn a_lease_that_is_free_or_ones_own_is_taken_at_once() {
         let now = Timestamp::from_millis(0);
         assert!(Observed::default().may_take(&record("", "1"), "b", now));

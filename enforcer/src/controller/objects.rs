@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use egret_policies::controller::{self, ProgrammedNodes};
+use egret_policies::controller;
 use egret_policies::diagnostic::{Diagnostic, ObjectRef};
 use egret_policies::lower::equal_priorities;
 use egret_policies::model::cluster::{
@@ -109,10 +109,7 @@ impl Objects {
             let reference = ObjectRef::from(&policy.id);
             let mut diagnostics = object.state.diagnostics.clone();
             diagnostics.extend(beside.remove(&reference).into_iter().flatten());
-            let programmed = ProgrammedNodes {
-                nodes: reports.programmed(id, object.version, &nodes),
-                of: nodes.len(),
-            };
+            let programmed = reports.programmed(id, object.version, &nodes);
             let status = DesiredStatus::of(
                 policy,
                 &diagnostics,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use egret_policies::controller::ProgrammedNodes;
 use futures::StreamExt;
 use kube::Client;
 use kube::api::{Api, DynamicObject};
@@ -26,13 +27,37 @@ impl Reports {
     }
 
     /// On how many of these nodes this version of an object is in the kernel.
-    pub(super) fn programmed(&self, id: &ObjectId, version: u64, nodes: &BTreeSet<&str>) -> usize {
-        let has = |report: &&NodeReport| report.has(id.kind, id.namespace.as_deref(), &id.name, version);
-        nodes
-            .iter()
-            .filter_map(|node| self.0.get(*node))
-            .filter(has)
-            .count()
+    pub(super) fn programmed<'a>(
+        &'a self,
+        id: &ObjectId,
+        version: u64,
+        nodes: &BTreeSet<&'a str>,
+    ) -> ProgrammedNodes<'a> {
+        let mut programmed = ProgrammedNodes {
+            nodes: 0,
+            of: nodes.len(),
+            behind: None,
+        };
+        for node in nodes {
+            let Some(report) = self.0.get(*node) else {
+                continue;
+            };
+            if report.has(id.kind, id.namespace.as_deref(), &id.name, version) {
+                programmed.nodes += 1;
+            } else if programmed.behind.is_none() {
+                programmed.behind = report.behind.as_deref().map(|why| (*node, why));
+            }
+        }
+        programmed
+    }
+
+    /// What each node says of itself that its operator should know: the reason of the Event, and its note.
+    pub(super) fn notes(&self) -> impl Iterator<Item = (&str, Vec<(&'static str, &str)>)> {
+        self.0.iter().map(|(node, report)| {
+            let behind = report.behind.iter().map(|why| ("Behind", why.as_str()));
+            let limits = report.limits.iter().map(|limit| ("LimitReached", limit.as_str()));
+            (node.as_str(), behind.chain(limits).collect())
+        })
     }
 }
 

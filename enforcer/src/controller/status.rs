@@ -25,7 +25,7 @@ impl DesiredStatus {
         diagnostics: &[Diagnostic],
         cluster: &Cluster<'_>,
         generation: i64,
-        programmed: ProgrammedNodes,
+        programmed: ProgrammedNodes<'_>,
     ) -> Option<Self> {
         match policy.id.kind {
             Kind::NetworkPolicy

@@ -17,6 +17,8 @@ pub struct NodeReport {
     pub realized: BTreeMap<String, u64>,
     /// Why later ones are not; none where nothing is missing.
     pub behind: Option<String>,
+    /// Limits that were reached, and what that means.
+    pub limits: Vec<String>,
     /// Objects that are not in force as they are written.
     pub exceptions: Vec<ObjectException>,
     /// How many more there are.
@@ -89,6 +91,9 @@ impl NodeReport {
         if let Some(behind) = &self.behind {
             object["behind"] = json!(behind);
         }
+        if !self.limits.is_empty() {
+            object["limits"] = json!(self.limits);
+        }
         if !exceptions.is_empty() {
             object["exceptions"] = json!(exceptions);
         }
@@ -109,6 +114,9 @@ impl NodeReport {
         Self {
             realized: realized.collect(),
             behind: text(object, "behind"),
+            limits: list("limits")
+                .filter_map(|limit| limit.as_str().map(ToOwned::to_owned))
+                .collect(),
             exceptions: list("exceptions").filter_map(ObjectException::read).collect(),
             omitted: object
                 .get("exceptionsOmitted")
@@ -218,6 +226,7 @@ mod tests {
         let mut report = NodeReport::default();
         report.follow(&engine(7, None));
         report.behind = Some("why".to_owned());
+        report.limits.push("more than so many names".to_owned());
         report.omitted = 3;
         report.exceptions.push(ObjectException {
             kind: "ClusterEgressFirewall".to_owned(),

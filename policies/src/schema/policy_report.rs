@@ -18,6 +18,12 @@ pub(super) fn definition() -> Definition {
                 "Why the node is behind; empty where it is not",
             ),
             column(
+                "Limits",
+                "string",
+                ".limits",
+                "Limits that were reached; empty where none was",
+            ),
+            column(
                 "Exceptions",
                 "string",
                 ".exceptions[*].name",
@@ -38,6 +44,10 @@ pub(super) fn definition() -> Definition {
                     "behind",
                     text(1024)
                         .says("Why later objects are not in the kernel; absent where nothing is missing."),
+                ),
+                optional(
+                    "limits",
+                    list(text(1024), 0, 16).says("Limits that were reached in the last ten minutes."),
                 ),
                 optional(
                     "exceptions",
