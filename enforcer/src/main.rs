@@ -10,6 +10,7 @@ use clap::Parser;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
+use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::controller;
 use egret_enforcer::state;
@@ -120,6 +121,8 @@ fn clean(dry_run: bool, bpf_pins: &Path, states: [&Path; 2]) -> anyhow::Result<V
             let options = ebpf::Options {
                 cgroup_root: "/sys/fs/cgroup".into(),
                 pin_path: bpf_pins.to_owned(),
+                unknown: Stance::Allow,
+                events_per_second: None,
             };
             Ebpf::new(options).remove_everything()?;
         }

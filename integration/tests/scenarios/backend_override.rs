@@ -1,5 +1,6 @@
 //! Another backend than netfilter for stories that use the usual setup: `tests/backends.rs` tells them again on it.
 
+use egret_integration::{DaemonSpec, World};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Names the backend.
@@ -14,11 +15,18 @@ pub(super) fn is_set() -> bool {
     std::env::var_os(BACKEND).is_some()
 }
 
-/// The backend, with its directory for pins.
-pub(super) fn chosen() -> Option<(String, String)> {
-    let chosen = (std::env::var(BACKEND).ok()?, std::env::var(PINS).ok()?);
+/// The enforcer on netfilter, or on the other backend.
+pub(super) fn enforcer(world: &World) -> DaemonSpec {
+    let (Some(root), Ok(backend), Ok(pins)) =
+        (world.cgroup_root(), std::env::var(BACKEND), std::env::var(PINS))
+    else {
+        return world.enforcer("netfilter");
+    };
     USED.store(true, Ordering::Relaxed);
-    Some(chosen)
+    let root = root.display().to_string();
+    world
+        .enforcer(&backend)
+        .with(["--bpf-pins", &pins, "--cgroup-root", &root])
 }
 
 /// Whether a story asked.

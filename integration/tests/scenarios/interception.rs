@@ -9,6 +9,7 @@ use egret_integration::{
     Transport, World, upstream,
 };
 
+use super::backend_override;
 use super::deployment::{Deployment, PATIENCE, QUICK, Setup, TestResult, eventually, ip, only_names, within};
 use super::replacement::{GAP, roll};
 
@@ -256,7 +257,7 @@ pub(super) fn what_pods_ask_of_others_goes_there_when_dnsd_is_dead_or_hangs(worl
     world
         .upstream()
         .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
-    let mut enforcer = world.start(world.enforcer("netfilter"))?;
+    let mut enforcer = world.start(backend_override::enforcer(world))?;
     let routing = || {
         world
             .node()
@@ -378,7 +379,7 @@ pub(super) fn a_connection_to_another_resolver_stays_with_whom_it_began(world: &
             .upstream()
             .set(name, Records::addresses(["203.0.113.7"]).ttl(0));
     }
-    let mut enforcer = world.start(world.enforcer("netfilter"))?;
+    let mut enforcer = world.start(backend_override::enforcer(world))?;
     let others = [ip(OTHER), ip(OTHER_V6)];
     let by_dnsd = IpAddr::from(upstream::ADDRESS);
     let mut theirs = connect(world);

@@ -77,7 +77,7 @@ impl Scenario {
             return Ok(());
         };
         if backend_override::is_set() {
-            world.put_pods_in_cgroups();
+            world.put_pods_in_cgroups()?;
         }
         (self.story)(&mut world)?;
         world.assert_nothing_left();
