@@ -4,17 +4,9 @@
  *
  * The contexts are those of the UAPI header, whose layout is the same on every kernel: nothing has to be
  * relocated, and one object serves all architectures of this byte order. */
-#include "maps.h"
+#include "events.h"
+#include "packet.h"
 
-#define IPPROTO_TCP 6
-#define IPPROTO_UDP 17
-#define IPPROTO_MPTCP 262
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
-
-#define IPPROTO_ICMP 1
-#define IPPROTO_SCTP 132
-#define IPPROTO_ICMPV6 58
 #define SOCK_RAW 3
 #define AF_INET6 10
 
@@ -31,17 +23,6 @@
 
 #define PREFIX_OF_SET_AND_FAMILY ((DIGEST + 4) * 8)
 
-/* What is judged: the other end, and the destination port. */
-struct flow {
-	struct address peer;
-	__u16 port; /* host order */
-	__u8 transport;
-	/* The pod's flow to this peer was allowed before: records whose time is over still count. */
-	__u8 was_allowed;
-	/* The same connection was counted where it was allowed first. */
-	__u8 is_counted;
-};
-
 static __always_inline void count(const void *key)
 {
 	__u64 *counter = bpf_map_lookup_elem(&egret_counters, key);
@@ -52,9 +33,16 @@ static __always_inline void count(const void *key)
 }
 
 /* What no rule decided: counted under a tier that is no tier of policies. */
-static __always_inline void count_unruled(__u8 tier, __u8 action, __u8 direction)
+static __always_inline struct counter_key unruled(__u8 tier, __u8 action, __u8 direction)
 {
 	struct counter_key key = { .tier = tier, .action = action, .direction = direction };
+
+	return key;
+}
+
+static __always_inline void count_unruled(__u8 tier, __u8 action, __u8 direction)
+{
+	struct counter_key key = unruled(tier, action, direction);
 
 	count(&key);
 }
@@ -86,8 +74,10 @@ static __always_inline struct address v6(__u32 a, __u32 b, __u32 c, __u32 d)
 
 /* The pod itself: loopback, the unspecified address (which connects to loopback) and its own addresses.
  * Nothing of this leaves the pod. */
-static __always_inline int is_self(const struct pod *pod, const struct address *peer)
+GLOBAL int is_self(const struct pod *pod, const struct address *peer)
 {
+	if (!pod || !peer)
+		return 0;
 	if (peer->family == FAMILY_V4) {
 		if (peer->words[0] == 0 || (peer->words[0] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
 			return 1;
@@ -99,6 +89,17 @@ static __always_inline int is_self(const struct pod *pod, const struct address *
 		if (i < pod->own_count && same(&pod->own[i], peer))
 			return 1;
 	return 0;
+}
+
+/* The pod's first address of a family: a socket that connects may have none yet. */
+static __always_inline struct address own_address(const struct pod *pod, __u32 family)
+{
+	struct address none = { .family = family };
+
+	for (__u32 i = 0; i < MAX_OWN_ADDRESSES; i++)
+		if (i < pod->own_count && pod->own[i].family == family)
+			return pod->own[i];
+	return none;
 }
 
 static __always_inline int in_addresses(const struct rule *rule, const struct flow *flow, __u64 now)
@@ -155,7 +156,7 @@ static __always_inline int port_matches(const struct rule *rule, const struct fl
 struct judgement {
 	const struct list *list;
 	const struct chunk *chunk;
-	const struct flow *flow;
+	struct flow *flow;
 	__u64 now;
 	__u32 base; /* index of the chunk's first rule */
 	__u32 next; /* no rule before this one is asked */
@@ -169,7 +170,7 @@ struct judgement {
 
 static long judge_by_rule(__u64 index, struct judgement *judgement)
 {
-	const struct flow *flow = judgement->flow;
+	struct flow *flow = judgement->flow;
 	const struct rule *rule;
 	__u32 number = judgement->base + (__u32)index;
 
@@ -187,6 +188,8 @@ static long judge_by_rule(__u64 index, struct judgement *judgement)
 		return NEXT_RULE;
 	}
 	judgement->verdict = rule->action == ACTION_ALLOW ? ALLOW : DENY;
+	if (judgement->verdict == DENY)
+		flow->denied_by = rule->counter;
 	return STOP;
 }
 
@@ -202,7 +205,8 @@ static long judge_by_chunk(__u64 index, struct judgement *judgement)
 	__builtin_memcpy(key.list, judgement->list->digest, DIGEST);
 	judgement->chunk = bpf_map_lookup_elem(&egret_rules, &key);
 	if (!judgement->chunk || bpf_loop(RULES_PER_CHUNK, judge_by_rule, judgement, 0) < 0) {
-		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, judgement->direction);
+		judgement->flow->denied_by = unruled(TIER_UNPROGRAMMED, ACTION_DENY, judgement->direction);
+		count(&judgement->flow->denied_by);
 		judgement->verdict = DENY;
 		return STOP;
 	}
@@ -211,7 +215,7 @@ static long judge_by_chunk(__u64 index, struct judgement *judgement)
 
 /* The rules in order; behind the last one the flow is allowed, as for a pod that no policy selects. User
  * space has written a tier that isolates as one that ends in a rule which denies everything. */
-static __always_inline int judge(const struct list *list, const struct flow *flow, __u8 direction)
+GLOBAL int judge(const struct list *list, struct flow *flow, __u8 direction)
 {
 	struct judgement judgement = {
 		.list = list,
@@ -221,6 +225,8 @@ static __always_inline int judge(const struct list *list, const struct flow *flo
 		.direction = direction,
 	};
 
+	if (!list || !flow)
+		return DENY;
 	if (list->count && bpf_loop(MAX_CHUNKS, judge_by_chunk, &judgement, 0) < 0)
 		return DENY;
 	if (judgement.verdict == UNDECIDED) {
@@ -304,8 +310,14 @@ static __always_inline int verdict(struct bpf_sock_addr *ctx, struct address pee
 			flow.was_allowed = 1;
 		}
 	}
-	if (judge(&pod->egress, &flow, EGRESS) == DENY)
+	if (judge(&pod->egress, &flow, EGRESS) == DENY) {
+		struct address local = own_address(pod, flow.peer.family);
+		struct place place = { .pod = pod->id, .is_outgoing = 1 };
+
+		place.local_port = socket ? socket->src_port : 0;
+		tell(&flow, &place, &local, 1);
 		return DENY;
+	}
 	if (socket)
 		remember(socket, pod, &flow, OPENED_BY_POD);
 	return ALLOW;
@@ -333,100 +345,6 @@ SEC("cgroup/sendmsg6")
 int egret_sendmsg6(struct bpf_sock_addr *ctx)
 {
 	return verdict(ctx, v6(ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3])) ? 1 : 0;
-}
-
-/* A packet, as its headers say. */
-struct packet {
-	struct address source;
-	struct address destination;
-	__u32 transport_offset;
-	__u16 source_port;      /* host order; 0 where there are none */
-	__u16 destination_port; /* host order */
-	__u8 transport;
-	__u8 is_whole; /* 0: headers or ports are not all here, so nothing can be said */
-	__u8 icmp_type;
-};
-
-static __always_inline int parse_v4(struct __sk_buff *skb, struct packet *packet)
-{
-	__u8 header[20];
-
-	if (bpf_skb_load_bytes(skb, 0, header, sizeof(header)))
-		return 0;
-	packet->source.family = packet->destination.family = FAMILY_V4;
-	__builtin_memcpy(&packet->source.words[0], header + 12, 4);
-	__builtin_memcpy(&packet->destination.words[0], header + 16, 4);
-	packet->transport = header[9];
-	packet->transport_offset = (header[0] & 0x0f) * 4;
-	/* Not the first fragment: no ports. */
-	return !((header[6] & 0x1f) || header[7]);
-}
-
-#define MAX_EXTENSIONS 8
-#define NEXT_HOP 0
-#define NEXT_ROUTING 43
-#define NEXT_FRAGMENT 44
-#define NEXT_DESTINATION 60
-
-static __always_inline int parse_v6(struct __sk_buff *skb, struct packet *packet)
-{
-	__u8 header[40], extension[8];
-	__u32 offset = sizeof(header);
-	__u8 next;
-
-	if (bpf_skb_load_bytes(skb, 0, header, sizeof(header)))
-		return 0;
-	packet->source.family = packet->destination.family = FAMILY_V6;
-	__builtin_memcpy(packet->source.words, header + 8, 16);
-	__builtin_memcpy(packet->destination.words, header + 24, 16);
-	next = header[6];
-	for (int i = 0; i < MAX_EXTENSIONS; i++) {
-		if (next != NEXT_HOP && next != NEXT_ROUTING && next != NEXT_FRAGMENT && next != NEXT_DESTINATION) {
-			packet->transport = next;
-			packet->transport_offset = offset;
-			return 1;
-		}
-		if (bpf_skb_load_bytes(skb, offset, extension, sizeof(extension)))
-			return 0;
-		/* The last destination is another one than the header's. */
-		if (next == NEXT_ROUTING && extension[3])
-			return 0;
-		if (next == NEXT_FRAGMENT && (extension[2] || (extension[3] & 0xf8)))
-			return 0;
-		offset += next == NEXT_FRAGMENT ? 8 : ((__u32)extension[1] + 1) * 8;
-		next = extension[0];
-	}
-	return 0;
-}
-
-static __always_inline struct packet parse(struct __sk_buff *skb)
-{
-	struct packet packet = {};
-	__u16 ports[2];
-
-	if (skb->protocol == bpf_htons(ETH_P_IP))
-		packet.is_whole = parse_v4(skb, &packet);
-	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		packet.is_whole = parse_v6(skb, &packet);
-	if (!packet.is_whole)
-		return packet;
-	if (packet.transport == IPPROTO_TCP || packet.transport == IPPROTO_UDP ||
-	    packet.transport == IPPROTO_SCTP) {
-		packet.is_whole = !bpf_skb_load_bytes(skb, packet.transport_offset, ports, sizeof(ports));
-		packet.source_port = bpf_ntohs(ports[0]);
-		packet.destination_port = bpf_ntohs(ports[1]);
-	} else if (packet.transport == IPPROTO_ICMPV6 || packet.transport == IPPROTO_ICMP) {
-		packet.is_whole = !bpf_skb_load_bytes(skb, packet.transport_offset, &packet.icmp_type, 1);
-	}
-	return packet;
-}
-
-/* Neighbour discovery and multicast listener discovery: no router passes them on (RFC 4861, RFC 3810). */
-static __always_inline int stays_on_link(const struct packet *packet)
-{
-	__u8 type = packet->icmp_type;
-
-	return packet->transport == IPPROTO_ICMPV6 && ((type >= 130 && type <= 137) || type == 143);
 }
 
 /* Whether a program of the pod listens at the port from which the socket sends: the socket was accepted. Asked
@@ -465,7 +383,10 @@ static __always_inline int judge_opened(const struct pod *pod, struct flow *flow
 		if (bpf_map_lookup_elem(&egret_node, &flow->peer))
 			return ALLOW;
 		inbound.port = local_port;
-		return judge(&pod->ingress, &inbound, INGRESS);
+		if (judge(&pod->ingress, &inbound, INGRESS) == ALLOW)
+			return ALLOW;
+		flow->denied_by = inbound.denied_by;
+		return DENY;
 	}
 	return judge(&pod->egress, flow, EGRESS);
 }
@@ -531,8 +452,12 @@ static __always_inline int judge_datagram(const struct pod *pod, struct bpf_sock
 		known->seen = opened.seen;
 		return ALLOW;
 	}
-	opened.opened_by = known ? known->opened_by : opens;
+	/* A peer that sends first after a change of policy has not opened what the pod had. */
 	flow->was_allowed = known || (state && is_about(state, flow));
+	if (known)
+		opened.opened_by = known->opened_by;
+	else
+		opened.opened_by = flow->was_allowed ? state->opened_by : opens;
 	/* sendmsg(2) was judged a moment ago. */
 	if (!(is_remembered && opens == OPENED_BY_POD) &&
 	    judge_opened(pod, flow, local_port, opened.opened_by) == DENY) {
@@ -565,8 +490,10 @@ int egret_departures(struct __sk_buff *skb)
 {
 	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
 	struct bpf_sock *socket = skb->sk;
-	struct packet packet;
+	struct packet packet = {};
 	struct flow flow = {};
+	struct place place = { .is_outgoing = 1 };
+	int result;
 
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
@@ -576,7 +503,7 @@ int egret_departures(struct __sk_buff *skb)
 	}
 	if (!pod->egress.count && !pod->ingress.count)
 		return ALLOW;
-	packet = parse(skb);
+	parse(skb, &packet);
 	if (is_self(pod, &packet.destination)) {
 		/* A datagram to the pod itself in the name of another would open the way to that one. */
 		if (packet.transport != IPPROTO_UDP || is_self(pod, &packet.source))
@@ -593,14 +520,21 @@ int egret_departures(struct __sk_buff *skb)
 	flow.peer = packet.destination;
 	flow.port = packet.destination_port;
 	flow.transport = packet.transport;
+	flow.icmp_type = packet.icmp_type;
 	if (socket->type == SOCK_RAW || (flow.transport != IPPROTO_TCP && !has_flows(flow.transport)))
-		return judge(&pod->egress, &flow, EGRESS) == ALLOW ? 1 : 0;
-	if (has_flows(flow.transport))
-		return judge_datagram(pod, socket, &flow, &packet.source, packet.source_port, OPENED_BY_POD) == ALLOW ? 1 : 0;
-	/* Answers a SYN that was let in. */
-	if (socket->state == BPF_TCP_LISTEN)
+		result = judge(&pod->egress, &flow, EGRESS);
+	else if (has_flows(flow.transport))
+		result = judge_datagram(pod, socket, &flow, &packet.source, packet.source_port, OPENED_BY_POD);
+	else if (socket->state == BPF_TCP_LISTEN) /* Answers a SYN that was let in. */
 		return ALLOW;
-	return judge_stream(skb, pod, socket, &flow, &packet.source, packet.source_port) == ALLOW ? 1 : 0;
+	else
+		result = judge_stream(skb, pod, socket, &flow, &packet.source, packet.source_port);
+	if (result == ALLOW)
+		return ALLOW;
+	place.pod = pod->id;
+	place.local_port = packet.source_port;
+	tell_of_packet(&flow, &place, &packet.source);
+	return DENY;
 }
 
 /* What reaches the pod's sockets. */
@@ -609,9 +543,11 @@ int egret_arrivals(struct __sk_buff *skb)
 {
 	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
 	struct bpf_sock *socket = skb->sk;
-	struct packet packet;
+	struct packet packet = {};
 	struct flow flow = {};
+	struct place place = {};
 	__u8 flags = 0;
+	int result;
 
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
@@ -621,7 +557,7 @@ int egret_arrivals(struct __sk_buff *skb)
 	}
 	if (!pod->egress.count && !pod->ingress.count)
 		return ALLOW;
-	packet = parse(skb);
+	parse(skb, &packet);
 	if (is_self(pod, &packet.source) || stays_on_link(&packet))
 		return ALLOW;
 	if (!packet.is_whole) {
@@ -631,23 +567,108 @@ int egret_arrivals(struct __sk_buff *skb)
 	flow.peer = packet.source;
 	flow.port = packet.source_port;
 	flow.transport = packet.transport;
-	if (has_flows(flow.transport) && socket->type != SOCK_RAW)
-		return judge_datagram(pod, socket, &flow, &packet.destination, packet.destination_port,
-				      OPENED_BY_PEER) == ALLOW ?
-			       1 :
-			       0;
-	if (flow.transport == IPPROTO_TCP && socket->type != SOCK_RAW && socket->state != BPF_TCP_LISTEN)
-		return judge_stream(skb, pod, socket, &flow, &packet.destination, packet.destination_port) == ALLOW ?
-			       1 :
-			       0;
-	/* The last segment of a handshake meets the listener, too: a policy may have changed since the first. */
-	if (flow.transport == IPPROTO_TCP && socket->type != SOCK_RAW)
-		flow.is_counted = !bpf_skb_load_bytes(skb, packet.transport_offset + 13, &flags, 1) &&
-				  !(flags & TCP_SYN);
-	/* Nothing remembers an echo request: who may be asked may answer. */
-	if (is_echo_reply(&packet))
-		return judge(&pod->egress, &flow, EGRESS) == ALLOW ? 1 : 0;
-	return judge_opened(pod, &flow, packet.destination_port, OPENED_BY_PEER) == ALLOW ? 1 : 0;
+	flow.icmp_type = packet.icmp_type;
+	if (has_flows(flow.transport) && socket->type != SOCK_RAW) {
+		result = judge_datagram(pod, socket, &flow, &packet.destination, packet.destination_port, OPENED_BY_PEER);
+	} else if (flow.transport == IPPROTO_TCP && socket->type != SOCK_RAW && socket->state != BPF_TCP_LISTEN) {
+		result = judge_stream(skb, pod, socket, &flow, &packet.destination, packet.destination_port);
+	} else if (is_echo_reply(&packet)) {
+		/* Nothing remembers an echo request: who may be asked may answer. */
+		result = judge(&pod->egress, &flow, EGRESS);
+	} else {
+		/* The last segment of a handshake meets the listener, too: a policy may have changed since the first. */
+		if (flow.transport == IPPROTO_TCP && socket->type != SOCK_RAW)
+			flow.is_counted = !bpf_skb_load_bytes(skb, packet.transport_offset + 13, &flags, 1) &&
+					  !(flags & TCP_SYN);
+		result = judge_opened(pod, &flow, packet.destination_port, OPENED_BY_PEER);
+	}
+	if (result == ALLOW)
+		return ALLOW;
+	place.pod = pod->id;
+	place.local_port = packet.destination_port;
+	tell_of_packet(&flow, &place, &packet.destination);
+	return DENY;
+}
+
+/* In every network namespace (drivers/net/loopback.c). */
+#define LOOPBACK 1
+/* The deepest level of a pod's cgroup that is looked at: `kubelet.slice/kubelet-kubepods.slice/…-burstable.slice/…` is 4. */
+#define MAX_POD_LEVEL 7
+
+/* Whether a socket below the pods' cgroup is that of a pod that is judged where it is. */
+static __always_inline int is_of_known_pod(struct __sk_buff *skb)
+{
+	for (int level = 1; level <= MAX_POD_LEVEL; level++) {
+		__u64 id = bpf_skb_ancestor_cgroup_id(skb, level);
+
+		if (!id)
+			return 0;
+		if (bpf_map_lookup_elem(&egret_known, &id))
+			return 1;
+	}
+	return 0;
+}
+
+static __always_inline int is_of_node(struct __sk_buff *skb)
+{
+	const __u32 zero = 0;
+	__u64 *node = bpf_map_lookup_elem(&egret_namespace, &zero);
+
+	return node && *node && bpf_get_netns_cookie(skb) == *node;
+}
+
+static __always_inline int deny_unknown(const struct packet *packet, __u8 direction)
+{
+	struct flow flow = { .transport = packet->transport, .icmp_type = packet->icmp_type };
+	struct place place = { .is_outgoing = direction == EGRESS };
+
+	flow.denied_by = unruled(TIER_UNPROGRAMMED, ACTION_DENY, direction);
+	count(&flow.denied_by);
+	if (direction == EGRESS) {
+		flow.peer = packet->destination;
+		flow.port = packet->destination_port;
+		place.local_port = packet->source_port;
+	} else {
+		flow.peer = packet->source;
+		flow.port = packet->source_port;
+		place.local_port = packet->destination_port;
+	}
+	tell_of_packet(&flow, &place, direction == EGRESS ? &packet->source : &packet->destination);
+	return DENY;
+}
+
+/* What unknown pods send: these two are attached to the cgroup above all pods as long as unknown pods are closed. They
+ * drop as netfilter does, and do not have connect(2) fail: a pod that becomes known meanwhile goes on. */
+SEC("cgroup_skb/egress")
+int egret_unknown_out(struct __sk_buff *skb)
+{
+	struct bpf_sock *socket = skb->sk;
+	struct packet packet = {};
+
+	if (skb->ifindex == LOOPBACK || is_of_known_pod(skb) || is_of_node(skb))
+		return ALLOW;
+	parse(skb, &packet);
+	if (socket)
+		socket = bpf_sk_fullsock(socket);
+	/* Answers the node, which asked (see below). */
+	if (socket && packet.is_whole && packet.transport == IPPROTO_TCP && socket->type != SOCK_RAW &&
+	    socket->state != BPF_TCP_SYN_SENT && bpf_map_lookup_elem(&egret_node, &packet.destination))
+		return ALLOW;
+	return deny_unknown(&packet, EGRESS);
+}
+
+/* What the node itself sends reaches unknown pods: the kubelet's probes. */
+SEC("cgroup_skb/ingress")
+int egret_unknown_in(struct __sk_buff *skb)
+{
+	struct packet packet = {};
+
+	if (skb->ifindex == LOOPBACK || is_of_known_pod(skb) || is_of_node(skb))
+		return ALLOW;
+	parse(skb, &packet);
+	if (bpf_map_lookup_elem(&egret_node, &packet.source))
+		return ALLOW;
+	return deny_unknown(&packet, INGRESS);
 }
 
 /* Cannot refuse anything (a reply of -1 changes nothing, whatever the operation): it counts, and notes that

@@ -20,8 +20,14 @@
 #define MAX_MEMBERS 262144
 #define MAX_COUNTERS 16384
 #define MAX_UDP_FLOWS 65536
+#define MAX_KNOWN_PODS 16384
+#define MAX_NODE_ADDRESSES 4096
 
 #define DIGEST 16
+
+/* A function that the verifier looks at once for a program, by itself, and not again with each way that leads to it. Its
+ * pointers may be null for all it knows. */
+#define GLOBAL __attribute__((noinline))
 
 enum action { ACTION_ALLOW = 1, ACTION_DENY = 2, ACTION_PASS = 3 };
 enum peer { PEER_ANY = 1, PEER_ADDRESSES = 2, PEER_NETWORKS = 3, PEER_ADDRESS_PORTS = 4, PEER_OWN_NODE = 5 };
@@ -140,6 +146,34 @@ struct denied_socket {
 	__u8 unused[3];
 };
 
+/* Why something is denied, for the limit of events. */
+struct reason {
+	struct counter_key counter;
+	__u32 is_revoked;
+};
+
+struct reason_told {
+	__u64 second; /* of CLOCK_BOOTTIME */
+	__u64 told;   /* in that second */
+	__u64 withheld;
+};
+
+/* A denied call or packet. */
+struct event {
+	__u64 pod; /* the inode of its cgroup; 0: an unknown pod */
+	struct counter_key counter;
+	__u32 pid; /* of the process that called; 0 where a packet was denied */
+	char command[16];
+	struct address local;
+	struct address peer;
+	__u16 local_port; /* host order */
+	__u16 peer_port;  /* host order */
+	__u8 transport;
+	__u8 icmp_type;
+	__u8 is_outgoing; /* it was to leave the pod */
+	__u8 is_revoked;  /* the flow was allowed before */
+};
+
 /* What the last verdict about a socket was, and about which peer. Another peer or generation is judged
  * again. */
 struct socket_state {
@@ -210,7 +244,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
+	__uint(max_entries, MAX_NODE_ADDRESSES);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct address);
 	__type(value, __u8);
@@ -240,6 +274,49 @@ struct {
 	__type(key, struct denied_socket);
 	__type(value, __u8);
 } egret_denied SEC(".maps");
+
+/* Pods that have programs and rules, by the inode of their cgroup: the guard of unknown pods lets them pass. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_KNOWN_PODS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u64);
+	__type(value, __u8);
+} egret_known SEC(".maps");
+
+/* The cookie of the node's network namespace, whose pods (hostNetwork) are not judged. 0 is no namespace's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, __u64);
+} egret_namespace SEC(".maps");
+
+/* Denied calls and packets, for the reader of events. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 262144);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} egret_events SEC(".maps");
+
+/* How many events of one reason are told in a second; 0: none at all. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, __u32);
+} egret_event_limit SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct reason);
+	__type(value, struct reason_told);
+} egret_reasons SEC(".maps");
 
 /* TCP connections that came about: 0 opened by pods, 1 accepted by them. */
 struct {

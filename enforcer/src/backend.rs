@@ -102,6 +102,11 @@ pub trait Backend: Send + fmt::Debug {
         None
     }
 
+    /// The pod of this node in a cgroup.
+    fn pod_in_cgroup(&self, _id: u64) -> Option<PodKey> {
+        None
+    }
+
     /// Adds members from another thread while a method runs; none if this backend cannot.
     fn concurrent_set_update(&self) -> Option<Arc<dyn ConcurrentSetUpdate>> {
         None
@@ -401,6 +406,7 @@ impl From<rules::Action> for Action {
 
 pub mod metrics;
 pub mod bypass;
+pub mod unknown_pods;
 pub mod series;
 pub mod none;
 pub mod memory;

@@ -18,7 +18,8 @@ use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks, S
 use crate::backend::netfilter::model::settings::DenyAction;
 use crate::backend::netfilter::model::settings::JumpPosition;
 use crate::backend::netfilter::model::settings::NflogSettings;
-use crate::backend::netfilter::model::unknown_pods::{Stance, UnknownPods};
+use crate::backend::netfilter::model::unknown_pods::UnknownPods;
+use crate::backend::unknown_pods::Stance;
 use crate::events::sink::Destination;
 
 mod value;
@@ -548,7 +549,7 @@ mod tests {
         };
         // Whether pods are closed where it is unknown whether there are policies, without policies, and with policies.
         let closes = |arguments: &[&str]| {
-            [None, Some(false), Some(true)].map(|any| unknown(arguments).are_closed(any))
+            [None, Some(false), Some(true)].map(|any| unknown(arguments).stance.closes(any))
         };
         assert_eq!(closes(&[]), [true, false, true]);
         assert_eq!(closes(&["--on-unknown-pod", "deny"]), [true, true, true]);

@@ -16,7 +16,6 @@ use tokio::sync::mpsc;
 
 use egret_enforcer::address_report::watch_addresses;
 use egret_enforcer::admin::EngineAdmin;
-use egret_enforcer::backend::netfilter::denials::DenialRegistry;
 use egret_enforcer::backend::{self as backends, Backend};
 use egret_enforcer::config::{Args, BackendKind, Config, Source, StartupConfig};
 use egret_enforcer::engine::{Input, NetworkRequest, PROGRAMMING_BUCKETS, Setup};
@@ -107,9 +106,8 @@ impl Daemon {
             return Ok(None);
         };
         let listener = turn.bind(|| Ok(link::bind(&startup.link)?)).await?;
-        let denials = DenialRegistry::default();
         let interfaces = ReportedInterfaces::default();
-        let backend = backend::open(&config, &denials, &interfaces)?;
+        let (backend, denied) = backend::open(&config, &interfaces)?;
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
         let admin = Arc::new(EngineAdmin {
             engine: inputs.clone(),
@@ -160,7 +158,7 @@ impl Daemon {
             monitors::watch_other_programs(inputs.clone())?;
         }
         monitors::report_addresses(startup)?;
-        let events = start_events(startup, denials, inputs.clone())?;
+        let events = start_events(startup, denied, inputs.clone())?;
         tracing::info!(backend = name, link = % startup.link.display(), admin = % startup.admin, %instance, "listening");
         Ok(Some(Self {
             args,
@@ -349,20 +347,20 @@ async fn watch_source(
 /// Starts the log of denied packets, if it is configured.
 fn start_events(
     startup: &StartupConfig,
-    denials: DenialRegistry,
+    source: Option<Box<dyn events::Source>>,
     engine: mpsc::Sender<Input>,
 ) -> anyhow::Result<Option<ReopenRequest>> {
     let sink = Sink::open(&startup.events.to).with_context(|| format!("events: {}", startup.events.to))?;
     let Some(sink) = sink else { return Ok(None) };
-    if !startup.backend.is_packet_filter() {
-        tracing::warn!("only the backends netfilter and nftables tell of denied packets");
+    let Some(source) = source else {
+        tracing::warn!("this backend denies nothing, so it tells of nothing");
         return Ok(None);
-    }
+    };
     let reopen = sink.reopen_request();
     events::start(events::Setup {
         node: startup.node_name().to_owned(),
-        telling: startup.events.telling,
-        denials,
+        per_second: startup.events.telling.per_second,
+        source,
         engine,
         sink,
     })?;

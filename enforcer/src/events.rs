@@ -1,38 +1,38 @@
 //! Logs denied packets: one line of JSON for a packet, and a summary for a second with too many.
 //!
 //! ```text
-//!  kernel ─ NFLOG ─▶ reader ─ endpoint lookup ─▶ engine
-//!                      │   ◀── pods, names ─────┘
-//!                      └─▶ lines ─▶ file, stdout
+//!  kernel ─ NFLOG, ring buffer ─▶ reader ─ endpoint lookup ─▶ engine
+//!                                   │   ◀── pods, names ─────┘
+//!                                   └─▶ lines ─▶ file, stdout
 //! ```
 //!
 //! The reader has a thread of its own. It looks up many packets at once, a few times a second, and goes on without a
 //! reply if the engine is busy. So it delays nothing. What it cannot log it counts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use egret_kernel::nflog::{Listener, ReadBatch};
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use nix::errno::Errno;
-use nix::net::if_::if_indextoname;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
-use crate::backend::netfilter::denials::{Denial, DenialRegistry};
-use crate::backend::netfilter::model::settings::NflogSettings;
+use crate::backend::netfilter::denials::Denial;
 use crate::engine::{EndpointLookup, Endpoints, Input, PacketEnds};
 
 mod metrics;
 pub mod packet;
 pub mod denied;
+mod channel;
+pub mod nflog;
+mod ring;
 pub mod window;
 pub mod line;
 pub mod sink;
 
+pub use channel::{Channel, ReadPackets, Source};
 use denied::DeniedPacket;
 pub use metrics::register_metrics;
 use sink::Sink;
@@ -54,10 +54,10 @@ const MAX_COUNTED: usize = 4;
 pub struct Setup {
     /// The name of this node.
     pub node: String,
-    /// How the kernel logs denied packets.
-    pub telling: NflogSettings,
-    /// The reasons by NFLOG prefix.
-    pub denials: DenialRegistry,
+    /// How many packets of one reason the kernel tells in a second.
+    pub per_second: u32,
+    /// The kernel.
+    pub source: Box<dyn Source>,
     /// Resolves pods and names.
     pub engine: mpsc::Sender<Input>,
     /// Receives the lines.
@@ -75,7 +75,6 @@ pub fn start(setup: Setup) -> std::io::Result<()> {
         window: None,
         busy_before: BTreeSet::new(),
         suppressed: BTreeMap::new(),
-        interfaces: BTreeMap::new(),
     };
     let thread = std::thread::Builder::new().name("events".to_owned());
     thread.spawn(move || reader.run()).map(drop)
@@ -89,25 +88,22 @@ struct Reader {
     busy_before: BTreeSet<Denial>,
     /// Packets of each reason that the kernel did not log, as its counters were read last.
     suppressed: BTreeMap<Denial, u64>,
-    /// Interface names of this second: in the next one an index may be another interface's.
-    interfaces: BTreeMap<u32, Option<String>>,
 }
 
 impl Reader {
     fn run(&mut self) {
         let mut was_refused = false;
         while !self.setup.engine.is_closed() {
-            match Listener::bind(self.setup.telling.group) {
-                Ok(listener) => {
+            match self.setup.source.listen() {
+                Ok(mut channel) => {
                     was_refused = false;
                     metrics::set_listening(true);
-                    tracing::info!(group = self.setup.telling.group, "denied packets are told");
-                    self.listen(listener);
+                    self.listen(channel.as_mut());
                     metrics::set_listening(false);
                 }
                 Err(error) => {
                     if !was_refused {
-                        tracing::error!(%error, "denied packets are not told; they are denied all the same");
+                        tracing::error!(error, "denied packets are not told; they are denied all the same");
                     }
                     was_refused = true;
                 }
@@ -116,17 +112,17 @@ impl Reader {
         }
     }
 
-    /// Reads until the socket fails or the engine ends.
-    fn listen(&mut self, mut listener: Listener) {
+    /// Reads until the channel fails or the engine ends.
+    fn listen(&mut self, channel: &mut dyn Channel) {
         while !self.setup.engine.is_closed() {
-            if let Err(errno) = self.wait(&listener) {
+            if let Err(errno) = self.wait(channel) {
                 tracing::warn!(%errno, "denied packets are not told for a second");
                 return;
             }
-            match listener.read() {
-                Ok(told) => self.handle(&told, clock::now()),
+            match channel.read() {
+                Ok(read) => self.handle(read, channel, clock::now()),
                 Err(error) => {
-                    tracing::warn!(%error, "denied packets are not told for a second");
+                    tracing::warn!(error, "denied packets are not told for a second");
                     return;
                 }
             }
@@ -134,13 +130,13 @@ impl Reader {
     }
 
     /// Waits for packets or the end of the window.
-    fn wait(&self, listener: &Listener) -> Result<(), Errno> {
+    fn wait(&self, channel: &dyn Channel) -> Result<(), Errno> {
         let until = self
             .window
             .as_ref()
             .map(|window| window.end().since(clock::now()));
         let patience = until.unwrap_or(REBIND_AFTER).as_millis();
-        let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        let mut waits = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
         match poll(
             &mut waits,
             PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX),
@@ -154,36 +150,25 @@ impl Reader {
         }
     }
 
-    fn handle(&mut self, told: &ReadBatch, now: Timestamp) {
+    fn handle(&mut self, read: ReadPackets, channel: &mut dyn Channel, now: Timestamp) {
         let is_over = |window: &mut Window| window.end() <= now;
         if let Some(window) = self.window.take_if(is_over) {
-            self.close(window, now);
+            self.close(window, channel, now);
         }
-        if told.packets.is_empty() && told.lost == 0 {
+        metrics::count("foreign", read.foreign);
+        if read.denied.is_empty() && read.lost == 0 {
             return;
         }
-        let denied = self.read(told);
         let window = self.window.get_or_insert_with(|| Window::open(now));
-        window.lose(told.lost);
-        let most = self.setup.telling.per_second.saturating_mul(REASONS);
-        let (lines, withheld): (Vec<_>, Vec<_>) =
-            denied.into_iter().partition(|denied| window.take(denied, most));
-        metrics::count("lost", told.lost);
+        window.lose(read.lost);
+        let most = self.setup.per_second.saturating_mul(REASONS);
+        let (lines, withheld): (Vec<_>, Vec<_>) = read
+            .denied
+            .into_iter()
+            .partition(|denied| window.take(denied, most));
+        metrics::count("lost", read.lost);
         metrics::count("withheld", count(withheld.len()));
         self.log(&lines);
-    }
-
-    /// Parses the packets that our rules logged.
-    fn read(&mut self, told: &ReadBatch) -> Vec<DeniedPacket> {
-        let (interfaces, denials) = (&mut self.interfaces, &self.setup.denials);
-        let mut name_of = |index: u32| interfaces.entry(index).or_insert_with(|| name_of(index)).clone();
-        let denied: Vec<DeniedPacket> = told
-            .packets
-            .iter()
-            .filter_map(|logged| DeniedPacket::read(logged, denials, &mut name_of))
-            .collect();
-        metrics::count("foreign", count(told.packets.len() - denied.len()));
-        denied
     }
 
     fn log(&mut self, denied: &[DeniedPacket]) {
@@ -203,10 +188,10 @@ impl Reader {
     }
 
     /// Ends a second: writes a summary unless all packets were logged.
-    fn close(&mut self, window: Window, now: Timestamp) {
-        self.interfaces.clear();
-        let summary = window.close(now, self.setup.telling.per_second);
-        let suppressed = self.suppressed_of(&summary);
+    fn close(&mut self, window: Window, channel: &mut dyn Channel, now: Timestamp) {
+        channel.end_window();
+        let summary = window.close(now, self.setup.per_second);
+        let suppressed = self.suppressed_of(&summary, channel);
         let is_whole =
             summary.withheld.is_empty() && summary.others == 0 && summary.lost == 0 && suppressed.is_empty();
         if is_whole {
@@ -227,14 +212,14 @@ impl Reader {
 
     /// Packets that the kernel did not log because there were too many, by its counters. They are read for reasons that
     /// reached the limit in this second or the last one.
-    fn suppressed_of(&mut self, summary: &Summary) -> Vec<(Denial, u64)> {
+    fn suppressed_of(&mut self, summary: &Summary, channel: &dyn Channel) -> Vec<(Denial, u64)> {
         let before = std::mem::replace(&mut self.busy_before, summary.busy.clone());
         let counted: Vec<Denial> = summary.busy.union(&before).take(MAX_COUNTED).cloned().collect();
         // Rules of other reasons are gone.
-        self.suppressed.retain(|denial, _| self.setup.denials.has(denial));
+        self.suppressed.retain(|denial, _| channel.has(denial));
         let mut news = Vec::new();
         for denial in counted {
-            let Some(suppressed) = self.count(&denial) else {
+            let Some(suppressed) = channel.suppressed(&denial) else {
                 continue;
             };
             let known = self.suppressed.insert(denial.clone(), suppressed).unwrap_or(0);
@@ -245,14 +230,6 @@ impl Reader {
             }
         }
         news
-    }
-
-    /// Denied packets of a reason that were not logged since its chains were created.
-    fn count(&self, denial: &Denial) -> Option<u64> {
-        let suppressed = self.setup.denials.suppressed(denial);
-        suppressed
-            .inspect_err(|error| tracing::debug!(%error, "it is not known how many packets were not told"))
-            .ok()
     }
 
     /// Nothing if the engine is busy.
@@ -275,10 +252,6 @@ impl Reader {
     fn write(&mut self, lines: &[String]) -> u64 {
         self.setup.sink.write(lines)
     }
-}
-
-fn name_of(index: u32) -> Option<String> {
-    if_indextoname(index).ok()?.into_string().ok()
 }
 
 fn count(number: usize) -> u64 {

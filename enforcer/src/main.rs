@@ -12,6 +12,7 @@ use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::nftables;
+use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::controller;
 use egret_enforcer::state;
@@ -145,6 +146,8 @@ impl Cleanup<'_> {
                 let options = ebpf::Options {
                     cgroup_root: "/sys/fs/cgroup".into(),
                     pin_path: self.bpf_pins.to_owned(),
+                    unknown: Stance::Allow,
+                    events_per_second: None,
                 };
                 Ebpf::new(options).remove_everything()?;
             }

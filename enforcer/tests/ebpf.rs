@@ -1,5 +1,7 @@
 //! The backend `ebpf` against this kernel: pods are processes in cgroups and network namespaces of their own,
 //! and every verdict is a real connect(2) or sendto(2).
+//!
+//! It is longer than 800 lines because each story is a few lines in the words of one world.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -447,6 +449,45 @@ fn a_change_of_policy_reaches_what_is_open_and_leaves_the_rest() {
 }
 
 #[test]
+fn a_peer_that_sends_first_after_a_change_of_policy_reopens_nothing() {
+    let Some(world) = World::new("reopened") else {
+        return;
+    };
+    let mut pod = world.pod("a");
+    let mut outside = world.neighbour(&pod);
+    let mut backend = world.backend();
+    let peers = set("peers");
+    let mut first = batch(1);
+    first.create(
+        peers,
+        SetKind::Addresses,
+        [Member::Address(address("198.18.2.11"))],
+    );
+    let rules = vec![allow(PeerMatch::In(peers), None)];
+    first.rules(&pod, egress(vec![tier(Tier::NetworkPolicy, rules, ISOLATED)]));
+    world.settled(&backend.apply(&first.batch, world.now()));
+    assert_eq!(outside.ask("udp-at peer 198.18.2.11:4001"), Answer::Ok);
+    for question in [
+        "udp-at own 198.18.2.2:4000",
+        "connect own 198.18.2.11:4001",
+        "send own",
+    ] {
+        assert_eq!(pod.ask(question), Answer::Ok, "{question}");
+    }
+    let mut second = batch(2);
+    second.rules(
+        &pod,
+        egress(vec![tier(Tier::NetworkPolicy, Vec::new(), ISOLATED)]),
+    );
+    second.batch.reevaluate.push((pod.key.clone(), Direction::Egress));
+    world.settled(&backend.apply(&second.batch, world.now()));
+    assert_eq!(outside.ask("send-to peer 198.18.2.2:4000"), Answer::Ok);
+    assert_ne!(pod.ask("receive-datagram own"), Answer::Ok);
+    assert_eq!(pod.ask("send own"), Answer::NotPermitted);
+    world.end(backend, [pod, outside]);
+}
+
+#[test]
 fn a_change_of_ingress_policy_reaches_who_is_connected() {
     let Some(world) = World::new("revoked-in") else {
         return;
@@ -699,6 +740,55 @@ fn rules_that_cannot_be_held_refuse_everything_and_a_missing_cgroup_is_looked_fo
     backend.apply(&third.batch, world.now());
     assert!(!world.is_attached(&pod) && world.is_attached(&late));
     world.end(backend, [pod, late]);
+}
+
+/// As many addresses as a map holds.
+const MAX_MEMBERS: u32 = 262_144;
+
+#[test]
+fn an_entry_that_finds_no_room_stays_closed_until_there_is_some() {
+    let Some(world) = World::new("full") else { return };
+    let (mut allowed, mut denied) = (world.pod("a"), world.pod("b"));
+    let mut backend = world.backend();
+    let (crowd, peers, enemies) = (set("crowd"), set("peers"), set("enemies"));
+    let mut first = batch(1);
+    let of_crowd = |number: u32| Member::Address(IpAddr::from((0x0a00_0000 + number).to_be_bytes()));
+    first.create(crowd, SetKind::Addresses, (0..MAX_MEMBERS).map(of_crowd));
+    let alone = |text| [Member::Address(address(text))];
+    first.create(peers, SetKind::Addresses, alone("198.18.2.10"));
+    first.create(enemies, SetKind::Addresses, alone("198.18.2.11"));
+    let isolated = tier(
+        Tier::NetworkPolicy,
+        vec![allow(PeerMatch::In(peers), None)],
+        ISOLATED,
+    );
+    let open = tier(
+        Tier::Admin,
+        vec![deny(PeerMatch::In(enemies), None)],
+        DefaultAction::NextTier,
+    );
+    first.rules(&allowed, egress(vec![isolated]));
+    first.rules(&denied, egress(vec![open]));
+    let status = backend.apply(&first.batch, world.now());
+    assert_eq!(status.pending.len(), 2, "{status:?}");
+    assert!(status.wants_retry());
+    // What would be allowed is not, and where something would be denied nothing is allowed.
+    assert_eq!(allowed.ask("tcp 198.18.2.10:8080"), Answer::NotPermitted);
+    assert_eq!(denied.ask("tcp 198.18.2.11:8080"), Answer::NotPermitted);
+    assert_eq!(denied.ask("tcp 198.18.2.12:8080"), Answer::NotPermitted);
+
+    let mut second = batch(2);
+    second.batch.members_changed.push(MembersChanged {
+        set: crowd,
+        added: Vec::new(),
+        removed: (0..16).map(of_crowd).collect(),
+    });
+    backend.apply(&second.batch, world.now());
+    world.settled(&backend.reconcile(world.now()));
+    assert_eq!(allowed.ask("tcp 198.18.2.10:8080"), Answer::Ok);
+    assert_eq!(denied.ask("tcp 198.18.2.11:8080"), Answer::NotPermitted);
+    assert_eq!(denied.ask("tcp 198.18.2.12:8080"), Answer::Ok);
+    world.end(backend, [allowed, denied]);
 }
 
 #[test]

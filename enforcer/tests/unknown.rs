@@ -11,7 +11,8 @@ mod node_world;
 use std::time::Duration;
 
 use egret_enforcer::backend::netfilter::Netfilter;
-use egret_enforcer::backend::netfilter::model::unknown_pods::{Stance, UnknownPods};
+use egret_enforcer::backend::netfilter::model::unknown_pods::UnknownPods;
+use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::backend::{Backend, Decider, Pending, VerdictKey};
 use egret_enforcer::node::{Locate, Node};
 use egret_kernel::iptables::{Flavour, InterfacePattern};

@@ -42,9 +42,9 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes `<cgroup2>/<parent>/<name>` and its socket maker, which lives in `netns`.
-    pub(crate) fn create(parent: &str, name: &str, netns: &Arc<Netns>) -> Result<Self, WorldError> {
-        let path = cgroup2_root()?.join(parent).join(name);
+    /// Makes a pod's cgroup and its socket maker, which lives in `netns`.
+    pub(crate) fn create(root: &CgroupRoot, name: &str, netns: &Arc<Netns>) -> Result<Self, WorldError> {
+        let path = root.pods().join(name);
         fs::create_dir_all(&path).map_err(WorldError::file(&path))?;
         let procs = path.join("cgroup.procs");
         let joined = fs::OpenOptions::new()
@@ -89,9 +89,37 @@ impl Drop for Cgroup {
         if let Err(error) = fs::remove_dir(&self.path) {
             eprintln!("{}: {error}", self.path.display());
         }
-        // The last pod of the world takes the parent with it; until then it is not empty.
-        if let Some(parent) = self.path.parent() {
-            drop(fs::remove_dir(parent));
+    }
+}
+
+/// The cgroup of a world, as the kubelet would make it; removed when dropped, after its pods.
+#[derive(Debug)]
+pub(crate) struct CgroupRoot(PathBuf);
+
+impl CgroupRoot {
+    /// Makes it: `eg-12-0` has `egret-test-12-0`.
+    pub(crate) fn create(world: &str) -> Result<Self, WorldError> {
+        let root = Self(cgroup2_root()?.join(world.replacen("eg-", "egret-test-", 1)));
+        let pods = root.pods();
+        fs::create_dir_all(&pods).map_err(WorldError::file(&pods))?;
+        Ok(root)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn pods(&self) -> PathBuf {
+        self.0.join("kubepods")
+    }
+}
+
+impl Drop for CgroupRoot {
+    fn drop(&mut self) {
+        for path in [&self.pods(), &self.0] {
+            if let Err(error) = fs::remove_dir(path) {
+                eprintln!("{}: {error}", path.display());
+            }
         }
     }
 }

@@ -106,7 +106,7 @@ fn is_of_a_dead_process(name: &str, prefix: &str) -> bool {
 fn remove_cgroup(group: &Path) -> io::Result<()> {
     for child in fs::read_dir(group)?.flatten() {
         if child.file_type()?.is_dir() {
-            fs::remove_dir(child.path())?;
+            remove_cgroup(&child.path())?;
         }
     }
     fs::remove_dir(group)

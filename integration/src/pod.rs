@@ -29,8 +29,13 @@ use nix::{
 use socket2::Type;
 
 use crate::{
-    Attachment, Output, SecondInterface, Service, WorldError, cgroup::Cgroup, command, netns::Netns, node,
-    sockets::SocketMaker, upstream_network::Servers,
+    Attachment, Output, SecondInterface, Service, WorldError,
+    cgroup::{Cgroup, CgroupRoot},
+    command,
+    netns::Netns,
+    node,
+    sockets::SocketMaker,
+    upstream_network::Servers,
 };
 
 const SYSCTLS: &[(&str, &str)] = &[
@@ -48,7 +53,6 @@ pub struct PodSpec {
     pub(crate) namespace: String,
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) ports: Vec<(String, u16)>,
-    pub(crate) cgroup: bool,
     pub(crate) attachment: Attachment,
     pub(crate) second: Option<SecondInterface>,
     pub(crate) announced: bool,
@@ -65,7 +69,6 @@ impl PodSpec {
             namespace: "default".into(),
             labels,
             ports: Vec::new(),
-            cgroup: false,
             attachment: Attachment::Routed,
             second: None,
             announced: true,
@@ -122,12 +125,6 @@ impl PodSpec {
         self
     }
 
-    /// Its programs and sockets belong to a cgroup of its own: what the eBPF backend judges by.
-    #[must_use]
-    pub fn in_a_cgroup(self) -> Self {
-        Self { cgroup: true, ..self }
-    }
-
     #[must_use]
     pub fn attached(self, attachment: Attachment) -> Self {
         Self { attachment, ..self }
@@ -166,6 +163,7 @@ impl Pod {
         node: &Netns,
         files: &Path,
         servers: Servers,
+        cgroups: Option<&CgroupRoot>,
     ) -> Result<Self, WorldError> {
         let uid = format!("{:08x}-{run:04x}-4000-8000-{number:012x}", std::process::id());
         let role = format!("pod-{}-{run}", spec.name);
@@ -181,9 +179,7 @@ impl Pod {
         if let Some(second) = spec.second {
             second.lay(node, &netns, number)?;
         }
-        let cgroup = spec
-            .cgroup
-            .then(|| Cgroup::create(&cgroup_parent(world), &format!("pod{uid}"), &netns));
+        let cgroup = cgroups.map(|root| Cgroup::create(root, &format!("pod{uid}"), &netns));
         let cgroup = cgroup.transpose()?.map(Arc::new);
         let sockets = match &cgroup {
             Some(cgroup) => SocketMaker::Child(Arc::clone(cgroup)),
@@ -397,9 +393,4 @@ fn bind(source: &CStr, target: &CStr) -> io::Result<()> {
 
 fn path_of(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("a path has no NUL")
-}
-
-/// The parent of the pods' cgroups: `eg-12-0` has `egret-test-12-0`.
-fn cgroup_parent(world: &str) -> String {
-    world.replacen("eg-", "egret-test-", 1)
 }

@@ -14,6 +14,7 @@ use socket2::Type;
 
 use crate::{
     Client, Daemon, DaemonSpec, Load, LoadPlan, Node, Pod, PodSpec, Service, Upstream, WorldError,
+    cgroup::CgroupRoot,
     leftovers::{self, Machine},
     manifests::Manifests,
     node,
@@ -35,8 +36,8 @@ pub struct World {
     pods: Vec<Arc<Pod>>,
     /// Pods that there ever were.
     made: u16,
-    /// Whether pods are put into cgroups of their own, whatever they say.
-    cgroups: bool,
+    /// The cgroup of pods that are in cgroups.
+    cgroups: Option<CgroupRoot>,
     upstream: Upstream,
     upstream_network: UpstreamNetwork,
     node: Node,
@@ -73,7 +74,7 @@ impl World {
         let world = Self {
             pods: Vec::new(),
             made: 0,
-            cgroups: false,
+            cgroups: None,
             upstream,
             upstream_network,
             node,
@@ -171,14 +172,22 @@ impl World {
         Ok(self.pods.last().expect("one was just pushed"))
     }
 
-    /// Every pod that is added from now on is in a cgroup of its own.
-    pub const fn put_pods_in_cgroups(&mut self) {
-        self.cgroups = true;
+    /// Every pod that is added from now on is in a cgroup of its own: what the eBPF backend judges by.
+    ///
+    /// # Errors
+    /// When no cgroup2 file system is mounted.
+    pub fn put_pods_in_cgroups(&mut self) -> Result<(), WorldError> {
+        self.cgroups = Some(CgroupRoot::create(&self.name)?);
+        Ok(())
+    }
+
+    /// The cgroup below which its pods are, if they are in cgroups.
+    pub fn cgroup_root(&self) -> Option<&Path> {
+        self.cgroups.as_ref().map(CgroupRoot::path)
     }
 
     fn create(&mut self, PodSeat(number): PodSeat, spec: PodSpec) -> Result<&Pod, WorldError> {
         self.made += 1;
-        let spec = if self.cgroups { spec.in_a_cgroup() } else { spec };
         let pod = Pod::create(
             &self.name,
             (number, self.made),
@@ -186,6 +195,7 @@ impl World {
             self.node.netns(),
             &self.files.0,
             self.servers.clone(),
+            self.cgroups.as_ref(),
         )?;
         self.pods.push(Arc::new(pod));
         Ok(self.pods.last().expect("one was just pushed"))

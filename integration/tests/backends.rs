@@ -196,7 +196,6 @@ const EBPF_LIMITS: Limits = &[
             "a_rule_of_sctp_opens_sctp_alone_and_one_of_tcp_does_not",
             "dns_rules_that_were_written_for_kube_dns_go_on_working",
             "a_neighbours_address_gains_nothing_behind_another_port",
-            "a_flood_is_told_in_few_lines_and_in_sums_that_are_right",
             "a_refused_sender_hears_it_at_once_in_both_directions_and_families",
             "a_firewall_of_icmp_refuses_echo_and_nothing_else",
             "who_connects_to_a_pod_gets_replies_though_the_pod_may_reach_nobody",
@@ -235,13 +234,6 @@ const EBPF_LIMITS: Limits = &[
         &["what_was_open_before_the_first_start_is_judged"],
     ),
     (
-        "an unknown pod is open",
-        &[
-            "a_new_pod_sends_nothing_before_its_policy_is_in_force",
-            "a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known",
-        ],
-    ),
-    (
         "interfaces and bridges of pods are not looked at",
         &[
             "a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node",
@@ -252,12 +244,8 @@ const EBPF_LIMITS: Limits = &[
         ],
     ),
     (
-        "no events",
-        &[
-            "a_denied_connection_is_told_with_its_rule_and_the_name_that_the_pod_was_told",
-            "a_denied_ingress_is_told_of_the_pod_that_was_to_be_reached",
-            "what_no_rule_of_a_pod_denies_is_told_with_its_reason",
-        ],
+        "clients outside are not kept from what Services lead to, and sources are not checked",
+        &["what_no_rule_of_a_pod_denies_is_told_with_its_reason"],
     ),
     (
         "policies in audit are not counted",

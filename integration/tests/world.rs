@@ -440,7 +440,8 @@ fn a_pod_with_a_cgroup_has_its_programs_and_its_probes_in_it() -> TestResult {
     let Some(mut world) = World::or_skip() else {
         return Ok(());
     };
-    let client = world.add(PodSpec::new("client").in_a_cgroup())?;
+    world.put_pods_in_cgroups()?;
+    let client = world.add(PodSpec::new("client"))?;
     let cgroup = client.cgroup().expect("it was asked for");
     let own = client.run(&["cat", "/proc/self/cgroup"])?;
     let path = own
@@ -644,7 +645,8 @@ fn what_a_world_has_is_found_while_it_lives() -> TestResult {
     let Some(mut world) = World::or_skip() else {
         return Ok(());
     };
-    world.add(PodSpec::new("client").in_a_cgroup())?;
+    world.put_pods_in_cgroups()?;
+    world.add(PodSpec::new("client"))?;
     let sleeper = world.launch(DaemonSpec::stock("sleep", 1, "/").with(["60"]))?;
     let found = egret_integration::leftovers_of(world.name());
     for trace in [

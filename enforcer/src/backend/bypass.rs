@@ -43,13 +43,15 @@ pub enum BypassKind {
     Ipvs,
     /// A tunnel that decapsulates at a port which the kernel does not report.
     Tunnel,
+    /// Unknown pods that cannot be closed.
+    UnknownPods,
     /// The node's network cannot be inspected.
     Unseen,
 }
 
 impl BypassKind {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Flowtable,
         Self::Tc,
         Self::Tcx,
@@ -58,6 +60,7 @@ impl BypassKind {
         Self::Interface,
         Self::Ipvs,
         Self::Tunnel,
+        Self::UnknownPods,
         Self::Unseen,
     ];
 
@@ -73,6 +76,7 @@ impl BypassKind {
             Self::Interface => "interface",
             Self::Ipvs => "ipvs",
             Self::Tunnel => "tunnel",
+            Self::UnknownPods => "unknown-pods",
             Self::Unseen => "unseen",
         }
     }
@@ -82,7 +86,9 @@ impl BypassKind {
     pub const fn is_fast_path(self) -> bool {
         match self {
             Self::Flowtable | Self::Tc | Self::Tcx | Self::Xdp => true,
-            Self::Bridge | Self::Interface | Self::Ipvs | Self::Tunnel | Self::Unseen => false,
+            Self::Bridge | Self::Interface | Self::Ipvs | Self::Tunnel | Self::UnknownPods | Self::Unseen => {
+                false
+            }
         }
     }
 }

@@ -17,6 +17,8 @@ use egret_policies::rules::{Batch, Digest, Member, MembersChanged, SetId, SetKin
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
+use super::bypass::{Bypass, BypassKind, BypassReport};
+use super::unknown_pods::Stance;
 use super::{
     Backend, BackendError, ConnectionSearch, EndedConnections, Pending, SyncStatus, VerdictCount,
     VerdictCounters, metrics,
@@ -30,12 +32,17 @@ mod tables;
 mod counters;
 mod denied;
 mod cgroup;
+mod guard;
+mod metrics;
+pub mod events;
 mod programs;
 mod pins;
 mod syscall;
 
 use counters::{Counters, Established};
 use denied::DeniedSockets;
+use events::EventSource;
+use guard::Guard;
 use layout::POD_SIZE;
 use lists::Lists;
 use pins::Pins;
@@ -45,12 +52,11 @@ use syscall::Map;
 use tables::Tables;
 
 /// What this backend does not do. Logged at start, and in its dump.
-pub const LIMITS: [&str; 6] = [
+pub const LIMITS: [&str; 5] = [
     "packet sockets (AF_PACKET, AF_XDP) are not judged, and neither is what the kernel itself sends for a pod, such as echo replies",
     "a Service is judged by its own address, not by those that it leads to: a ClusterEgressFirewall does not see behind it",
     "services.exposure of a ClusterEgressFirewall is not enforced",
     "a program hears that its connection is forbidden at the connection's next packet, not before",
-    "a pod is not judged before it is known here: from its first process until its rules arrive",
     "cgroup version 2 alone: a pod that the runtime keeps in version 1 hierarchies is not found",
 ];
 
@@ -63,6 +69,10 @@ pub struct Options {
     pub cgroup_root: PathBuf,
     /// A directory for pins. Where it is not in a BPF file system, one is mounted on it.
     pub pin_path: PathBuf,
+    /// Whether pods are closed that are not known yet.
+    pub unknown: Stance,
+    /// How many events of one reason are told in a second; none if nobody reads them.
+    pub events_per_second: Option<u32>,
 }
 
 /// The backend.
@@ -75,6 +85,10 @@ pub struct Ebpf {
     sets: BTreeMap<SetId, SetKind>,
     pods: BTreeMap<PodKey, Pod>,
     last_sweep: Timestamp,
+    /// Whether there is any policy; none before the first batch.
+    has_policies: Option<bool>,
+    /// Why unknown pods are not closed or opened.
+    guard_fault: Option<String>,
     /// Whether open connections were to be judged again since the last search.
     is_search_due: bool,
 }
@@ -113,8 +127,16 @@ impl Ebpf {
             sets: BTreeMap::new(),
             pods: BTreeMap::new(),
             last_sweep: Timestamp::from_millis(0),
+            has_policies: None,
+            guard_fault: None,
             is_search_due: false,
         }
+    }
+
+    /// Where denied calls and packets are told.
+    #[must_use]
+    pub fn events(&self) -> EventSource {
+        EventSource::new(self.pins.maps(), Arc::clone(&self.counters))
     }
 
     fn open(&self) -> Result<Kernel, BackendError> {
@@ -134,6 +156,8 @@ impl Ebpf {
             .map_err(|error| BackendError::new("prepare the directory for pins", error))?;
         let programs =
             Programs::load(&maps).map_err(|error| BackendError::new("load the eBPF programs", error))?;
+        events::set_limit(&maps, self.options.events_per_second.unwrap_or(0))
+            .map_err(|error| BackendError::new("limit events", error))?;
         let processors = aya::util::nr_cpus().map_err(|(path, error)| BackendError::new(path, error))?;
         let opened = |error| BackendError::new("open the pinned eBPF maps", error);
         Ok(Kernel {
@@ -144,6 +168,7 @@ impl Ebpf {
             denied: DeniedSockets::open(&maps).map_err(opened)?,
             counters: Arc::new(Counters::open(&maps, processors).map_err(opened)?),
             established: Established::open(&maps, processors).map_err(opened)?,
+            guard: Guard::open(&maps).map_err(opened)?,
             pins: self.pins.clone(),
             cgroup_root,
         })
@@ -242,6 +267,25 @@ impl Ebpf {
         let Some(kernel) = self.stage.kernel() else { return };
         kernel.tables.sweep(now);
         kernel.remove_severed(self.pods.values());
+        if let Err(error) = kernel.forget_gone_pods() {
+            tracing::warn!(%error, "pods that are gone stay known");
+        }
+        metrics::publish(kernel);
+    }
+
+    /// Closes or opens unknown pods. Known pods have programs before.
+    fn guard_unknown(&mut self) {
+        let is_closed = self.options.unknown.closes(self.has_policies);
+        let Some(kernel) = self.stage.kernel() else { return };
+        let before = kernel.guard.fault().map(ToOwned::to_owned);
+        self.guard_fault = kernel.set_unknown_closed(is_closed).err();
+        if let Some(fault) = kernel
+            .guard
+            .fault()
+            .filter(|fault| Some(*fault) != before.as_deref())
+        {
+            tracing::warn!("{fault}");
+        }
     }
 
     fn status(&mut self) -> SyncStatus {
@@ -250,6 +294,7 @@ impl Ebpf {
         SyncStatus {
             pending: self.pods.iter().filter_map(pending).collect(),
             broken,
+            refused: self.guard_fault.clone(),
             ..SyncStatus::default()
         }
     }
@@ -274,6 +319,8 @@ impl Backend for Ebpf {
     fn adopt(&mut self, _now: Timestamp) -> Result<(), BackendError> {
         let kernel = self.open()?;
         self.counters.set(Arc::clone(&kernel.counters));
+        metrics::describe();
+        metrics::publish(&kernel);
         self.stage = Stage::Adopted(Box::new(kernel));
         LIMITS
             .iter()
@@ -285,18 +332,35 @@ impl Backend for Ebpf {
     fn is_in_force(&self) -> bool {
         match &self.stage {
             Stage::Unread => false,
-            Stage::Adopted(kernel) | Stage::Running(kernel) => kernel.tables.hold_anything(),
+            // Where the pins cannot be read, what may be in force stays.
+            Stage::Adopted(_) | Stage::Running(_) => self.pins.have_pods().unwrap_or(true),
+        }
+    }
+
+    fn close_unknown_pods(&mut self) -> Result<bool, BackendError> {
+        if self.is_in_force() || !self.options.unknown.closes(None) {
+            return Ok(false);
+        }
+        let failed = |why: String| BackendError::new("close unknown pods", why);
+        self.read_node().map_or(Ok(()), |why| Err(failed(why)))?;
+        self.guard_unknown();
+        match (self.guard_fault.clone(), self.stage.kernel()) {
+            (Some(why), _) => Err(failed(why)),
+            (None, Some(kernel)) => Ok(kernel.guard.fault().is_none()),
+            (None, None) => Ok(false),
         }
     }
 
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
-        let node = if matches!(self.stage, Stage::Adopted(_)) {
-            self.read_node()
-        } else {
-            None
-        };
+        let is_first = matches!(self.stage, Stage::Adopted(_));
+        let node = is_first.then(|| self.read_node()).flatten();
         self.apply_sets(batch, now);
         self.apply_pods(batch);
+        self.has_policies = batch.has_policies.or(self.has_policies);
+        // Records wait: the tree of cgroups is walked only where something may change.
+        if is_first || batch.has_policies.is_some() || self.guard_fault.is_some() {
+            self.guard_unknown();
+        }
         self.destroy_sets(batch);
         self.stage = match std::mem::replace(&mut self.stage, Stage::Unread) {
             Stage::Adopted(mut kernel) => {
@@ -315,6 +379,7 @@ impl Backend for Ebpf {
     fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
         let node = self.read_node();
         self.program(Scope::Unsettled);
+        self.guard_unknown();
         SyncStatus {
             broken: node,
             ..self.status()
@@ -335,6 +400,7 @@ impl Backend for Ebpf {
             repaired.extend([("member missing", written), ("member surplus", removed)]);
         }
         repaired.insert("pod", self.program(Scope::All));
+        self.guard_unknown();
         repaired.retain(|_, count| *count > 0);
         self.sweep(now);
         SyncStatus {
@@ -357,6 +423,23 @@ impl Backend for Ebpf {
         })
     }
 
+    fn pod_in_cgroup(&self, id: u64) -> Option<PodKey> {
+        let mut pods = self.pods.iter();
+        pods.find(|(_, pod)| pod.cgroup() == Some(id))
+            .map(|(key, _)| key.clone())
+    }
+
+    fn bypass_report(&self) -> BypassReport {
+        let mut report = BypassReport::default();
+        if let Stage::Adopted(kernel) | Stage::Running(kernel) = &self.stage {
+            report.bypasses.extend(kernel.guard.fault().map(|what| Bypass {
+                kind: BypassKind::UnknownPods,
+                what: what.to_owned(),
+            }));
+        }
+        report
+    }
+
     fn counters(&self) -> Arc<dyn VerdictCounters> {
         Arc::clone(&self.counters) as Arc<dyn VerdictCounters>
     }
@@ -369,6 +452,13 @@ impl Backend for Ebpf {
             let chunks = kernel.lists.count();
             lines.push(format!(
                 "sets {sets}, members {members}, pending {pending}, chunks of rules {chunks}"
+            ));
+            let attached = kernel.guard.attached().iter().map(|path| path.display());
+            let attached: Vec<String> = attached.map(|path| path.to_string()).collect();
+            lines.push(format!(
+                "unknown pods closed below [{}], {} pods known",
+                attached.join(", "),
+                kernel.guard.known()
             ));
             lines.push(match kernel.established.read() {
                 Ok([opened, accepted]) => format!("TCP connections opened {opened}, accepted {accepted}"),
@@ -397,6 +487,11 @@ impl SharedCounters {
     /// A second `adopt` opens the same pinned map: the first handle goes on reading it.
     fn set(&self, counters: Arc<Counters>) {
         drop(self.0.set(counters));
+    }
+
+    /// Waits until the maps are open.
+    fn wait(&self) -> Arc<Counters> {
+        Arc::clone(self.0.wait())
     }
 }
 

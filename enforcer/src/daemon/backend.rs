@@ -12,42 +12,54 @@ use egret_enforcer::backend::netfilter::{Coexistence, Netfilter, Settings};
 use egret_enforcer::backend::nftables::{self, Nftables};
 use egret_enforcer::backend::none::Unenforced;
 use egret_enforcer::config::{BackendKind, Config, StartupConfig};
+use egret_enforcer::events;
+use egret_enforcer::events::nflog::Nflog;
 use egret_enforcer::events::sink::Destination;
 use egret_enforcer::node::{Node, ReportedInterfaces};
 use egret_kernel::iptables::Flavour;
 
-pub(super) fn open(
-    config: &Config,
-    denials: &DenialRegistry,
-    interfaces: &ReportedInterfaces,
-) -> anyhow::Result<Box<dyn Backend>> {
+/// A backend, and where it tells of denied packets; none where it does not.
+pub(super) type Opened = (Box<dyn Backend>, Option<Box<dyn events::Source>>);
+
+pub(super) fn open(config: &Config, interfaces: &ReportedInterfaces) -> anyhow::Result<Opened> {
     let startup = &config.startup;
     Ok(match startup.backend {
         BackendKind::Netfilter => {
-            let netfilter = open_netfilter(startup, denials, interfaces)?;
-            Box::new(match config.rule_metrics > 0 {
+            let denials = DenialRegistry::default();
+            let netfilter = open_netfilter(startup, &denials, interfaces)?;
+            let netfilter = match config.rule_metrics > 0 {
                 true => netfilter.without_merged_sets(),
                 false => netfilter,
-            })
+            };
+            let group = startup.events.telling.group;
+            (Box::new(netfilter), Some(Box::new(Nflog { group, denials })))
         }
         BackendKind::Nftables => {
-            let nftables = open_nftables(startup, denials, interfaces)?;
-            Box::new(match config.rule_metrics > 0 {
+            let denials = DenialRegistry::default();
+            let nftables = open_nftables(startup, &denials, interfaces)?;
+            let nftables = match config.rule_metrics > 0 {
                 true => nftables.without_merged_sets(),
                 false => nftables,
-            })
+            };
+            let group = startup.events.telling.group;
+            (Box::new(nftables), Some(Box::new(Nflog { group, denials })))
         }
         BackendKind::Ebpf => {
             tracing::info!(
                 "this backend does not count what policies in audit would deny; they are not in force all the same"
             );
-            Box::new(Ebpf::new(ebpf::Options {
+            let events = &startup.events;
+            let ebpf = Ebpf::new(ebpf::Options {
                 cgroup_root: startup.cgroup_root.clone(),
                 pin_path: startup.bpf_pins.clone(),
-            }))
+                unknown: startup.unknown.stance,
+                events_per_second: (events.to != Destination::Off).then_some(events.telling.per_second),
+            });
+            let told = ebpf.events();
+            (Box::new(ebpf), Some(Box::new(told)))
         }
-        BackendKind::Memory => Box::new(InMemory::default()),
-        BackendKind::None => Box::new(Unenforced),
+        BackendKind::Memory => (Box::new(InMemory::default()), None),
+        BackendKind::None => (Box::new(Unenforced), None),
     })
 }
 

@@ -41,6 +41,8 @@ pub struct PacketEnd {
     pub address: IpAddr,
     /// The node's interface at this end; none if this end is the node itself.
     pub interface: Option<String>,
+    /// The cgroup of the pod at this end, where that was denied what it called or received.
+    pub cgroup: Option<u64>,
 }
 
 /// Whose policies denied a packet.
@@ -117,10 +119,12 @@ impl Engine {
         }
     }
 
-    /// The pod behind an interface. The address alone proves nothing: a pod may forge it.
+    /// The pod behind an interface, or of a cgroup. The address alone proves nothing: a pod may forge it.
     fn pod_at(&self, end: &PacketEnd) -> Option<PodKey> {
-        self.worker
-            .backend()?
-            .pod_at_interface(end.interface.as_deref()?, end.address.to_canonical())
+        let backend = self.worker.backend()?;
+        if let Some(cgroup) = end.cgroup {
+            return backend.pod_in_cgroup(cgroup);
+        }
+        backend.pod_at_interface(end.interface.as_deref()?, end.address.to_canonical())
     }
 }

@@ -4,6 +4,7 @@ use egret_kernel::nflog::LoggedPacket;
 use egret_policies::rules::Direction;
 
 use super::packet::Packet;
+use crate::backend::ebpf::events::Process;
 use crate::backend::netfilter::denials::{Cause, Denial, DenialRegistry};
 use crate::engine::{JudgedBy, PacketEnd, PacketEnds};
 
@@ -16,6 +17,8 @@ pub struct DeniedPacket {
     pub packet: Packet,
     /// The ends to look up.
     pub ends: PacketEnds,
+    /// The process whose call was denied, where that is known.
+    pub process: Option<Process>,
 }
 
 impl DeniedPacket {
@@ -31,13 +34,19 @@ impl DeniedPacket {
         let mut end = |address, index: Option<u32>| PacketEnd {
             address,
             interface: index.and_then(&mut *name_of),
+            cgroup: None,
         };
         let ends = PacketEnds {
             source: end(packet.source, logged.input),
             destination: end(packet.destination, logged.output),
             judged_by: judged_by(&denial),
         };
-        Some(Self { denial, packet, ends })
+        Some(Self {
+            denial,
+            packet,
+            ends,
+            process: None,
+        })
     }
 }
 

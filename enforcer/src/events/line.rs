@@ -50,6 +50,10 @@ pub fn denied(denied: &DeniedPacket, known: Option<&Endpoints>, node: &str, at: 
         port: destination_port(packet.inner),
         icmp: icmp(packet.inner),
         is_fragment: matches!(packet.inner, Inner::Fragment),
+        process: denied.process.as_ref().map(|process| CallingProcess {
+            pid: process.pid,
+            command: &process.command,
+        }),
         peer: Peer {
             address: other.address,
             port,
@@ -139,11 +143,19 @@ struct Line<'a> {
     icmp: Option<Icmp>,
     #[serde(rename = "fragment", skip_serializing_if = "is_not")]
     is_fragment: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<CallingProcess<'a>>,
     peer: Peer<'a>,
     source: Address,
     destination: Address,
     #[serde(rename = "unresolved", skip_serializing_if = "is_not")]
     is_unresolved: bool,
+}
+
+#[derive(Serialize)]
+struct CallingProcess<'a> {
+    pid: u32,
+    command: &'a str,
 }
 
 #[derive(Serialize)]

@@ -116,7 +116,9 @@ impl Withheld {
         let ends = &denied.ends;
         let end = match ends.judged_by {
             JudgedBy::Sender => &ends.source,
-            JudgedBy::Either if ends.source.interface.is_some() => &ends.source,
+            JudgedBy::Either if ends.source.interface.is_some() || ends.source.cgroup.is_some() => {
+                &ends.source
+            }
             JudgedBy::Receiver | JudgedBy::Either | JudgedBy::NoPod => &ends.destination,
         };
         Self {
@@ -150,6 +152,7 @@ mod tests {
         let end = |address, interface: Option<&str>| PacketEnd {
             address,
             interface: interface.map(str::to_owned),
+            cgroup: None,
         };
         DeniedPacket {
             denial: Denial {
@@ -168,6 +171,7 @@ mod tests {
                 destination: end(destination, None),
                 judged_by: JudgedBy::Sender,
             },
+            process: None,
         }
     }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use egret_enforcer::backend::ebpf::{Ebpf, Options};
+use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::backend::{Backend, Decider, SyncStatus};
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{
@@ -81,6 +82,8 @@ impl World {
         let options = Options {
             cgroup_root,
             pin_path: directory.join("bpf"),
+            unknown: Stance::DenyOncePolicies,
+            events_per_second: Some(10),
         };
         Ok(Self { options, directory })
     }
@@ -484,6 +487,17 @@ fn answer(
             socket.connect(&peer(to)?.into())?;
             sockets.insert((*name).to_owned(), (socket, None));
             Ok(())
+        }
+        ["udp-at", name, from] => {
+            let socket = UdpSocket::bind(peer(from)?)?;
+            sockets.insert((*name).to_owned(), (socket.into(), None));
+            Ok(())
+        }
+        ["send-to", name, to] => sockets[*name].0.send_to(b"?", &peer(to)?.into()).map(drop),
+        ["receive-datagram", name] => {
+            let (socket, _) = &sockets[*name];
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(2)))?;
+            socket.recv(&mut [std::mem::MaybeUninit::uninit(); 4]).map(drop)
         }
         // There and back again.
         ["exchange", name] => {

@@ -1,7 +1,9 @@
 //! Both daemons, their failures, and when they have recovered.
 
 use std::{
+    fs,
     net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -49,17 +51,38 @@ impl Blow {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EnforcedBy {
+    Netfilter,
+    /// In a world whose pods are in cgroups.
+    Ebpf,
+}
+
 pub(crate) struct Daemons {
     pub(crate) dnsd: Daemon,
     pub(crate) enforcer: Daemon,
+    _pins: Option<Pins>,
     /// Each has a name that was not looked up before.
     pub(crate) checks: usize,
 }
 
 impl Daemons {
     pub(crate) fn start(world: &World) -> Result<Self, Box<dyn std::error::Error>> {
+        let pins = world
+            .cgroup_root()
+            .map(|_| Pins(Path::new("/sys/fs/bpf").join(world.name())));
+        let enforcer = match (&pins, world.cgroup_root()) {
+            (Some(Pins(pins)), Some(root)) => {
+                let [pins, root] = [pins.as_path(), root].map(|path| path.display().to_string());
+                world
+                    .enforcer("ebpf")
+                    .with(["--bpf-pins", &pins, "--cgroup-root", &root])
+            }
+            _ => world.enforcer("netfilter"),
+        };
         let mut daemons = Self {
-            enforcer: world.start(world.enforcer("netfilter").with(["--record-grace", GRACE]))?,
+            enforcer: world.start(enforcer.with(["--record-grace", GRACE]))?,
+            _pins: pins,
             dnsd: world.start(world.dnsd())?,
             checks: 0,
         };
@@ -137,6 +160,17 @@ impl Daemons {
             }
         }
         Err(format!("no fresh name is usable at once within {WHOLE_WITHIN:?} of a return").into())
+    }
+}
+
+/// The world's pins. The file system of BPF is the machine's, not the namespace's.
+struct Pins(PathBuf);
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("{}: {error}", self.0.display());
+        }
     }
 }
 

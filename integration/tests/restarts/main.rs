@@ -26,7 +26,7 @@ use std::{
 use egret_integration::{Load, LoadPlan, LoadReport, Lookup, RecordType, Records, World};
 
 use self::{
-    daemons::{Blow, Daemons, Victim, WHOLE_WITHIN},
+    daemons::{Blow, Daemons, EnforcedBy, Victim, WHOLE_WITHIN},
     failures::FAILURES,
     report::{Seeded, Seen, SetWhenDropped, Unanswered, say},
     verdicts::{VERDICTS, Watch, realize},
@@ -82,8 +82,19 @@ spec:
 #[test]
 fn nothing_is_lost_and_nothing_leaks_while_either_daemon_is_killed_or_hangs() -> TestResult {
     let rounds = env::var("EGRET_RESTARTS").map_or(Ok(20), |text| text.parse())?;
+    strike_daemons(EnforcedBy::Netfilter, rounds)
+}
+
+/// Programs, maps and attachments are pinned: nothing of this needs the enforcer.
+#[test]
+fn nothing_is_lost_and_nothing_leaks_on_ebpf_while_either_daemon_is_killed_or_hangs() -> TestResult {
+    let rounds = env::var("EGRET_RESTARTS").map_or(Ok(8), |text| text.parse())?;
+    strike_daemons(EnforcedBy::Ebpf, rounds)
+}
+
+fn strike_daemons(by: EnforcedBy, rounds: usize) -> TestResult {
     let mut random = Seeded::from_environment()?;
-    let Some(world) = world_with_names(rounds) else {
+    let Some(world) = world_with_names(by, rounds) else {
         return Ok(());
     };
     let mut daemons = Daemons::start(&world)?;
@@ -146,8 +157,17 @@ fn nothing_is_lost_and_nothing_leaks_while_either_daemon_is_killed_or_hangs() ->
 
 #[test]
 fn no_moment_of_a_daemons_death_changes_a_verdict_on_what_is_realized() -> TestResult {
+    inject_failures(EnforcedBy::Netfilter)
+}
+
+#[test]
+fn no_moment_of_a_daemons_death_changes_a_verdict_of_ebpf_on_what_is_realized() -> TestResult {
+    inject_failures(EnforcedBy::Ebpf)
+}
+
+fn inject_failures(by: EnforcedBy) -> TestResult {
     let mut random = Seeded::from_environment()?;
-    let Some(world) = world_with_names(1) else {
+    let Some(world) = world_with_names(by, 1) else {
         return Ok(());
     };
     let mut daemons = Daemons::start(&world)?;
@@ -185,8 +205,12 @@ fn no_moment_of_a_daemons_death_changes_a_verdict_on_what_is_realized() -> TestR
 
 // === The world ===
 
-fn world_with_names(rounds: usize) -> Option<World> {
-    let world = World::or_skip()?
+fn world_with_names(by: EnforcedBy, rounds: usize) -> Option<World> {
+    let mut world = World::or_skip()?;
+    if by == EnforcedBy::Ebpf {
+        world.put_pods_in_cgroups().unwrap();
+    }
+    let world = world
         .with_pod("client")
         .and_then(|world| world.with_pod("other"))
         .and_then(|world| world.with_pod("bystander"))

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use egret_integration::{Family, World};
 
-use crate::daemons::{Daemons, WHOLE_WITHIN};
+use crate::daemons::{Daemons, EnforcedBy, WHOLE_WITHIN};
 use crate::report::say;
 use crate::{POLICY, TestResult, start_loads, world_with_names};
 
@@ -21,7 +21,7 @@ const DIES_BEFORE: &str = "EGRET_KILL_BEFORE_STEP";
 /// The next process receives the observations that it missed; no allowed connection ends, and none opens that no policy allows.
 #[test]
 fn an_enforcer_that_dies_in_the_middle_of_a_change_loses_nothing_and_leaks_nothing() -> TestResult {
-    let Some(world) = world_with_names(STEPS.len()) else {
+    let Some(world) = world_with_names(EnforcedBy::Netfilter, STEPS.len()) else {
         return Ok(());
     };
     if !can_die(&world.enforcer("netfilter").binary)? {

@@ -1,5 +1,6 @@
 //! Another backend than netfilter: `tests/backends.rs` tells stories again on it.
 
+use egret_integration::{DaemonSpec, World};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Names the backend.
@@ -14,7 +15,7 @@ static USED: AtomicBool = AtomicBool::new(false);
 
 /// The backend that stories are told on again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Override {
+enum Override {
     Nftables,
     /// With its directory for pins.
     Ebpf(String),
@@ -31,15 +32,25 @@ impl Override {
 }
 
 /// Whether it judges sockets of pods, which have to be in cgroups then.
-pub(super) fn needs_cgroups() -> bool {
+pub(super) fn is_ebpf() -> bool {
     matches!(Override::of_environment(), Some(Override::Ebpf(_)))
 }
 
-/// The backend of a story that uses the usual setup.
-pub(super) fn chosen() -> Option<Override> {
-    let chosen = Override::of_environment()?;
+/// The enforcer on netfilter, or on the other backend.
+pub(super) fn enforcer(world: &World) -> DaemonSpec {
+    let (backend, arguments) = match (Override::of_environment(), world.cgroup_root()) {
+        (Some(Override::Nftables), _) => (NFTABLES, vec![]),
+        (Some(Override::Ebpf(pins)), Some(root)) => {
+            let root = root.display().to_string();
+            (
+                "ebpf",
+                vec!["--bpf-pins".to_owned(), pins, "--cgroup-root".to_owned(), root],
+            )
+        }
+        (Some(Override::Ebpf(_)), None) | (None, _) => return world.enforcer("netfilter"),
+    };
     USED.store(true, Ordering::Relaxed);
-    Some(chosen)
+    world.enforcer(backend).with(arguments)
 }
 
 /// The backend of a story that starts its enforcer itself, and is about any packet filter.

@@ -5,17 +5,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use egret_integration::{Outcome, PodSpec, Records, World};
+use egret_integration::{Outcome, Records, World};
 
 use super::deployment::{Deployment, Setup, TestResult, only_names};
 
 pub(super) fn names_hold_by_cgroup_in_the_ebpf_backend(world: &mut World) -> TestResult {
     let pins = Pins::of(world);
-    let pods = ["client", "other"].map(|name| PodSpec::new(name).in_a_cgroup());
+    if world.cgroup_root().is_none() {
+        world.put_pods_in_cgroups()?;
+    }
+    let root = world.cgroup_root().ok_or("its pods are in no cgroups")?;
+    let root = root.display().to_string();
     let setting = Setup::of(only_names(&["api.example.test"]))
-        .instead(pods)
+        .and_pod("other")
         .backend("ebpf")
-        .enforcer(&["--bpf-pins", pins.text()]);
+        .enforcer(&["--bpf-pins", pins.text(), "--cgroup-root", &root]);
     let deployment = setting.deploy(world)?;
     deployment
         .upstream()

@@ -12,7 +12,7 @@ use egret_integration::{
 };
 pub(super) use egret_integration::{is_soon, within};
 
-use super::backend_override::{self, Override};
+use super::backend_override;
 
 /// An error means that the scenario could not run. A failed expectation is a panic.
 pub(super) type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -148,17 +148,13 @@ impl Setup {
 
     /// Adds the pods, writes the policy, starts both daemons and waits until they are joined.
     pub(super) fn deploy(self, world: &mut World) -> Result<Deployment<'_>, Box<dyn std::error::Error>> {
-        let other = (self.backend == "netfilter")
-            .then(backend_override::chosen)
-            .flatten();
         for pod in self.pods {
             world.add(pod)?;
         }
         world.manifests().write("policy.yaml", &self.policy)?;
-        let enforcer = match &other {
-            Some(Override::Ebpf(pins)) => world.enforcer("ebpf").with(["--bpf-pins", pins]),
-            Some(Override::Nftables) => world.enforcer("nftables"),
-            None => world.enforcer(self.backend),
+        let enforcer = match self.backend {
+            "netfilter" => backend_override::enforcer(world),
+            other => world.enforcer(other),
         };
         let enforcer = world.start(enforcer.with(self.enforcer))?;
         let dnsd = world.start(world.dnsd().with(self.dnsd))?;
@@ -236,7 +232,7 @@ impl Deployment<'_> {
     /// Whether the kernel holds a record that lets the pod reach the address.
     /// Of eBPF the kernel is asked by a connection: there is no listing that says which pod may use a record.
     pub(super) fn kernel_holds(&self, pod: &str, address: &str) -> bool {
-        if let Some(Override::Ebpf(_)) = backend_override::chosen() {
+        if backend_override::is_ebpf() {
             return !matches!(self.reach(pod, address), Outcome::NotPermitted);
         }
         let held = self.world.node().holdings().expect("the kernel can be asked");

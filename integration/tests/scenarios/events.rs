@@ -1,6 +1,7 @@
 //! What is denied is told: to who operates the node, as lines; to who sent it, at once if that is wanted.
 
 use std::{
+    io::ErrorKind,
     net::{IpAddr, SocketAddr},
     time::Instant,
 };
@@ -8,6 +9,7 @@ use std::{
 use egret_integration::{Forwarding, Front, Outcome, PodSpec, Records, Service, UdpOutcome, World, node};
 use serde_json::Value;
 
+use super::backend_override;
 use super::deployment::{
     Deployment, PATIENCE, QUICK, Setup, TestResult, eventually, ip, metrics, only_names, within,
 };
@@ -97,7 +99,12 @@ pub(super) fn a_denied_connection_is_told_with_its_rule_and_the_name_that_the_po
             (&2.into(), &address.into())
         );
         assert_eq!(line["peer"]["name"].as_str(), name, "{line}");
-        assert_eq!(line["interface"], deployment.pod("client").interface());
+        if backend_override::is_ebpf() {
+            // This process calls connect(2), with a socket of the pod.
+            assert_eq!(line["process"]["pid"], std::process::id(), "{line}");
+        } else {
+            assert_eq!(line["interface"], deployment.pod("client").interface());
+        }
     }
     deployment.assert_refused("other", "203.0.113.8");
     let line = events.one_of_port(7);
@@ -124,6 +131,8 @@ pub(super) fn a_denied_ingress_is_told_of_the_pod_that_was_to_be_reached(world: 
         (7001, deployment.pod("server").address()),
         (7002, deployment.pod("server").address_v6()),
     ] {
+        // The programs of eBPF see what reaches a socket.
+        deployment.pod("server").serve(port, Service::TcpEcho)?;
         let outcome = deployment
             .pod("client")
             .connect_tcp(SocketAddr::new(to, port), QUICK);
@@ -216,7 +225,11 @@ pub(super) fn a_flood_is_told_in_few_lines_and_in_sums_that_are_right(world: &mu
     let begun = Instant::now();
     for _ in 0..SENT {
         let socket = deployment.pod("client").open_udp_socket(to)?;
-        socket.send_to(b"flood", to)?;
+        match socket.send_to(b"flood", to) {
+            // The programs of eBPF refuse the call.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            sent => drop(sent?),
+        }
     }
     let seconds = begun.elapsed().as_secs() + 3;
     let counted = || {

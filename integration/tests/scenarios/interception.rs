@@ -257,7 +257,7 @@ pub(super) fn what_pods_ask_of_others_goes_there_when_dnsd_is_dead_or_hangs(worl
     world
         .upstream()
         .set(NAME, Records::addresses(["203.0.113.7"]).ttl(0));
-    let mut enforcer = world.start(world.enforcer(backend_override::packet_filter()))?;
+    let mut enforcer = world.start(backend_override::enforcer(world))?;
     let routing = || {
         world
             .node()
@@ -379,7 +379,7 @@ pub(super) fn a_connection_to_another_resolver_stays_with_whom_it_began(world: &
             .upstream()
             .set(name, Records::addresses(["203.0.113.7"]).ttl(0));
     }
-    let mut enforcer = world.start(world.enforcer(backend_override::packet_filter()))?;
+    let mut enforcer = world.start(backend_override::enforcer(world))?;
     let others = [ip(OTHER), ip(OTHER_V6)];
     let by_dnsd = IpAddr::from(upstream::ADDRESS);
     let mut theirs = connect(world);

@@ -76,8 +76,8 @@ impl Scenario {
         let Some(mut world) = World::or_skip() else {
             return Ok(());
         };
-        if backend_override::needs_cgroups() {
-            world.put_pods_in_cgroups();
+        if backend_override::is_ebpf() {
+            world.put_pods_in_cgroups()?;
         }
         (self.story)(&mut world)?;
         world.assert_nothing_left();

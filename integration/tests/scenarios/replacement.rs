@@ -60,7 +60,7 @@ pub(super) fn the_manifest_of_node_local_dns_serves_pods(world: &mut World) -> T
         world.upstream().set(name, Records::addresses(["203.0.113.7"]));
     }
     let spec = node_cache(world)?;
-    let mut enforcer = world.start(world.enforcer(backend_override::packet_filter()))?;
+    let mut enforcer = world.start(backend_override::enforcer(world))?;
     let mut dnsd = world.launch(spec)?;
     eventually("dnsd serves, and knows what is interesting", || {
         assert!(dnsd.is_running(), "{}", dnsd.log());
@@ -214,7 +214,7 @@ pub(super) fn pods_reach_the_cluster_dns_soon_after_dnsd_died_or_hangs(world: &m
             .all(|(count, before)| *count > before)
     });
 
-    let mut enforcer = world.start(world.enforcer(backend_override::packet_filter()))?;
+    let mut enforcer = world.start(backend_override::enforcer(world))?;
     eventually("dnsd knows the enforcer", || {
         let knows_interest = |(_, page): (u16, String)| page.contains("have interest in names");
         dnsd.get("/readyz").is_ok_and(knows_interest)
@@ -311,7 +311,7 @@ pub(super) fn the_fallback_asks_whom_only_the_enforcer_knew(world: &mut World) -
     world
         .manifests()
         .write("dns.yaml", &cluster_dns(&["198.51.100.60"], &[six]))?;
-    let mut enforcer = world.start(world.enforcer(backend_override::packet_filter()))?;
+    let mut enforcer = world.start(backend_override::enforcer(world))?;
     let mut dnsd = world.start(world.dnsd().with(["--rules"]))?;
     let by_dnsd = || {
         ways()
@@ -378,13 +378,7 @@ pub(super) fn dns_is_judged_although_dnsd_lets_it_in(world: &mut World) -> TestR
     world.manifests().write("policy.yaml", CLIENT_ALONE)?;
     for (enforcer_first, jump) in [(true, "insert"), (false, "insert"), (false, "append")] {
         let start_dnsd = || world.start(world.dnsd().with(["--rules"]));
-        let start_enforcer = || {
-            world.start(
-                world
-                    .enforcer(backend_override::packet_filter())
-                    .with(["--jump", jump]),
-            )
-        };
+        let start_enforcer = || world.start(backend_override::enforcer(world).with(["--jump", jump]));
         let (mut enforcer, mut dnsd) = if enforcer_first {
             let enforcer = start_enforcer()?;
             (enforcer, start_dnsd()?)
@@ -445,7 +439,7 @@ pub(super) fn roll(
             .set(&name, Records::addresses(["203.0.113.7"]).ttl(1));
     }
     let spec = by_hand(world).with(arguments.iter().copied());
-    let _enforcer = world.start(world.enforcer(backend_override::packet_filter()))?;
+    let _enforcer = world.start(backend_override::enforcer(world))?;
     let mut serving = world.start(spec.clone())?;
     settle(world);
     let (stop, asked, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -511,7 +505,7 @@ pub(super) fn what_one_dnsd_told_and_kept_the_next_one_knows(world: &mut World) 
     world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
     world.manifests().write("policy.yaml", &only_names(&[NAME]))?;
     let spec = by_hand(world);
-    let mut enforcer = world.start(world.enforcer(backend_override::packet_filter()))?;
+    let mut enforcer = world.start(backend_override::enforcer(world))?;
     let mut serving = world.start(spec.clone())?;
     eventually("dnsd knows what is interesting", || {
         let knows_interest = |(_, page): (u16, String)| page.contains("have interest in names");

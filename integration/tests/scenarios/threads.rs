@@ -31,7 +31,7 @@ pub(super) fn a_dnsd_of_several_threads_is_replaced_under_load_and_loses_no_ques
         world.upstream().set(&name(number), records);
     }
     let spec = by_hand(world).with(THREADS);
-    let _enforcer = world.start(world.enforcer(backend_override::packet_filter()))?;
+    let _enforcer = world.start(backend_override::enforcer(world))?;
     let mut serving = world.start(spec.clone())?;
     let (stop, asked, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let servers: [IpAddr; 2] = [node::DNS.into(), node::DNS_V6.into()];
@@ -83,7 +83,7 @@ pub(super) fn what_further_threads_were_asked_they_answer_before_dnsd_ends(world
         world.upstream().set(&name(number), records);
     }
     let spec = by_hand(world).with(THREADS);
-    let _enforcer = world.start(world.enforcer(backend_override::packet_filter()))?;
+    let _enforcer = world.start(backend_override::enforcer(world))?;
     let mut serving = world.start(spec.clone())?;
     let socket = world.pod("client").udp_socket_at("0.0.0.0:0".parse()?)?;
     socket.connect((node::DNS, 53))?;

@@ -223,11 +223,7 @@ pub(super) fn a_node_that_booted_without_its_source_closes_pods_until_it_answers
 fn start_without_source(world: &World, arguments: &[&str]) -> Result<Daemon, Box<dyn std::error::Error>> {
     let folder = world.manifests().folder();
     std::fs::rename(folder, folder.with_extension("away"))?;
-    let enforcer = world.launch(
-        world
-            .enforcer(backend_override::packet_filter())
-            .with(arguments.iter().copied()),
-    )?;
+    let enforcer = world.launch(backend_override::enforcer(world).with(arguments.iter().copied()))?;
     wait_until_closed(&enforcer);
     Ok(enforcer)
 }
@@ -240,14 +236,19 @@ fn wait_until_closed(enforcer: &Daemon) {
     });
 }
 
-/// From the moment at which an address is known to be a pod's and where it is, whichever comes last.
+/// From the moment at which an address is known to be a pod's and where it is, whichever comes last. The backend `ebpf` looks
+/// at no interface.
 pub(super) fn a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known(world: &mut World) -> TestResult {
     let names = |order: &str| {
         (0..TRIES)
             .map(|number| format!("{order}-{number}"))
             .collect::<Vec<_>>()
     };
-    let (cable_first, object_first) = (names("cable"), names("object"));
+    let cable_first = names("cable");
+    let object_first = match backend_override::is_ebpf() {
+        true => Vec::new(),
+        false => names("object"),
+    };
     let pods = cable_first.iter().chain(&object_first);
     let setting = Setup::of(one_address());
     let deployment = setting
@@ -259,6 +260,7 @@ pub(super) fn a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known(world: &m
             deployment.world.announce(name)
         })?);
     }
+    println!("the object comes last: {}", distribution(&mut told));
     let mut located = Vec::new();
     for name in &object_first {
         route(&deployment, name, "del")?;
@@ -271,11 +273,9 @@ pub(super) fn a_new_pod_is_judged_by_its_policy_as_soon_as_it_is_known(world: &m
             route(&deployment, name, "add")
         })?);
     }
-    println!(
-        "the object comes last: {}; the route comes last: {}",
-        distribution(&mut told),
-        distribution(&mut located)
-    );
+    if !located.is_empty() {
+        println!("the route comes last: {}", distribution(&mut located));
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Finds the cgroups of pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -33,9 +33,12 @@ pub(super) fn cgroup2_root(given: &Path) -> io::Result<PathBuf> {
     mounted.ok_or_else(none)
 }
 
-/// The cgroups of pods, by UID.
+/// The cgroups of pods, by UID, and those above all pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct PodCgroups(BTreeMap<String, PathBuf>);
+pub(super) struct PodCgroups {
+    pods: BTreeMap<String, PathBuf>,
+    parents: Vec<PathBuf>,
+}
 
 impl PodCgroups {
     /// Searches the tree below `root`. A directory that is removed meanwhile is skipped.
@@ -44,9 +47,20 @@ impl PodCgroups {
         found.search(root, MAX_DEPTH).map(|()| found)
     }
 
+    /// The cgroups that hold all pods: the kubelet's `kubepods`. There may be none yet.
+    pub(super) fn parents(root: &Path) -> io::Result<Vec<PathBuf>> {
+        Self::find(root).map(|found| found.parents)
+    }
+
+    /// The ids of all cgroups of pods.
+    pub(super) fn ids(&self) -> BTreeSet<u64> {
+        let id = |path: &PathBuf| fs::metadata(path).ok().map(|found| found.ino());
+        self.pods.values().filter_map(id).collect()
+    }
+
     /// The cgroup of a pod and its id.
     pub(super) fn of(&self, uid: &str) -> Option<(&Path, u64)> {
-        let path = self.0.get(&canonical(uid))?;
+        let path = self.pods.get(&canonical(uid))?;
         // A cgroup's id is its inode (fs/kernfs, kernfs_id on 64-bit hosts).
         fs::metadata(path)
             .ok()
@@ -57,7 +71,7 @@ impl PodCgroups {
     /// own container alone.
     pub(super) fn process_of(&self, id: u64) -> Option<u32> {
         let is_asked = |path: &&PathBuf| fs::metadata(path).is_ok_and(|found| found.ino() == id);
-        self.0
+        self.pods
             .values()
             .find(is_asked)
             .and_then(|path| first_process(path, MAX_DEPTH))
@@ -69,8 +83,11 @@ impl PodCgroups {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
+            if entry.file_name().to_str().is_some_and(holds_all_pods) {
+                self.parents.push(entry.path());
+            }
             match entry.file_name().to_str().and_then(uid_in) {
-                Some(uid) => drop(self.0.insert(uid, entry.path())),
+                Some(uid) => drop(self.pods.insert(uid, entry.path())),
                 None if levels > 1 => ignore_if_gone(self.search(&entry.path(), levels - 1))?,
                 None => {}
             }
@@ -110,6 +127,12 @@ fn uid_in(name: &str) -> Option<String> {
         None => name.strip_prefix("pod")?,
     };
     is_uid(uid).then(|| canonical(uid))
+}
+
+/// Whether the kubelet gives its root cgroup this name: `kubepods` with its cgroupfs driver, `kubepods.slice` with its
+/// systemd driver, and `kubelet-kubepods.slice` below a cgroup `kubelet`.
+fn holds_all_pods(name: &str) -> bool {
+    name == "kubepods" || name == "kubepods.slice" || name.ends_with("-kubepods.slice")
 }
 
 /// Whether a text can be a UID, and so the name of a directory.

@@ -38,7 +38,9 @@ pub(super) struct Counters {
     series: Mutex<Series>,
 }
 
-type Label = (CounterKey, Option<(Arc<str>, usize)>);
+/// Object and index of a rule; none where no rule decides.
+pub(super) type RuleOrigin = Option<(Arc<str>, usize)>;
+type Label = (CounterKey, RuleOrigin);
 
 impl Counters {
     /// Opens the pinned map, and creates the counters without a rule.
@@ -118,6 +120,11 @@ impl Counters {
             .flat_map(|(a, b)| (a + b).to_ne_bytes())
             .collect();
         self.map.update(&key, &sums, Update::Any)
+    }
+
+    /// What a counter is of: the decision, and the rule where one decided. None for rules that are gone.
+    pub(super) fn decided_by(&self, octets: &[u8]) -> Option<(VerdictKey, RuleOrigin)> {
+        self.label(octets).map(|(key, origin)| (verdict_key(key), origin))
     }
 
     fn label(&self, octets: &[u8]) -> Option<Label> {

@@ -15,6 +15,12 @@ pub(super) const RULES_PER_CHUNK: usize = 64;
 pub(super) const MAX_RULES: usize = 1024 * RULES_PER_CHUNK;
 /// `MAX_MEMBERS`: of each map of members.
 pub(super) const MAX_MEMBERS: usize = 262_144;
+/// `MAX_LIST_CHUNKS`: of all lists together.
+pub(super) const MAX_CHUNKS_OF_ALL: usize = 16_384;
+/// `MAX_KNOWN_PODS`.
+pub(super) const MAX_KNOWN_PODS: usize = 16_384;
+/// `MAX_NODE_ADDRESSES`.
+pub(super) const MAX_NODE_ADDRESSES: usize = 4096;
 /// `MAX_OWN_ADDRESSES`: further ones are judged like any other.
 const MAX_OWN_ADDRESSES: usize = 4;
 /// `sizeof(struct pod)`.

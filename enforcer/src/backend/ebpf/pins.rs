@@ -16,6 +16,8 @@ use super::syscall;
 
 /// Where systemd mounts the BPF file system.
 const BPF_FS: &str = "/sys/fs/bpf";
+/// The directory of a release's guard of unknown pods.
+const GUARD: &str = "guard";
 
 /// The pins of one release.
 #[derive(Clone, Debug)]
@@ -66,14 +68,56 @@ impl Pins {
 
     /// Detaches a pod from the programs of other releases, once this one judges it.
     pub(super) fn detach_other_releases(&self, uid: &str) -> io::Result<()> {
-        for other in self.releases()?.into_iter().filter(|name| *name != self.object) {
-            let other = self.base.join(other);
+        for other in self.other_releases()? {
             detach(&other.join("pods").join(uid))?;
-            if names(&other.join("pods"))?.is_empty() {
+            if names(&other.join("pods"))?.is_empty() && names(&other.join(GUARD))?.is_empty() {
                 remove(&other)?;
             }
         }
         Ok(())
+    }
+
+    /// The directory of the guard's attachment to a cgroup.
+    pub(super) fn guard(&self, cgroup: u64) -> PathBuf {
+        self.maps().join(GUARD).join(cgroup.to_string())
+    }
+
+    /// Detaches this release's guards but those of these cgroups: a cgroup that was made again has another id.
+    pub(super) fn retain_guards(&self, cgroups: &[u64]) -> io::Result<()> {
+        let guards = self.maps().join(GUARD);
+        let is_kept = |name: &String| cgroups.iter().any(|cgroup| *name == cgroup.to_string());
+        let gone = names(&guards)?.into_iter().filter(|name| !is_kept(name));
+        gone.into_iter().try_for_each(|name| detach(&guards.join(name)))
+    }
+
+    /// Detaches the guards of all releases.
+    pub(super) fn detach_guards(&self) -> io::Result<()> {
+        self.releases()?
+            .into_iter()
+            .try_for_each(|release| detach_guard(&self.base.join(release)))
+    }
+
+    /// Detaches the guards of other releases, once that of this one is attached.
+    pub(super) fn detach_guards_of_other_releases(&self) -> io::Result<()> {
+        self.other_releases()?
+            .into_iter()
+            .try_for_each(|release| detach_guard(&release))
+    }
+
+    /// Whether programs of any release judge a pod.
+    pub(super) fn have_pods(&self) -> io::Result<bool> {
+        for release in self.releases()? {
+            if !names(&self.base.join(release).join("pods"))?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn other_releases(&self) -> io::Result<Vec<PathBuf>> {
+        let releases = self.releases()?.into_iter();
+        let others = releases.filter(|name| *name != self.object);
+        Ok(others.map(|name| self.base.join(name)).collect())
     }
 
     /// Removes the pins of every release, and the file system if `prepare` mounted it.
@@ -99,6 +143,7 @@ impl Pins {
             for uid in names(&release.join("pods"))? {
                 detach(&release.join("pods").join(uid))?;
             }
+            detach_guard(&release)?;
             remove(&release)?;
         }
         Ok(())
@@ -155,6 +200,14 @@ fn detach(pod: &Path) -> io::Result<()> {
         syscall::detach(&syscall::open_pin(&pod.join(hook))?)?;
     }
     remove(pod)
+}
+
+fn detach_guard(release: &Path) -> io::Result<()> {
+    let guard = release.join(GUARD);
+    names(&guard)?
+        .into_iter()
+        .try_for_each(|cgroup| detach(&guard.join(cgroup)))?;
+    remove(&guard)
 }
 
 fn remove(directory: &Path) -> io::Result<()> {

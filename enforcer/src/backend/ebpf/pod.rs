@@ -13,6 +13,7 @@ use egret_shared::pod::PodKey;
 use super::cgroup::{self, PodCgroups};
 use super::counters::{Counters, Established};
 use super::denied::DeniedSockets;
+use super::guard::Guard;
 use super::layout::{CounterKey, ListName, PodValue, RuleList, generation_of};
 use super::lists::Lists;
 use super::pins::Pins;
@@ -31,6 +32,7 @@ pub(super) struct Kernel {
     pub(super) denied: DeniedSockets,
     pub(super) counters: Arc<Counters>,
     pub(super) established: Established,
+    pub(super) guard: Guard,
     pub(super) pins: Pins,
     pub(super) cgroup_root: PathBuf,
 }
@@ -43,6 +45,8 @@ pub(super) struct Pod {
     state: State,
     /// Whether its open flows are re-evaluated.
     reevaluate: bool,
+    /// The id of the cgroup in which it is judged.
+    cgroup: Option<u64>,
 }
 
 /// The lists that judge a pod, with the numbers of their rules.
@@ -88,12 +92,13 @@ pub(super) enum Scope {
 impl Pod {
     /// A pod with new rules.
     pub(super) fn with_rules(old: Option<Self>, rules: PodRules) -> Self {
-        let reevaluate = old.is_some_and(|old| old.reevaluate);
+        let (reevaluate, cgroup) = old.map_or((false, None), |old| (old.reevaluate, old.cgroup));
         Self {
             rules,
             lists: PodLists::CLOSED,
             state: State::New,
             reevaluate,
+            cgroup,
         }
     }
 
@@ -110,6 +115,11 @@ impl Pod {
         }
     }
 
+    /// The id of the cgroup in which it is judged.
+    pub(super) const fn cgroup(&self) -> Option<u64> {
+        self.cgroup
+    }
+
     /// Why it is not programmed.
     pub(super) fn fault(&self) -> Option<String> {
         match &self.state {
@@ -120,8 +130,11 @@ impl Pod {
         }
     }
 
-    /// Detaches its programs.
-    pub(super) fn release(&self, kernel: &Kernel) -> io::Result<()> {
+    /// Detaches its programs. First it is unknown, and closed as such.
+    pub(super) fn release(&self, kernel: &mut Kernel) -> io::Result<()> {
+        if let Some(id) = self.cgroup {
+            kernel.guard.remove(id)?;
+        }
         match self.uid() {
             Ok(uid) => kernel.pins.release(uid),
             Err(_) => Ok(()),
@@ -221,10 +234,18 @@ impl Pod {
         let hooks =
             programs::hooks_in_place(&pins, id).map_err(|error| format!("cannot read its links: {error}"))?;
         let value = self.value(id, held.as_deref());
-        if hooks == HOOKS_OF_A_POD && held.as_ref() == Some(&value) {
+        let is_in_place = hooks == HOOKS_OF_A_POD && held.as_ref() == Some(&value);
+        if !is_in_place {
+            self.attach(kernel, cgroup, id, &pins, &value)?;
+        }
+        self.cgroup = Some(id);
+        kernel
+            .guard
+            .add(id)
+            .map_err(|error| format!("it stays closed as an unknown pod: {error}"))?;
+        if is_in_place {
             return Ok(false);
         }
-        self.attach(kernel, cgroup, id, &pins, &value)?;
         kernel
             .pins
             .detach_other_releases(&uid)
@@ -356,6 +377,18 @@ fn register_counters(
 }
 
 impl Kernel {
+    /// Closes or opens unknown pods.
+    pub(super) fn set_unknown_closed(&mut self, is_closed: bool) -> Result<(), String> {
+        self.guard
+            .set_closed(is_closed, &self.programs, &self.pins, &self.cgroup_root)
+    }
+
+    /// Forgets pods whose cgroups are gone: no other cgroup has their ids.
+    pub(super) fn forget_gone_pods(&mut self) -> io::Result<()> {
+        let cgroups = PodCgroups::find(&self.cgroup_root)?;
+        self.guard.retain(&cgroups.ids())
+    }
+
     /// Removes lists that no pod names. A pod whose storage still names one is denied everything.
     fn remove_unused_lists<'a>(&mut self, pods: impl Iterator<Item = &'a Pod>) {
         let used = pods

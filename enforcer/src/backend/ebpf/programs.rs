@@ -69,9 +69,27 @@ const HOOKS: [Hook; 7] = [
     },
 ];
 
+/// What closes unknown pods, at the cgroup above all pods.
+const GUARD: [Hook; 2] = [
+    Hook {
+        program: "egret_unknown_in",
+        kind: Kind::Skb,
+        attach_type: 0,
+    },
+    Hook {
+        program: "egret_unknown_out",
+        kind: Kind::Skb,
+        attach_type: 1,
+    },
+];
+
 /// Loaded programs.
 #[derive(Debug)]
-pub(super) struct Programs(Ebpf);
+pub(super) struct Programs {
+    object: Ebpf,
+    /// Why this kernel does not take the guard of unknown pods.
+    guard_error: Option<String>,
+}
 
 /// Why the programs could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -93,20 +111,28 @@ impl Programs {
     pub(super) fn load(maps: &Path) -> Result<Self, LoadError> {
         let mut object = EbpfLoader::new().default_map_pin_directory(maps).load(OBJECT)?;
         for hook in HOOKS {
-            let program = object
-                .program_mut(hook.program)
-                .ok_or(LoadError::Missing(hook.program))?;
-            match hook.kind {
-                Kind::SockAddr => <&mut CgroupSockAddr>::try_from(program).and_then(CgroupSockAddr::load),
-                Kind::Skb => <&mut CgroupSkb>::try_from(program).and_then(CgroupSkb::load),
-                Kind::SockOps => <&mut SockOps>::try_from(program).and_then(SockOps::load),
-            }
-            .map_err(|reason| LoadError::Program {
-                program: hook.program,
-                reason,
-            })?;
+            load(&mut object, hook)?;
         }
-        Ok(Self(object))
+        // It needs a newer kernel (bpf_get_netns_cookie in programs of this kind: 6.15).
+        let guarded = GUARD.into_iter().try_for_each(|hook| load(&mut object, hook));
+        Ok(Self {
+            object,
+            guard_error: guarded.err().map(|error| error.to_string()),
+        })
+    }
+
+    /// Why unknown pods cannot be closed on this kernel.
+    pub(super) fn guard_error(&self) -> Option<&str> {
+        self.guard_error.as_deref()
+    }
+
+    /// Attaches the guard of unknown pods to a cgroup, with pins in a directory.
+    pub(super) fn attach_guard(&self, cgroup: &Path, id: u64, pins: &Path) -> io::Result<()> {
+        let cgroup = File::open(cgroup)?;
+        fs::create_dir_all(pins)?;
+        GUARD
+            .into_iter()
+            .try_for_each(|hook| self.attach_hook(hook, &cgroup, id, pins))
     }
 
     /// Attaches missing programs to a cgroup, with pins in a directory. `when_storage_exists` is called once the attach
@@ -138,13 +164,28 @@ impl Programs {
             fs::remove_file(&pin)?;
         }
         let program = self
-            .0
+            .object
             .program(hook.program)
             .ok_or_else(|| io::Error::other("no such program"))?;
         let program = program.fd().map_err(io::Error::other)?;
         let link = syscall::attach(program.as_fd(), cgroup.as_fd(), hook.attach_type)?;
         syscall::pin(&link, &pin)
     }
+}
+
+fn load(object: &mut Ebpf, hook: Hook) -> Result<(), LoadError> {
+    let program = object
+        .program_mut(hook.program)
+        .ok_or(LoadError::Missing(hook.program))?;
+    match hook.kind {
+        Kind::SockAddr => <&mut CgroupSockAddr>::try_from(program).and_then(CgroupSockAddr::load),
+        Kind::Skb => <&mut CgroupSkb>::try_from(program).and_then(CgroupSkb::load),
+        Kind::SockOps => <&mut SockOps>::try_from(program).and_then(SockOps::load),
+    }
+    .map_err(|reason| LoadError::Program {
+        program: hook.program,
+        reason,
+    })
 }
 
 /// Whether the cgroup of a pod's pins is gone.

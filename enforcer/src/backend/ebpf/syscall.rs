@@ -20,6 +20,8 @@ const OBJ_GET_INFO_BY_FD: c_long = 15;
 const MAP_LOOKUP_AND_DELETE_ELEM: c_long = 21;
 const LINK_CREATE: c_long = 28;
 const LINK_DETACH: c_long = 34;
+/// Of asm-generic/socket.h.
+const SO_NETNS_COOKIE: libc::c_int = 71;
 
 /// A map with its sizes: each buffer is checked against them.
 #[derive(Debug)]
@@ -197,6 +199,27 @@ pub(super) fn cgroup_of_link(link: &OwnedFd) -> io::Result<u64> {
     // `struct bpf_link_info`: type and id, prog_id and padding, cgroup_id (kernel/bpf/cgroup.c).
     let [_, _, cgroup] = info::<[u64; 3]>(link)?;
     Ok(cgroup)
+}
+
+/// The cookie of this thread's network namespace.
+pub(super) fn network_namespace_cookie() -> io::Result<u64> {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    let mut cookie = 0_u64;
+    let mut size = libc::socklen_t::try_from(size_of::<u64>()).expect("a few octets");
+    // SAFETY: `cookie` has the size that is given, and outlives the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut size,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(cookie)
 }
 
 /// The first part of an object's info: the kernel fills what fits.

@@ -103,11 +103,6 @@ impl Tables {
         });
     }
 
-    /// Whether the maps hold anything, of this process or the previous one.
-    pub(super) fn hold_anything(&self) -> bool {
-        !self.tracker.programmed().is_empty()
-    }
-
     /// Adopts records of these sets from the kernel, until they expire.
     pub(super) fn adopt_records(&mut self, is_records: impl Fn(&[u8]) -> bool, now: Timestamp) {
         let is_adopted = |(element, value): &(&ElementKey, &Vec<u8>)| {
@@ -175,6 +170,15 @@ impl Tables {
             .iter()
             .filter(|(element, _)| element.set() == Some(digest.as_str().as_bytes()));
         of_set.next().map(|(_, fault)| fault)
+    }
+
+    /// How many elements each map has.
+    pub(super) fn sizes(&self) -> BTreeMap<Table, usize> {
+        let mut sizes = BTreeMap::new();
+        for element in self.tracker.programmed().keys() {
+            *sizes.entry(element.table).or_default() += 1;
+        }
+        sizes
     }
 
     /// The numbers of members and of pending ones.

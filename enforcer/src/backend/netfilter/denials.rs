@@ -16,7 +16,7 @@ use label::Label;
 pub mod label;
 
 /// The policy in the label of what an isolated pod is not allowed by any rule.
-pub(in crate::backend) const ISOLATION: &str = "isolation";
+pub(crate) const ISOLATION: &str = "isolation";
 /// The beginning of NFLOG prefixes.
 const PREFIX: &str = "egret-";
 

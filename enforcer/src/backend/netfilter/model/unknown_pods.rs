@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use egret_kernel::iptables::{InterfaceName, InterfacePattern};
 
 use crate::backend::netfilter::model::attachment::PodAttachment;
+use crate::backend::unknown_pods::Stance;
 use crate::node::{self, ENCAPSULATION_PORTS, Locate};
 
 /// How unknown pods are treated.
@@ -23,29 +24,6 @@ pub struct UnknownPods {
     pub stance: Stance,
     /// Where they are.
     pub interfaces: Vec<InterfacePattern>,
-}
-
-/// Whether unknown pods are closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stance {
-    /// Always.
-    Deny,
-    /// As soon as the cluster has any policy, and as long as it is not known whether it has.
-    DenyOncePolicies,
-    /// Never.
-    Allow,
-}
-
-impl UnknownPods {
-    /// Whether they are closed where the cluster has policies, has none, or may have some.
-    #[must_use]
-    pub fn are_closed(&self, has_policies: Option<bool>) -> bool {
-        match self.stance {
-            Stance::Deny => true,
-            Stance::DenyOncePolicies => has_policies.unwrap_or(true),
-            Stance::Allow => false,
-        }
-    }
 }
 
 /// Interfaces of unknown pods.
@@ -92,7 +70,7 @@ impl UnknownInterfaces {
         let closing = self
             .pods
             .as_ref()
-            .filter(|pods| pods.are_closed(self.has_policies));
+            .filter(|pods| pods.stance.closes(self.has_policies));
         let Some(UnknownPods {
             interfaces: named, ..
         }) = closing

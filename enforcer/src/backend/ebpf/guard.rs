@@ -1,0 +1,117 @@
+//! Closes unknown pods: programs at the cgroup above all pods drop packets of pods that have no programs of their own.
+//! They stay when the enforcer ends, so a pod that starts meanwhile is closed, too.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::cgroup::PodCgroups;
+use super::pins::Pins;
+use super::programs::Programs;
+use super::syscall::{self, Map, Update};
+
+/// The guard, with the pods that it lets pass.
+#[derive(Debug)]
+pub(super) struct Guard {
+    known: Map,
+    programmed: BTreeSet<u64>,
+    /// Where it is attached.
+    attached: Vec<PathBuf>,
+    /// Why unknown pods are open although they are to be closed.
+    fault: Option<String>,
+}
+
+impl Guard {
+    /// Opens the pinned maps, and says which network namespace is the node's: that of this process.
+    pub(super) fn open(maps: &Path) -> io::Result<Self> {
+        let namespace = Map::open(&maps.join("egret_namespace"), (4, 8), 1)?;
+        let cookie = syscall::network_namespace_cookie()?;
+        namespace.update(&0_u32.to_ne_bytes(), &cookie.to_ne_bytes(), Update::Any)?;
+        let known = Map::open(&maps.join("egret_known"), (8, 1), 1)?;
+        let id = |key: Vec<u8>| key.try_into().map(u64::from_ne_bytes).ok();
+        Ok(Self {
+            programmed: known.keys()?.into_iter().filter_map(id).collect(),
+            known,
+            attached: Vec::new(),
+            fault: None,
+        })
+    }
+
+    /// Lets the pod of a cgroup pass: its own programs judge it.
+    pub(super) fn add(&mut self, id: u64) -> io::Result<()> {
+        if !self.programmed.contains(&id) {
+            self.known.update(&id.to_ne_bytes(), &[1], Update::Any)?;
+            self.programmed.insert(id);
+        }
+        Ok(())
+    }
+
+    /// Makes the pod of a cgroup unknown.
+    pub(super) fn remove(&mut self, id: u64) -> io::Result<()> {
+        self.known.delete(&id.to_ne_bytes())?;
+        self.programmed.remove(&id);
+        Ok(())
+    }
+
+    /// Forgets pods whose cgroups are gone.
+    pub(super) fn retain(&mut self, ids: &BTreeSet<u64>) -> io::Result<()> {
+        let gone: Vec<u64> = self.programmed.difference(ids).copied().collect();
+        gone.into_iter().try_for_each(|id| self.remove(id))
+    }
+
+    /// Closes or opens unknown pods. When it closes them, guards of other releases go, which do not know the pods of this
+    /// one.
+    pub(super) fn set_closed(
+        &mut self,
+        is_closed: bool,
+        programs: &Programs,
+        pins: &Pins,
+        cgroup_root: &Path,
+    ) -> Result<(), String> {
+        if !is_closed {
+            (self.attached, self.fault) = (Vec::new(), None);
+            return pins
+                .detach_guards()
+                .map_err(|error| format!("unknown pods stay closed: {error}"));
+        }
+        if let Some(why) = programs.guard_error() {
+            self.fault = Some(format!("unknown pods are open until they are known: {why}"));
+            return Ok(());
+        }
+        let failed = |error: io::Error| format!("unknown pods are not closed: {error}");
+        let parents = PodCgroups::parents(cgroup_root).map_err(failed)?;
+        let mut ids = Vec::new();
+        for parent in &parents {
+            let id = std::fs::metadata(parent).map_err(failed)?.ino();
+            programs
+                .attach_guard(parent, id, &pins.guard(id))
+                .map_err(failed)?;
+            ids.push(id);
+        }
+        pins.retain_guards(&ids).map_err(failed)?;
+        self.fault = parents.is_empty().then(|| {
+            let root = cgroup_root.display();
+            format!(
+                "unknown pods are open: no cgroup of the kubelet (kubepods, kubepods.slice) is below {root}"
+            )
+        });
+        self.attached = parents;
+        pins.detach_guards_of_other_releases().map_err(failed)
+    }
+
+    /// Why unknown pods are open although they are to be closed.
+    pub(super) fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    /// Where it is attached.
+    pub(super) fn attached(&self) -> &[PathBuf] {
+        &self.attached
+    }
+
+    /// How many pods it lets pass.
+    pub(super) fn known(&self) -> usize {
+        self.programmed.len()
+    }
+}
