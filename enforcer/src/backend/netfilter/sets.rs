@@ -262,7 +262,7 @@ impl Sets {
         };
         match wanted.kind {
             SetKind::Addresses | SetKind::Records => wanted.members.contains_key(&Member::Address(address)),
-            SetKind::Networks | SetKind::AddressPorts => wanted
+            SetKind::Networks | SetKind::AddressPorts | SetKind::NetworkPorts => wanted
                 .members
                 .keys()
                 .any(|member| members::covers(member, address, port)),
@@ -455,7 +455,9 @@ impl Sets {
         // What the kernel holds of records and we do not know was told before we began.
         let surplus = match kind {
             SetKind::Records => BTreeSet::new(),
-            SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts => self.surplus(id, &target),
+            SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts | SetKind::NetworkPorts => {
+                self.surplus(id, &target)
+            }
         };
         if !surplus.is_empty() {
             self.set_inquiry_marker();
@@ -703,7 +705,7 @@ impl DesiredSet {
             return Families::Both;
         }
         let family = |member: &Member| match member {
-            Member::Network(network) => Some(Family::of(network.addr())),
+            Member::Network(network) | Member::NetworkPort(network, ..) => Some(Family::of(network.addr())),
             Member::Address(_) | Member::AddressPort(..) => None,
         };
         let ends = [self.members.first_key_value(), self.members.last_key_value()];
