@@ -330,7 +330,8 @@ impl SetMembership {
                     let port = PortRange::single(port.get()).expect("a port that is not 0 is a range");
                     sets.add(address, set, &PortSet::range(transport, port));
                 }
-                SetMember::Network(network) => {
+                // The compiler makes no networks with ports.
+                SetMember::Network(network) | SetMember::NetworkPort(network, ..) => {
                     sets.networks.entry(set).or_default().insert(network);
                 }
             }

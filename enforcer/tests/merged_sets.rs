@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_enforcer::backend::netfilter::sets::merged::{MergedSets, SEVERAL};
+use egret_enforcer::backend::netfilter::sets::merged::MergedSets;
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{
     Audit, Batch, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, NodeRules, Origin,
-    PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind, SetSpec, TierRules,
+    PeerMatch, PodRules, PortMatch, Rule, SEVERAL, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_policies::simulator::{Connection, Decision, ForwardedConnection, Protocol, Simulator, Verdict};
 use egret_shared::net::{PortRange, Transport};
@@ -23,7 +23,7 @@ const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const LATER: Timestamp = Timestamp::from_millis(9_000_000);
 
 /// The sets that policies speak of, by kind: some of each, so that there is something to join.
-const KINDS: [SetKind; 10] = [
+const KINDS: [SetKind; 24] = [
     SetKind::Addresses,
     SetKind::Addresses,
     SetKind::Addresses,
@@ -34,13 +34,28 @@ const KINDS: [SetKind; 10] = [
     SetKind::AddressPorts,
     SetKind::Records,
     SetKind::Addresses,
+    // Of these there are so many that each is named once in long lists.
+    SetKind::Addresses,
+    SetKind::Addresses,
+    SetKind::Addresses,
+    SetKind::Addresses,
+    SetKind::AddressPorts,
+    SetKind::AddressPorts,
+    SetKind::Networks,
+    SetKind::Networks,
+    SetKind::Networks,
+    SetKind::Networks,
+    SetKind::Networks,
+    SetKind::Networks,
+    SetKind::Networks,
+    SetKind::Networks,
 ];
 
-/// All but the last two may be joined: what a pod was told, and pods of whatever namespaces.
+/// These may not be joined: what a pod was told, and pods of whatever namespaces.
 const fn breadth(place: usize) -> Breadth {
-    match place < 8 {
-        true => Breadth::Narrow,
-        false => Breadth::Wide,
+    match place {
+        8..12 => Breadth::Wide,
+        _ => Breadth::Narrow,
     }
 }
 
@@ -59,7 +74,7 @@ fn candidate(kind: SetKind, number: usize) -> Member {
         SetKind::Addresses | SetKind::Records => Member::Address(address(last)),
         SetKind::AddressPorts => Member::AddressPort(address(last), Transport::Tcp, 80.try_into().unwrap()),
         SetKind::Networks if number == 3 => Member::Network("10.0.0.0/30".parse().unwrap()),
-        SetKind::Networks => Member::Network(address(last).into()),
+        SetKind::Networks | SetKind::NetworkPorts => Member::Network(address(last).into()),
     }
 }
 
@@ -94,6 +109,7 @@ impl Said {
                 rule: 0,
                 name: None,
             },
+            attribution: None,
         }
     }
 }
@@ -149,7 +165,21 @@ fn place() -> impl Strategy<Value = usize> {
 
 fn said(actions: Vec<Action>) -> impl Strategy<Value = Said> {
     let peer = prop_oneof![9 => place(), 1 => Just(KINDS.len())];
-    let except = prop::option::weighted(0.1, place());
+    said_about(actions, peer, prop::option::weighted(0.1, place()))
+}
+
+/// A rule of a long list.
+fn one_of_many() -> impl Strategy<Value = Said> {
+    let any = vec![Action::Allow, Action::Deny, Action::Deny, Action::Pass];
+    let peer = prop_oneof![1 => Just(8), 1 => Just(9), 20 => 10..KINDS.len()];
+    said_about(any, peer, Just(None))
+}
+
+fn said_about(
+    actions: Vec<Action>,
+    peer: impl Strategy<Value = usize>,
+    except: impl Strategy<Value = Option<usize>>,
+) -> impl Strategy<Value = Said> {
     let port = prop_oneof![2 => Just(0), 1 => 0..4_usize];
     (prop::sample::select(actions), peer, except, port, 0..3_usize).prop_map(
         |(action, peer, except, port, policy)| Said {
@@ -164,8 +194,12 @@ fn said(actions: Vec<Action>) -> impl Strategy<Value = Said> {
 
 fn pod() -> impl Strategy<Value = Pod> {
     let any = vec![Action::Allow, Action::Allow, Action::Deny, Action::Pass];
-    (
+    let admin = prop_oneof![
         prop::collection::vec(said(any), 0..7),
+        prop::collection::vec(one_of_many(), 8..24),
+    ];
+    (
+        admin,
         prop::collection::vec(said(vec![Action::Allow]), 0..7),
         prop::collection::vec(said(vec![Action::Allow]), 0..3),
     )
@@ -179,7 +213,7 @@ fn pod() -> impl Strategy<Value = Pod> {
 fn happening() -> impl Strategy<Value = Happening> {
     let node = prop::option::weighted(0.2, prop::option::of(place()));
     (
-        prop::collection::vec((place(), 1..4_usize), 0..8),
+        prop::collection::vec((prop_oneof![place(), 10..KINDS.len()], 1..4_usize), 0..8),
         prop::collection::vec((0..2_usize, prop::option::weighted(0.9, pod())), 0..2),
         node,
     )
@@ -217,7 +251,10 @@ impl World {
     fn follow(&mut self, happening: &Happening) -> Batch {
         let mut batch = Batch::empty(Revision::ZERO.next());
         let had = self.named();
-        for (place, number) in &happening.toggled {
+        // Networks that policies write out never change.
+        let changes =
+            |(place, _): &&(usize, usize)| KINDS[*place] != SetKind::Networks || !had.contains(place);
+        for (place, number) in happening.toggled.iter().filter(changes) {
             let changed = self.toggle(*place, candidate(KINDS[*place], *number));
             batch
                 .members_changed
@@ -567,4 +604,59 @@ fn sets_of_records_are_not_merged() {
         node: None,
     });
     assert!(matches!(merged_sets.merge(&told), std::borrow::Cow::Borrowed(_)));
+}
+
+/// Ten rules of an administrator: deny some pods, allow others, and allow eight networks.
+fn ten_ordered_rules() -> Pod {
+    let said = |action, peer| Said {
+        action,
+        peer,
+        except: None,
+        port: 3,
+        policy: peer,
+    };
+    let pods = [said(Action::Deny, 10), said(Action::Allow, 12)];
+    let networks = (16..24).map(|peer| said(Action::Allow, peer));
+    Pod {
+        admin: pods.into_iter().chain(networks).collect(),
+        network_policy: Vec::new(),
+        audit: Vec::new(),
+    }
+}
+
+#[test]
+fn an_address_that_changes_its_verdict_in_a_table_is_never_without_one() {
+    let (mut world, mut merged_sets) = (World::default(), MergedSets::default());
+    let (mut apart, mut merged) = (Simulator::new(), Simulator::new());
+    let first = Happening {
+        toggled: vec![(12, 1)],
+        pods: vec![(0, Some(ten_ordered_rules()))],
+        node: None,
+    };
+    // The pod is allowed, then denied as well, then only allowed again.
+    let toggled = || Happening {
+        toggled: vec![(10, 1)],
+        pods: Vec::new(),
+        node: None,
+    };
+    for (place, happening) in [first, toggled(), toggled()].iter().enumerate() {
+        let batch = world.follow(happening);
+        let joined = merged_sets.merge(&batch).into_owned();
+        let (wanted, seen) = (walk(&mut apart, &batch), walk(&mut merged, &joined));
+        if place > 0 {
+            assert_eq!(
+                joined.members_changed.len(),
+                3,
+                "a key comes, one goes, and the pod itself"
+            );
+        }
+        for packet in 0..wanted[0].len() {
+            let (seen, wanted) = (course(&seen, packet), course(&wanted, packet));
+            assert!(
+                follows(&seen, &wanted),
+                "packet {packet}: {seen:?} instead of {wanted:?}"
+            );
+        }
+    }
+    assert_eq!(merged_sets.ordered().looked_up, 10);
 }

@@ -76,7 +76,7 @@ const WORDS: &[(&str, &[&str], &str)] = &[
             "crate::watch",
             "crate::link",
         ],
-        "a backend sees policies::rules and nothing else",
+        "a backend sees policies::rules, and what policies::decision makes of them",
     ),
     (
         "enforcer/src/watch",

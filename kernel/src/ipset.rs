@@ -4,7 +4,7 @@
 //! What must not happen, and how the types see to it: a member's timeout of 0 means "for ever", so a lifetime is
 //! a `NonZeroU32` and the absence of one is said with `None`; `DESTROY` and `FLUSH` without a name act on *every*
 //! set of the namespace, so a name is checked before it is sent; a `hash:net` cannot hold `/0`, so it is written as
-//! its two halves and read back as one (see [`Member::Net`]).
+//! its two halves and read back as one (see [`Member::Net`]); the same of `hash:net,port`.
 //!
 //! Requests and attributes are those of `linux/netfilter/ipset/ip_set.h`.
 
@@ -33,16 +33,19 @@ pub enum Kind {
     HashNet,
     /// `hash:ip,port`: an address with a protocol and a port.
     HashIpPort,
+    /// `hash:net,port`: a prefix with a protocol and a port.
+    HashNetPort,
 }
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::HashIp, Self::HashNet, Self::HashIpPort];
+    pub const ALL: [Self; 4] = [Self::HashIp, Self::HashNet, Self::HashIpPort, Self::HashNetPort];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::HashIp => "hash:ip",
             Self::HashNet => "hash:net",
             Self::HashIpPort => "hash:ip,port",
+            Self::HashNetPort => "hash:net,port",
         }
     }
 
@@ -55,6 +58,7 @@ impl Kind {
         match self {
             Self::HashIp => 6,
             Self::HashNet | Self::HashIpPort => 7,
+            Self::HashNetPort => 8,
         }
     }
 }

@@ -25,6 +25,14 @@ fn port(text: &str, protocol: Transport, port: u16) -> Member {
     }
 }
 
+fn net_port(text: &str, protocol: Transport, port: u16) -> Member {
+    Member::NetPort {
+        net: text.parse().unwrap(),
+        protocol,
+        port,
+    }
+}
+
 fn living(member: Member, seconds: u32) -> SetEntry {
     SetEntry::living(member, NonZeroU32::new(seconds).unwrap())
 }
@@ -67,6 +75,19 @@ fn members_of_every_kind_and_family_are_written_and_read_back() {
                 Kind::HashIpPort,
                 Family::V6,
                 Transport::ALL.map(|t| port("fd00::1", t, 65535)).to_vec(),
+            ),
+            (
+                Kind::HashNetPort,
+                Family::V4,
+                vec![
+                    net_port("10.0.0.0/8", Transport::Tcp, 443),
+                    net_port("10.1.0.0/16", Transport::Udp, 53),
+                ],
+            ),
+            (
+                Kind::HashNetPort,
+                Family::V6,
+                vec![net_port("fd00::/8", Transport::Sctp, 1)],
             ),
         ];
         for (number, (kind, family, members)) in cases.into_iter().enumerate() {
@@ -134,11 +155,14 @@ fn the_ipset_program_reads_what_was_written() {
 fn a_prefix_of_length_zero_is_held_as_its_halves_and_listed_whole() {
     in_fresh_namespace(|| {
         let mut sets = IpSets::open().unwrap();
+        let web = |text| net_port(text, Transport::Tcp, 443);
         for (name, family, whole, half) in [
             ("eg-4", Family::V4, net("0.0.0.0/0"), "128.0.0.0/1"),
             ("eg-6", Family::V6, net("::/0"), "8000::/1"),
+            ("eg-4-web", Family::V4, web("0.0.0.0/0"), "128.0.0.0/1,tcp:443"),
+            ("eg-6-web", Family::V6, web("::/0"), "8000::/1,tcp:443"),
         ] {
-            sets.create(&spec(name, Kind::HashNet, family)).unwrap();
+            sets.create(&spec(name, whole.kind(), family)).unwrap();
             sets.add(name, &[living(whole, 100)]).unwrap();
             assert!(run("ipset", &["save", name]).contains(half));
             let listed = sets.list_one(name).unwrap().unwrap().entries;

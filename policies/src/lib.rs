@@ -12,6 +12,7 @@
 //! | [`api`] | read: YAML and JSON to objects, as users write them |
 //! | [`lower`] | lower: objects to the model |
 //! | [`rules`] | what a backend sees: rules, sets, batches |
+//! | [`decision`] | from many ordered rules to lookups that a packet pays for once |
 //! | [`records`] | which pod was given which addresses for which name |
 //! | [`compiler`] | compile: events to batches, by way of an index of the cluster, templates of policies, the rules of each pod and the order of changes |
 //! | [`controller`], [`schema`] | status and CustomResourceDefinitions of Egret's own kinds |
@@ -26,6 +27,7 @@ pub mod diagnostic;
 pub mod api;
 pub mod lower;
 pub mod rules;
+pub mod decision;
 pub mod records;
 pub mod compiler;
 pub mod controller;

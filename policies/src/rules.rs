@@ -113,7 +113,10 @@ impl SetSpec {
     /// Whether its members are those of the batch that makes it, for ever: networks that policies write out.
     #[must_use]
     pub const fn is_fixed(&self) -> bool {
-        matches!((self.kind, self.breadth), (SetKind::Networks, Breadth::Narrow))
+        matches!(
+            (self.kind, self.breadth),
+            (SetKind::Networks | SetKind::NetworkPorts, Breadth::Narrow)
+        )
     }
 }
 
@@ -126,6 +129,8 @@ pub enum SetKind {
     Networks,
     /// Addresses with protocol and port: pods at which a named port is served.
     AddressPorts,
+    /// Networks with protocol and port; the compiler makes none, [`crate::decision`] does.
+    NetworkPorts,
     /// Addresses that a pod was told, each until its expiry. Members that the kernel holds when the
     /// enforcer starts are adopted until they time out.
     Records,
@@ -170,6 +175,8 @@ pub enum Member {
     Network(IpNet),
     /// Of `SetKind::AddressPorts`.
     AddressPort(IpAddr, Transport, NonZeroU16),
+    /// Of `SetKind::NetworkPorts`.
+    NetworkPort(IpNet, Transport, NonZeroU16),
 }
 
 /// The rules of a local pod.
@@ -322,11 +329,20 @@ pub struct Rule {
     pub port: PortMatch,
     /// Where it comes from.
     pub origin: Origin,
+    /// Of a Deny that stands for several (see [`crate::decision`]): these, in their order. The first of them that matches is the one that
+    /// denies; where none does, this one. They change no verdict.
+    pub attribution: Option<Arc<[Self]>>,
 }
 
 impl Rule {
     /// The sets that it names.
     pub fn sets(&self) -> impl Iterator<Item = SetId> {
+        let attribution = self.attribution.iter().flat_map(|rules| rules.iter());
+        self.own_sets().chain(attribution.flat_map(Self::own_sets))
+    }
+
+    /// The sets that its match names.
+    pub fn own_sets(&self) -> impl Iterator<Item = SetId> + use<> {
         let peer = match self.peer {
             PeerMatch::In(set) => Some(set),
             PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => None,
@@ -340,7 +356,7 @@ impl Rule {
 pub enum PeerMatch {
     /// Everything.
     Any,
-    /// The address, or with `SetKind::AddressPorts` address, protocol and destination port, is in the set.
+    /// The address, or with `SetKind::AddressPorts` and `SetKind::NetworkPorts` address, protocol and destination port, is in the set.
     In(SetId),
     /// The destination is an address of this node (`addrtype LOCAL`), whatever hook sees the packet.
     OwnNode,
@@ -365,6 +381,9 @@ pub const OWN_NODE: &str = "own-node";
 
 /// The origin of the rule that exempts a pod that a Service leads back to itself from isolation by a NetworkPolicy.
 pub const ITSELF: &str = "itself";
+
+/// The origin of a rule that stands for rules of several policies, or for several of one.
+pub const SEVERAL: &str = "several";
 
 /// The object and rule that a rule comes from; the label of counters and logs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

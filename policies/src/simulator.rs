@@ -224,9 +224,10 @@ impl Simulator {
         let gone = set.members.remove(&member);
         match (gone, set.spec.kind) {
             (Some(_), _) | (None, SetKind::Records) => Ok(()),
-            (None, SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts) => {
-                Err(InvalidBatch::NoMember { set: id, member })
-            }
+            (
+                None,
+                SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts | SetKind::NetworkPorts,
+            ) => Err(InvalidBatch::NoMember { set: id, member }),
         }
     }
 
@@ -295,5 +296,6 @@ const fn fits(kind: SetKind, member: Member, until: Option<Timestamp>) -> bool {
             | (SetKind::Records, Member::Address(_), Some(_))
             | (SetKind::Networks, Member::Network(_), None)
             | (SetKind::AddressPorts, Member::AddressPort(..), None)
+            | (SetKind::NetworkPorts, Member::NetworkPort(..), None)
     )
 }

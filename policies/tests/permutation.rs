@@ -170,7 +170,7 @@ fn is_about(batch: &Batch, peer: IpAddr) -> bool {
     });
     members.into_iter().any(|member| match member {
         Member::Address(address) | Member::AddressPort(address, ..) => *address == peer,
-        Member::Network(network) => network.contains(&peer),
+        Member::Network(network) | Member::NetworkPort(network, ..) => network.contains(&peer),
     })
 }
 

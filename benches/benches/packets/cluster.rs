@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use egret_integration::{Pod, node};
 use serde_json::{Value, json};
 
+use crate::ordered::Ordered;
+
 /// Real pods: two clients, one of which stands first in every order of pods and one last, and their server.
 pub(crate) const FIRST: (&str, &str) = ("a-clients", "client-a");
 pub(crate) const LAST: (&str, &str) = ("z-clients", "client-z");
@@ -33,6 +35,8 @@ pub(crate) struct Size {
     pub(crate) of_pod: usize,
     /// Addresses in the sets that are asked for each new connection from a client.
     pub(crate) addresses: usize,
+    /// Ordered rules about the clients, in front of all policies.
+    pub(crate) ordered: Option<Ordered>,
 }
 
 impl Size {
@@ -41,6 +45,7 @@ impl Size {
         policies: 1_000,
         of_pod: 5,
         addresses: 10_000,
+        ordered: None,
     };
 
     /// As little as there can be.
@@ -48,6 +53,7 @@ impl Size {
         policies: 10,
         of_pod: 1,
         addresses: 100,
+        ordered: None,
     };
 
     /// All objects.
@@ -66,6 +72,7 @@ impl Size {
             .chain((0..self.peer_pods()).map(peer_pod))
             .chain(selected)
             .chain(others)
+            .chain(self.ordered.into_iter().flat_map(Ordered::policies))
             .collect()
     }
 

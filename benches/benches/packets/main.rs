@@ -14,6 +14,7 @@ mod testbed;
 mod load;
 mod cpu;
 mod turns;
+mod ordered;
 mod sizes;
 mod plot;
 mod report;
@@ -34,10 +35,11 @@ const FLAVOURS: [Flavour; 2] = [Flavour::Legacy, Flavour::Nft];
 
 type Part = (&'static str, fn(usize) -> anyhow::Result<()>);
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("promise", promise),
     ("flat", sizes::flatness),
     ("own", sizes::own_policies),
+    ("ordered", ordered::rules),
     ("revoked", revoked::revocation),
     ("records", records::addresses),
     ("peer", compared),

@@ -16,7 +16,9 @@ const HEIGHT: f64 = 240.0;
 /// Around the axes.
 const MARGIN: f64 = 40.0;
 const LEGEND: f64 = 18.0;
-const COLOURS: [&str; 6] = ["#1b6ca8", "#7fb3d5", "#b03a2e", "#e6a29b", "#1e8449", "#8e44ad"];
+const COLOURS: [&str; 8] = [
+    "#1b6ca8", "#7fb3d5", "#b03a2e", "#e6a29b", "#1e8449", "#8e44ad", "#b7950b", "#616a6b",
+];
 
 /// All panels, whose lines have the same names.
 pub(crate) fn svg(panels: &[Panel]) -> String {

@@ -51,5 +51,8 @@ fn is_in(view: &Viewpoint<'_>, set: SetId) -> bool {
             Member::AddressPort(address, transport, port) => {
                 address == view.address && view.protocol == Protocol::Port(transport, port.get())
             }
+            Member::NetworkPort(network, transport, port) => {
+                network.contains(&view.address) && view.protocol == Protocol::Port(transport, port.get())
+            }
         })
 }

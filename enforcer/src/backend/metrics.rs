@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use egret_policies::decision::RuleCounts;
 use metrics::{Counter, counter, gauge};
 
 use super::{VerdictCount, VerdictKey};
-use crate::metrics::{Description, describe_counters, describe_gauges};
+use crate::metrics::{Description, as_gauge, describe_counters, describe_gauges};
 
 const COUNTERS: [Description; 4] = [
     (
@@ -26,10 +27,16 @@ const COUNTERS: [Description; 4] = [
     ),
 ];
 
-const GAUGES: [Description; 1] = [(
-    "egret_enforcer_backend_limits",
-    "1 for each thing that the backend in use does not do.",
-)];
+const GAUGES: [Description; 2] = [
+    (
+        "egret_enforcer_backend_limits",
+        "1 for each thing that the backend in use does not do.",
+    ),
+    (
+        "egret_enforcer_ordered_rules",
+        "Rules of pods in tiers with an order, by how packets meet them: looked_up in sets of verdicts, or walked one after the other.",
+    ),
+];
 
 /// Describes the metrics of backends and sets counters to 0.
 pub fn register_metrics() {
@@ -52,6 +59,14 @@ pub(crate) fn publish_limits(backend: &'static str, limits: &[&'static str]) {
 pub(crate) fn restored(chains: u64, bytes: u64) {
     counter!("egret_enforcer_restored_chains_total").increment(chains);
     counter!("egret_enforcer_restored_bytes_total").increment(bytes);
+}
+
+/// Publishes how many ordered rules are looked up, and how many are walked.
+pub(crate) fn ordered_rules(counts: RuleCounts) {
+    let rules =
+        |evaluated: &'static str| metrics::gauge!("egret_enforcer_ordered_rules", "evaluated" => evaluated);
+    rules("looked_up").set(as_gauge(counts.looked_up));
+    rules("walked").set(as_gauge(counts.walked));
 }
 
 /// Publishes verdicts; with `rules` also those of single rules, and all others as one series.

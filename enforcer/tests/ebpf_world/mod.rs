@@ -765,5 +765,6 @@ fn rule(action: Action, peer: PeerMatch, port: Option<u16>) -> Rule {
             rule: 0,
             name: None,
         },
+        attribution: None,
     }
 }

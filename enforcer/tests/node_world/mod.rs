@@ -214,6 +214,7 @@ pub(crate) fn rule(action: Action, peer: PeerMatch, port: PortMatch) -> Rule {
         except: None,
         port,
         origin,
+        attribution: None,
     }
 }
 

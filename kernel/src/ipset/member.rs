@@ -52,6 +52,12 @@ pub enum Member {
         protocol: Transport,
         port: u16,
     },
+    /// For `hash:net,port`; a prefix of length 0 is treated as in [`Member::Net`].
+    NetPort {
+        net: IpNet,
+        protocol: Transport,
+        port: u16,
+    },
 }
 
 impl Member {
@@ -61,13 +67,14 @@ impl Member {
             Self::Address(_) => Kind::HashIp,
             Self::Net(_) => Kind::HashNet,
             Self::AddressPort { .. } => Kind::HashIpPort,
+            Self::NetPort { .. } => Kind::HashNetPort,
         }
     }
 
     pub fn family(&self) -> Family {
         match self {
             Self::Address(address) | Self::AddressPort { address, .. } => Family::of(*address),
-            Self::Net(net) => Family::of(net.addr()),
+            Self::Net(net) | Self::NetPort { net, .. } => Family::of(net.addr()),
         }
     }
 
@@ -76,6 +83,11 @@ impl Member {
     pub fn canonical(self) -> Self {
         match self {
             Self::Net(net) => Self::Net(net.trunc()),
+            Self::NetPort { net, protocol, port } => Self::NetPort {
+                net: net.trunc(),
+                protocol,
+                port,
+            },
             Self::Address(_) | Self::AddressPort { .. } => self,
         }
     }
@@ -92,6 +104,9 @@ impl fmt::Display for Member {
                 port,
             } => {
                 write!(formatter, "{address},{}:{port}", protocol.name())
+            }
+            Self::NetPort { net, protocol, port } => {
+                write!(formatter, "{net},{}:{port}", protocol.name())
             }
         }
     }
@@ -120,6 +135,10 @@ pub(super) fn encode(data: Request, entry: &SetEntry) -> Request {
             protocol,
             port,
         } => encode_address(data, address)
+            .be16(PORT, port)
+            .byte(PROTO, protocol.number()),
+        Member::NetPort { net, protocol, port } => encode_address(data, net.network())
+            .byte(CIDR, net.prefix_len())
             .be16(PORT, port)
             .byte(PROTO, protocol.number()),
     };
@@ -151,7 +170,11 @@ pub(super) fn decode(data: &Attributes<'_>) -> Option<SetEntry> {
             protocol: Transport::from_number(protocol)?,
             port: data.be16(PORT)?,
         },
-        (Some(_), Some(_)) => return None,
+        (Some(length), Some(protocol)) => Member::NetPort {
+            net: IpNet::new(address, length).ok()?,
+            protocol: Transport::from_number(protocol)?,
+            port: data.be16(PORT)?,
+        },
     };
     Some(SetEntry {
         member,
@@ -175,7 +198,7 @@ pub(super) fn halved(entries: &[SetEntry]) -> Cow<'_, [SetEntry]> {
     let halves = |entry: &SetEntry| match whole(entry) {
         Some(net) => halves(net)
             .map(|half| SetEntry {
-                member: Member::Net(half),
+                member: over(entry.member, half),
                 ..*entry
             })
             .to_vec(),
@@ -186,8 +209,17 @@ pub(super) fn halved(entries: &[SetEntry]) -> Cow<'_, [SetEntry]> {
 
 fn whole(entry: &SetEntry) -> Option<IpNet> {
     match entry.member {
-        Member::Net(net) => (net.prefix_len() == 0).then_some(net),
+        Member::Net(net) | Member::NetPort { net, .. } => (net.prefix_len() == 0).then_some(net),
         Member::Address(_) | Member::AddressPort { .. } => None,
+    }
+}
+
+/// The same member over another network.
+fn over(member: Member, net: IpNet) -> Member {
+    match member {
+        Member::Net(_) => Member::Net(net),
+        Member::NetPort { protocol, port, .. } => Member::NetPort { net, protocol, port },
+        Member::Address(_) | Member::AddressPort { .. } => member,
     }
 }
 
@@ -198,11 +230,18 @@ pub(super) fn folded(entries: Vec<SetEntry>) -> Vec<SetEntry> {
         .map(|entry| (entry.member, entry.timeout))
         .collect();
     for whole in [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())] {
-        let [low, high] = halves(whole).map(Member::Net);
-        if let (Some(one), Some(other)) = (timeouts.get(&low).copied(), timeouts.get(&high).copied()) {
-            timeouts.remove(&low);
-            timeouts.remove(&high);
-            timeouts.insert(Member::Net(whole), shorter(one, other));
+        let [low, high] = halves(whole);
+        let is_low = |member: &Member| match member {
+            Member::Net(net) | Member::NetPort { net, .. } => *net == low,
+            Member::Address(_) | Member::AddressPort { .. } => false,
+        };
+        for low in timeouts.keys().copied().filter(is_low).collect::<Vec<_>>() {
+            let high = over(low, high);
+            if let (Some(one), Some(other)) = (timeouts.get(&low).copied(), timeouts.get(&high).copied()) {
+                timeouts.remove(&low);
+                timeouts.remove(&high);
+                timeouts.insert(over(low, whole), shorter(one, other));
+            }
         }
     }
     timeouts
@@ -247,7 +286,8 @@ mod tests {
             Member::Net(IpNet::new(address, length.min(full_length(address))).unwrap())
         });
         let transport = prop::sample::select(Transport::ALL.to_vec());
-        let with_port = (address(), transport, any::<u16>());
+        let with_port = (address(), transport.clone(), any::<u16>());
+        let net_with_port = ((address(), 0u8..=128), transport, any::<u16>());
         prop_oneof![
             address().prop_map(Member::Address),
             net,
@@ -257,6 +297,10 @@ mod tests {
                     protocol,
                     port,
                 }
+            }),
+            net_with_port.prop_map(|((address, length), protocol, port)| {
+                let net = IpNet::new(address, length.min(full_length(address))).unwrap();
+                Member::NetPort { net, protocol, port }
             }),
         ]
     }

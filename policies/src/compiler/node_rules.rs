@@ -73,5 +73,6 @@ fn exposed_rule(template: &RuleTemplate, own_node: Option<&Labels>, uses: &mut S
         except: except.map(|set| uses.add_exception(set, template.action, Direction::Egress)),
         port,
         origin: template.origin.clone(),
+        attribution: None,
     })
 }

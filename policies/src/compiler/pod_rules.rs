@@ -76,6 +76,7 @@ fn push_rules(
         except,
         port,
         origin: template.origin.clone(),
+        attribution: None,
     }));
 }
 
@@ -112,6 +113,7 @@ fn itself_rule() -> Rule {
             rule: 0,
             name: None,
         },
+        attribution: None,
     }
 }
 
@@ -135,6 +137,7 @@ fn own_node_rules(own_node: PodToOwnNode) -> Vec<Rule> {
             rule: 0,
             name: None,
         },
+        attribution: None,
     };
     ports.into_iter().map(rule).collect()
 }

@@ -168,6 +168,10 @@ impl Simulator {
     ) -> Option<Decision> {
         let word = tier.tier.word();
         let matching = rules.find(|rule| self.matches(rule, other, now));
+        let matching = matching.map(|rule| {
+            let mut named = rule.attribution.iter().flat_map(|rules| rules.iter());
+            named.find(|rule| self.matches(rule, other, now)).unwrap_or(rule)
+        });
         let decision = |verdict, rule: Option<&Rule>| {
             Some(Decision {
                 verdict,
@@ -199,7 +203,7 @@ impl Simulator {
         self.sets.get(&id).is_some_and(|set| {
             set.has(Member::Address(other.address), now)
                 || (other.record == RecordState::LiveOrExpired && set.had(other.address))
-                || set.has_network_of(other.address)
+                || set.has_network_of(other)
                 || address_port(other.address, other.protocol).is_some_and(|member| set.has(member, now))
         })
     }
@@ -250,10 +254,14 @@ impl Set {
             && (self.members.contains_key(&member) || self.lapsed.contains(&member))
     }
 
-    fn has_network_of(&self, address: IpAddr) -> bool {
-        self.spec.kind == SetKind::Networks
+    fn has_network_of(&self, other: PeerEnd) -> bool {
+        matches!(self.spec.kind, SetKind::Networks | SetKind::NetworkPorts)
             && self.members.keys().any(|member| match member {
-                Member::Network(network) => network.contains(&address),
+                Member::Network(network) => network.contains(&other.address),
+                Member::NetworkPort(network, transport, port) => {
+                    network.contains(&other.address)
+                        && other.protocol == Protocol::Port(*transport, port.get())
+                }
                 Member::Address(_) | Member::AddressPort(..) => false,
             })
     }

@@ -76,7 +76,8 @@ impl ElementKey {
                 table: Table::Members,
                 key: [set, &address(*peer)].concat(),
             },
-            Member::Network(network) => Self {
+            // No rule over networks with ports is rendered, so nothing asks for them.
+            Member::Network(network) | Member::NetworkPort(network, ..) => Self {
                 table: Table::Networks,
                 key: network_key(set, network),
             },

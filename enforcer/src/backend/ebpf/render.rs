@@ -17,6 +17,8 @@ pub(super) enum Unrenderable {
     TooMany { direction: Direction, count: usize },
     #[error("a rule of {policy} names the set {set}, which was never made")]
     UnknownSet { policy: Arc<str>, set: Digest },
+    #[error("the set {set} is of networks with ports, for which the eBPF programs have no map")]
+    NetworkPorts { set: Digest },
     #[error("a rule of {policy} is about the pod itself, which the eBPF programs do not judge")]
     Itself { policy: Arc<str> },
 }
@@ -161,6 +163,7 @@ fn in_set(
         Some(SetKind::Addresses | SetKind::Records) => Ok(PeerValue::Addresses(set)),
         Some(SetKind::Networks) => Ok(PeerValue::Networks(set)),
         Some(SetKind::AddressPorts) => Ok(PeerValue::AddressPorts(set)),
+        Some(SetKind::NetworkPorts) => Err(Unrenderable::NetworkPorts { set: set.digest() }),
         None => Err(Unrenderable::UnknownSet {
             policy: Arc::clone(&rule.origin.policy),
             set: set.digest(),
@@ -187,6 +190,7 @@ mod tests {
                 rule: 0,
                 name: None,
             },
+            attribution: None,
         }
     }
 

@@ -29,6 +29,7 @@ use super::tables::ruleset::Ruleset;
 use super::tables::wire::NftWriter;
 use super::tables::write_stats::WriteStats;
 use crate::backend::bypass::BypassReport;
+use crate::backend::metrics;
 use crate::backend::{
     Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, RemoveOther, SyncStatus,
     VerdictCounters,
@@ -253,6 +254,7 @@ impl Backend for Netfilter {
 
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         let batch = self.merged_sets.merge(batch);
+        metrics::ordered_rules(self.merged_sets.ordered());
         match self.phase {
             Phase::Adopting { had_state } => self.apply_first(&batch, had_state, now),
             Phase::InForce => self.apply_next(&batch, now),

@@ -240,7 +240,7 @@ impl<'a> DesiredState<'a> {
     fn matching(&self, id: SetId, family: Family) -> Match {
         let to = Endpoint::Destination;
         let sides = match self.kinds.get(&id) {
-            Some(SetKind::AddressPorts) => SetLookup::Two(to, to),
+            Some(SetKind::AddressPorts | SetKind::NetworkPorts) => SetLookup::Two(to, to),
             Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => SetLookup::One(to),
         };
         Match::Set(set_name(id, family), sides)

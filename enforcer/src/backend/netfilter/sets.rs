@@ -405,7 +405,9 @@ impl Sets {
         // What the kernel holds of records and we do not know was told before we began.
         let surplus = match kind {
             SetKind::Records => BTreeSet::new(),
-            SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts => self.surplus(id, &target),
+            SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts | SetKind::NetworkPorts => {
+                self.surplus(id, &target)
+            }
         };
         if !surplus.is_empty() {
             self.set_inquiry_marker();

@@ -104,9 +104,11 @@ impl Nftables {
         let mut drift_poll = DriftPoll::default();
         drift_poll.accept_marks(settings.accepted_marks.clone());
         let counters = Arc::new(Counters::open().map_err(failed)?);
+        let mut merged_sets = MergedSets::default();
+        merged_sets.walk_ordered();
         Ok(Self {
             pods,
-            merged_sets: MergedSets::default(),
+            merged_sets,
             sets: SharedSets::open().map_err(failed)?,
             generations: Generations::new(settings.marks),
             serial: 0,
@@ -447,6 +449,7 @@ impl Backend for Nftables {
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         self.now = now;
         let batch = self.merged_sets.merge(batch);
+        metrics::ordered_rules(self.merged_sets.ordered());
         match self.phase {
             Phase::Adopting { had_state } => self.apply_first(&batch, had_state, now),
             Phase::InForce => self.apply_next(&batch, now),

@@ -432,7 +432,7 @@ impl Renderer<'_> {
             Direction::Ingress => Key::Source(self.family),
         };
         let keys = match self.context.sets.get(&id).map(|set| set.kind) {
-            Some(SetKind::AddressPorts) => vec![address, Key::Protocol, Key::Port],
+            Some(SetKind::AddressPorts | SetKind::NetworkPorts) => vec![address, Key::Protocol, Key::Port],
             Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => vec![address],
         };
         Statement::In(keys, String::from(names::set(id, self.family)), holds)

@@ -455,7 +455,10 @@ fn spec(wanted: &DesiredSet, name: &str, family: Family) -> NftSet {
     let (keys, kind) = match wanted.kind {
         SetKind::Addresses => (vec![address], NftKind::Plain),
         SetKind::Networks => (vec![address], NftKind::Intervals),
-        SetKind::AddressPorts => (vec![address, Key::Protocol, Key::Port], NftKind::Plain),
+        // Of networks with ports none comes: ordered rules are walked.
+        SetKind::AddressPorts | SetKind::NetworkPorts => {
+            (vec![address, Key::Protocol, Key::Port], NftKind::Plain)
+        }
         SetKind::Records => (vec![address], NftKind::Timeouts),
     };
     NftSet {
@@ -472,14 +475,17 @@ fn target(wanted: &DesiredSet, family: Family) -> Elements {
         SetKind::Networks => {
             let networks = wanted.members.keys().filter_map(|member| match member {
                 Member::Network(network) if Family::of(network.addr()) == family => Some(*network),
-                Member::Network(_) | Member::Address(_) | Member::AddressPort(..) => None,
+                Member::Network(_)
+                | Member::Address(_)
+                | Member::AddressPort(..)
+                | Member::NetworkPort(..) => None,
             });
             let intervals = intervals(networks).into_iter();
             intervals
                 .map(|(first, last)| (ElementKey::Interval(first, last), None))
                 .collect()
         }
-        SetKind::Addresses | SetKind::AddressPorts | SetKind::Records => {
+        SetKind::Addresses | SetKind::AddressPorts | SetKind::NetworkPorts | SetKind::Records => {
             let members = wanted.members.iter();
             let held = members.filter_map(|(member, expires)| Some((key(*member)?, *expires)));
             held.filter(|(key, _)| family_of(key) == family).collect()
@@ -507,7 +513,7 @@ fn key(member: Member) -> Option<ElementKey> {
         Member::AddressPort(address, transport, port) => {
             Some(ElementKey::AddressPort(address, transport, port.get()))
         }
-        Member::Network(_) => None,
+        Member::Network(_) | Member::NetworkPort(..) => None,
     }
 }
 
@@ -546,7 +552,7 @@ fn difference(
             });
             gone.map(|(key, _)| key.clone()).collect()
         }
-        SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts => held
+        SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts | SetKind::NetworkPorts => held
             .keys()
             .filter(|key| !target.contains_key(*key))
             .cloned()

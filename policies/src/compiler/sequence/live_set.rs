@@ -204,7 +204,7 @@ impl LiveSet {
         let is_protected = |address| pod.as_ref().is_some_and(|pod| records.is_protected(pod, address));
         let is_withdrawn = |member: Member| match member {
             Member::Address(address) => guarded.contains(&address) && is_protected(address),
-            Member::Network(_) | Member::AddressPort(..) => false,
+            Member::Network(_) | Member::AddressPort(..) | Member::NetworkPort(..) => false,
         };
         let mut touched = std::mem::take(&mut self.touched);
         touched.sort_unstable();
@@ -273,7 +273,7 @@ impl LiveSet {
         }
         match member {
             Member::Address(address) => self.record_expiry(address, records).map(Some),
-            Member::Network(_) | Member::AddressPort(..) => None,
+            Member::Network(_) | Member::AddressPort(..) | Member::NetworkPort(..) => None,
         }
     }
 }

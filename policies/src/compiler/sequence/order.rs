@@ -131,11 +131,12 @@ impl AffectedAddresses {
         for member in added.chain(&changed.removed) {
             match member {
                 Member::Address(address) | Member::AddressPort(address, ..) if passing.contains(address) => {}
-                Member::Network(network) if is_host(network) && passing.contains(&network.addr()) => {}
+                Member::Network(network) | Member::NetworkPort(network, ..)
+                    if is_host(network) && passing.contains(&network.addr()) => {}
                 Member::Address(address) | Member::AddressPort(address, ..) => {
                     hosts.insert(*address);
                 }
-                Member::Network(network) => networks.push(*network),
+                Member::Network(network) | Member::NetworkPort(network, ..) => networks.push(*network),
             }
         }
         Self { hosts, networks }

@@ -108,10 +108,12 @@ impl Peers {
             Member::Address(address) | Member::AddressPort(address, ..) => {
                 self.hosts.insert(address);
             }
-            Member::Network(network) if network.prefix_len() == network.max_prefix_len() => {
+            Member::Network(network) | Member::NetworkPort(network, ..)
+                if network.prefix_len() == network.max_prefix_len() =>
+            {
                 self.hosts.insert(network.addr());
             }
-            Member::Network(network) => {
+            Member::Network(network) | Member::NetworkPort(network, ..) => {
                 self.networks.insert(network);
             }
         }

@@ -81,6 +81,14 @@ impl DesiredSet {
                 let member = port.map(|port| Member::AddressPort(address, transport, port));
                 member.is_some_and(|member| self.members.contains_key(&member))
             }),
+            SetKind::NetworkPorts => port.is_some_and(|(transport, port)| {
+                self.members.keys().any(|member| match member {
+                    Member::NetworkPort(network, own, number) => {
+                        network.contains(&address) && (*own, number.get()) == (transport, port)
+                    }
+                    Member::Address(_) | Member::Network(_) | Member::AddressPort(..) => false,
+                })
+            }),
         }
     }
 
@@ -99,7 +107,7 @@ impl DesiredSet {
             return Families::Both;
         }
         let family = |member: &Member| match member {
-            Member::Network(network) => Some(Family::of(network.addr())),
+            Member::Network(network) | Member::NetworkPort(network, ..) => Some(Family::of(network.addr())),
             Member::Address(_) | Member::AddressPort(..) => None,
         };
         let ends = [self.members.first_key_value(), self.members.last_key_value()];

@@ -88,6 +88,7 @@ mod tests {
             except: None,
             port: PortMatch::Any,
             origin,
+            attribution: None,
         };
         let tiers = vec![TierRules {
             tier: Tier::ClusterEgressFirewall,

@@ -40,6 +40,7 @@ use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::names::{self, PodChains};
 use crate::backend::{self, Decider, VerdictKey};
 
+mod attribution;
 mod audit;
 mod external_clients;
 mod port_groups;
@@ -51,6 +52,7 @@ pub(in crate::backend::netfilter) use audit::why_not_audited;
 pub use external_clients::exposed;
 
 use crate::backend::netfilter::marks::PodMarks;
+use attribution::Attributions;
 use port_groups::{PortGroup, PortSplit};
 use tiers::TierGroup;
 
@@ -118,6 +120,7 @@ struct PodDirection<'a> {
     ports: Option<PortGroup>,
     /// The number of further chains through which a packet may go.
     spare: usize,
+    attributions: Attributions,
     out: Chains,
 }
 
@@ -140,6 +143,7 @@ impl<'a> PodDirection<'a> {
             mode: RuleMode::Enforced,
             ports: None,
             spare: audit::spare(rules, direction),
+            attributions: Attributions::new(),
             out: Chains::new(),
         }
     }
@@ -205,6 +209,7 @@ impl<'a> PodDirection<'a> {
 
     fn tier(&mut self, tier: &TierRules, next: &Target) -> Vec<Line> {
         let rules = shadowed_rules::without(&tier.rules, self.context.sets, self.context.family);
+        self.put_attributions(tier, &rules);
         if self.spare == 0 {
             return self.all_of(tier, &rules, next);
         }
@@ -241,8 +246,10 @@ impl<'a> PodDirection<'a> {
         lines
     }
 
-    fn rules(&self, tier: &TierRules, next: &Target) -> Vec<Line> {
-        let rules = shadowed_rules::without(&tier.rules, self.context.sets, self.context.family).into_iter();
+    fn rules(&mut self, tier: &TierRules, next: &Target) -> Vec<Line> {
+        let rules = shadowed_rules::without(&tier.rules, self.context.sets, self.context.family);
+        self.put_attributions(tier, &rules);
+        let rules = rules.into_iter();
         rules.flat_map(|rule| self.lines(tier, rule, next)).collect()
     }
 
@@ -302,6 +309,7 @@ impl<'a> PodDirection<'a> {
             (Peer::Missing, Action::Allow) => return None,
             (peer, Action::Allow | Action::Deny | Action::Pass) => peer,
         };
+        let attribution = self.attribution(rule).filter(|_| !matches!(peer, Peer::Missing));
         let (action, line) = match peer {
             Peer::Missing => {
                 let label = self.label(tier, rule, Action::Deny);
@@ -319,7 +327,11 @@ impl<'a> PodDirection<'a> {
                 (rule.action, self.excepting(rule, line.when(condition)))
             }
         };
-        Some(self.labelled(line, &self.label(tier, rule, action)))
+        Some(match attribution {
+            // It is counted where it is known which rule it is.
+            Some(_) => line,
+            None => self.labelled(line, &self.label(tier, rule, action)),
+        })
     }
 
     fn label(&self, tier: &TierRules, rule: &Rule, action: Action) -> Label {
@@ -388,7 +400,9 @@ impl<'a> PodDirection<'a> {
 
     fn sides(&self, id: SetId) -> SetLookup {
         match self.context.sets.get(&id).map(|set| set.kind) {
-            Some(SetKind::AddressPorts) => SetLookup::Two(self.side(), Endpoint::Destination),
+            Some(SetKind::AddressPorts | SetKind::NetworkPorts) => {
+                SetLookup::Two(self.side(), Endpoint::Destination)
+            }
             Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => {
                 SetLookup::One(self.side())
             }
@@ -410,7 +424,10 @@ impl<'a> PodDirection<'a> {
         match (rule.action, self.mode) {
             (Action::Allow, RuleMode::Enforced) => Target::Goto(self.chains.allow(self.direction)),
             (Action::Allow, RuleMode::Audit) => Target::Return,
-            (Action::Deny, _) => self.denial(&self.label(tier, rule, rule.action)),
+            (Action::Deny, _) => match self.attribution(rule) {
+                Some(chain) => Target::Goto(chain.clone()),
+                None => self.denial(&self.label(tier, rule, rule.action)),
+            },
             (Action::Pass, _) => next.clone(),
         }
     }

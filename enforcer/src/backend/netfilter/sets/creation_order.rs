@@ -45,7 +45,9 @@ impl Turn {
             (Flavour::Nft, _) if spec.is_fixed() => Self::Fixed,
             (_, SetKind::Records) => Self::Records,
             (Flavour::Nft, _) if weight < MANY => Self::Later,
-            (_, SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts) => Self::First,
+            (_, SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts | SetKind::NetworkPorts) => {
+                Self::First
+            }
         }
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
         }
         Member::Address(_) | Member::AddressPort(..) => [None, None],
         Member::Network(network) => parts(KernelMember::Net(network.trunc())),
+        Member::NetworkPort(..) => whole(member).into_iter().next().map_or([None, None], parts),
     };
     held.into_iter().flatten()
 }
@@ -35,6 +36,11 @@ pub(super) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
 pub(in crate::backend) fn whole(member: Member) -> Vec<KernelMember> {
     match member {
         Member::Network(network) => vec![KernelMember::Net(network.trunc())],
+        Member::NetworkPort(network, protocol, port) => vec![KernelMember::NetPort {
+            net: network.trunc(),
+            protocol,
+            port: port.get(),
+        }],
         Member::Address(_) | Member::AddressPort(..) => held_as(member).collect(),
     }
 }
@@ -50,9 +56,17 @@ fn parts(member: KernelMember) -> [Option<KernelMember>; 2] {
             |_| [Some(member), None],
             |mut halves| [halves.next(), halves.next()].map(|half| half.map(KernelMember::Net)),
         ),
-        KernelMember::Net(_) | KernelMember::Address(_) | KernelMember::AddressPort { .. } => {
-            [Some(member), None]
+        KernelMember::NetPort { net, protocol, port } if net.prefix_len() == 0 => {
+            let half = |net| KernelMember::NetPort { net, protocol, port };
+            net.subnets(1).map_or_else(
+                |_| [Some(member), None],
+                |mut halves| [halves.next(), halves.next()].map(|net| net.map(half)),
+            )
         }
+        KernelMember::Net(_)
+        | KernelMember::NetPort { .. }
+        | KernelMember::Address(_)
+        | KernelMember::AddressPort { .. } => [Some(member), None],
     }
 }
 
@@ -72,9 +86,11 @@ pub(super) fn wanted_for(
 ) -> Option<Option<Timestamp>> {
     match held {
         KernelMember::Address(address) => wanted.get(&Member::Address(address)).copied(),
-        KernelMember::Net(_) | KernelMember::AddressPort { .. } => stands_for(held)
-            .into_iter()
-            .find_map(|member| wanted.get(&member).copied()),
+        KernelMember::Net(_) | KernelMember::NetPort { .. } | KernelMember::AddressPort { .. } => {
+            stands_for(held)
+                .into_iter()
+                .find_map(|member| wanted.get(&member).copied())
+        }
     }
 }
 
@@ -100,6 +116,14 @@ fn stands_for(held: KernelMember) -> Vec<Member> {
                 .collect()
         }
         KernelMember::Net(network) => vec![Member::Network(network)],
+        KernelMember::NetPort { net, protocol, port } => {
+            let wider = net.supernet().filter(|_| net.prefix_len() == 1);
+            let Ok(port) = port.try_into() else {
+                return Vec::new();
+            };
+            let nets = std::iter::once(net).chain(wider);
+            nets.map(|net| Member::NetworkPort(net, protocol, port)).collect()
+        }
     }
 }
 

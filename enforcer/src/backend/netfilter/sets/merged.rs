@@ -1,6 +1,6 @@
-//! Merged sets: several Allow rules that look into one set each become one rule over the union. A set lookup
-//! costs the first packet of a connection more than all else in a rule, and a pod of many policies has many
-//! of them.
+//! Merged sets: several Allow rules that look into one set each become one rule over the union, and many ordered rules become lookups in
+//! a decision table ([`egret_policies::decision`]). A set lookup costs the first packet of a connection more than all else in a rule,
+//! and a pod of many policies has many of them.
 //!
 //! ```text
 //!  what policies say                    what is written
@@ -15,20 +15,23 @@
 //! name only by merged sets is not in the kernel itself. Nothing of it depends on what was before.
 //!
 //! Records stay alone: they come and go while somebody waits, and each ends by itself.
+//!
+//! A key of a table that changes its verdict comes to the one set before it goes from the other. In between it is in both, and the one
+//! that is asked first decides: the verdict is that of before or that of after.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use egret_policies::decision::{self, Content, DecisionTable, RuleCounts};
 use egret_policies::rules::{
-    Audit, Batch, Breadth, DirectionRules, Member, MembersChanged, NodeRules, PodRules, SetId, SetKind,
-    SetSpec,
+    Audit, Batch, Breadth, Digest, DirectionRules, Member, MembersChanged, NodeRules, PodRules, SetId,
+    SetKind, SetSpec,
 };
 use egret_shared::pod::PodKey;
 
+mod keys;
 mod rules;
-
-pub use rules::SEVERAL;
 
 use rules::{MergedRules, Parts};
 
@@ -37,29 +40,75 @@ use rules::{MergedRules, Parts};
 pub struct MergedSets {
     parts: BTreeMap<SetId, Part>,
     merged: BTreeMap<SetId, MergedSet>,
+    tables: BTreeMap<Digest, TableInUse>,
     named: BTreeMap<Owner, Named>,
+    counts: BTreeMap<PodKey, RuleCounts>,
     /// Each rule is counted by itself, so nothing is merged.
     is_each_alone: bool,
+    /// Ordered rules stay as they are.
+    walks_ordered: bool,
 }
 
 /// A set that policies speak of, and that may be merged with others.
 #[derive(Debug)]
 struct Part {
     kind: SetKind,
+    breadth: Breadth,
+    is_fixed: bool,
     description: Arc<str>,
     members: BTreeSet<Member>,
     /// Whose rules name it by itself.
     users: usize,
     /// Those that have its members.
     merged: BTreeSet<SetId>,
+    /// Those that have keys because of its members.
+    tables: BTreeSet<Digest>,
 }
 
 #[derive(Debug)]
 struct MergedSet {
     kind: SetKind,
-    of: Parts,
+    source: Source,
     /// Whose rules name it.
     users: usize,
+}
+
+/// Where the members of a merged set come from.
+#[derive(Clone, Debug)]
+enum Source {
+    /// All of these sets.
+    Union(Parts),
+    /// The keys of a table that have one action: its lookup at this position.
+    Keys(Arc<DecisionTable>, usize),
+}
+
+/// Merged sets that rules name.
+type Merged = BTreeMap<SetId, (SetKind, Source)>;
+
+/// A table that rules look into.
+#[derive(Debug)]
+struct TableInUse {
+    table: Arc<DecisionTable>,
+    /// How many of its sets are there.
+    sets: usize,
+}
+
+impl Part {
+    /// The kind of the set, where it may be merged with others. A member of wide sets would be in as many unions as a node has
+    /// combinations of them.
+    fn mergeable(&self) -> Option<SetKind> {
+        match self.breadth {
+            Breadth::Narrow => Some(self.kind),
+            Breadth::Wide => None,
+        }
+    }
+
+    fn content(&self) -> Content<'_> {
+        match self.is_fixed {
+            true => Content::Fixed(&self.members),
+            false => Content::Changing(self.kind),
+        }
+    }
 }
 
 /// Whose rules name sets.
@@ -81,8 +130,14 @@ impl MergedSets {
         self.is_each_alone = true;
     }
 
+    /// Leaves ordered rules as they are, for a backend that does not render decision tables. Without it, they are looked up.
+    pub(in crate::backend) const fn walk_ordered(&mut self) {
+        self.walks_ordered = true;
+    }
+
     /// The batch as it is to be applied.
     pub fn merge<'a>(&mut self, batch: &'a Batch) -> Cow<'a, Batch> {
+        self.count_ordered(batch);
         if self.is_each_alone || !self.concern(batch) {
             return Cow::Borrowed(batch);
         }
@@ -110,11 +165,11 @@ impl MergedSets {
             joined.rules_replaced.push(self.replace(rules, &mut before));
         }
         if let Some(rules) = &batch.node_rules {
-            self.rename(Owner::Node, self.alone(rules), BTreeMap::new(), &mut before);
+            self.rename(Owner::Node, self.alone(rules), Merged::new(), &mut before);
         }
         for pod in &batch.pods_removed {
             let owner = Owner::Pod(pod.clone());
-            self.rename(owner, Named::new(), BTreeMap::new(), &mut before);
+            self.rename(owner, Named::new(), Merged::new(), &mut before);
         }
         for id in &batch.sets_destroyed {
             joined.sets_destroyed.extend(self.let_go(*id, &mut before));
@@ -123,10 +178,31 @@ impl MergedSets {
         Cow::Owned(joined)
     }
 
+    /// Rules of tiers with an order, of all pods of this node.
+    #[must_use]
+    pub fn ordered(&self) -> RuleCounts {
+        self.counts
+            .values()
+            .copied()
+            .fold(RuleCounts::default(), RuleCounts::and)
+    }
+
+    /// Counts ordered rules before any is looked up.
+    fn count_ordered(&mut self, batch: &Batch) {
+        for rules in &batch.rules_replaced {
+            let both = [&rules.egress, &rules.ingress].map(RuleCounts::all_walked);
+            self.counts.insert(rules.pod.clone(), both[0].and(both[1]));
+        }
+        for pod in &batch.pods_removed {
+            self.counts.remove(pod);
+        }
+    }
+
     /// The kernel has nothing any more.
     pub(in crate::backend) fn forget(&mut self) {
         *self = Self {
             is_each_alone: self.is_each_alone,
+            walks_ordered: self.walks_ordered,
             ..Self::default()
         };
     }
@@ -134,20 +210,30 @@ impl MergedSets {
     /// What merged sets stand for, for people.
     #[must_use]
     pub fn dump(&self) -> String {
-        let digests = |of: &Parts| {
-            let digests = of.iter().map(|part| part.digest());
+        let digests = |of: &mut dyn Iterator<Item = SetId>| {
+            let digests = of.map(|part| part.digest());
             digests.map(|digest| format!(" {digest}")).collect::<String>()
         };
         let merged = self.merged.iter().map(|(id, set)| {
             let (digest, kind) = (id.digest(), set.kind);
-            format!("merged {digest} {kind:?} of{}\n", digests(&set.of))
+            match &set.source {
+                Source::Union(of) => format!(
+                    "merged {digest} {kind:?} of{}\n",
+                    digests(&mut of.iter().copied())
+                ),
+                Source::Keys(table, _) => format!("keys {digest} {kind:?} of table {}\n", table.id()),
+            }
+        });
+        let tables = self.tables.values().map(|used| {
+            let sets = digests(&mut used.table.sets().iter().copied());
+            format!("table {} of{sets}\n", used.table.id())
         });
         let parts = self.parts.iter().filter(|(id, _)| !self.is_there(**id));
         let parts = parts.map(|(id, part)| {
             let (digest, kind, description) = (id.digest(), part.kind, &part.description);
             format!("part {digest} {kind:?} {description}\n")
         });
-        merged.chain(parts).collect()
+        merged.chain(tables).chain(parts).collect()
     }
 
     /// Whether anything here may change with a batch. What pods are told does not, and somebody waits for it.
@@ -156,14 +242,14 @@ impl MergedSets {
         !batch.rules_replaced.is_empty()
             || batch.node_rules.is_some()
             || !batch.pods_removed.is_empty()
-            || batch.sets_created.iter().any(can_be_merged)
+            || batch.sets_created.iter().any(is_tracked)
             || batch.members_changed.iter().any(|changed| is_ours(&changed.set))
             || batch.sets_destroyed.iter().any(is_ours)
     }
 
-    /// Whether a set is in the kernel: a part is not if rules name it by merged sets only.
+    /// Whether a set is in the kernel: a part is not if rules name it by merged sets and tables only.
     fn is_there(&self, id: SetId) -> bool {
-        let is_there = |part: &Part| part.users > 0 || part.merged.is_empty();
+        let is_there = |part: &Part| part.users > 0 || (part.merged.is_empty() && part.tables.is_empty());
         self.merged.contains_key(&id) || self.parts.get(&id).is_some_and(is_there)
     }
 
@@ -173,16 +259,19 @@ impl MergedSets {
 
     /// Takes in a new set; returns it where it is made in any case.
     fn take_in(&mut self, spec: &SetSpec, before: &mut Before) -> Option<SetSpec> {
-        if !can_be_merged(spec) {
+        if !is_tracked(spec) {
             return Some(spec.clone());
         }
         self.note(spec.id, before);
         self.parts.entry(spec.id).or_insert_with(|| Part {
             kind: spec.kind,
+            breadth: spec.breadth,
+            is_fixed: spec.is_fixed(),
             description: Arc::clone(&spec.description),
             members: BTreeSet::new(),
             users: 0,
             merged: BTreeSet::new(),
+            tables: BTreeSet::new(),
         });
         None
     }
@@ -204,11 +293,22 @@ impl MergedSets {
             return;
         };
         let is_new = before.get(&changed.set) == Some(&false);
-        if !is_new && self.is_there(changed.set) {
-            all.push(changed.clone());
-        }
+        let is_there = !is_new && self.is_there(changed.set);
+        let own = |added: &[_], removed: &[_]| MembersChanged {
+            set: changed.set,
+            added: added.to_vec(),
+            removed: removed.to_vec(),
+        };
+        // Who finds out which rule denied looks into the set itself, behind the table: it has what the table has.
+        let (first, last) = match part.tables.is_empty() {
+            true => (changed.clone(), None),
+            false => (own(&changed.added, &[]), Some(own(&[], &changed.removed))),
+        };
+        let is_some = |changed: &MembersChanged| !changed.added.is_empty() || !changed.removed.is_empty();
+        all.extend(Some(first).filter(|first| is_there && is_some(first)));
         let of_merged = part.merged.iter().map(|id| self.changed(*id, changed, part));
         all.extend(of_merged.flatten());
+        let keys = self.keys_before(changed);
         if let Some(part) = self.parts.get_mut(&changed.set) {
             for member in &changed.removed {
                 part.members.remove(member);
@@ -216,11 +316,15 @@ impl MergedSets {
             part.members
                 .extend(changed.added.iter().map(|(member, _)| *member));
         }
+        all.extend(self.changed_keys(keys));
+        all.extend(last.filter(|last| is_there && is_some(last)));
     }
 
     /// What the change of a part, which was not made yet, changes in a merged set: no more than what no other part has.
     fn changed(&self, id: SetId, changed: &MembersChanged, part: &Part) -> Option<MembersChanged> {
-        let of = &self.merged.get(&id)?.of;
+        let Source::Union(of) = &self.merged.get(&id)?.source else {
+            return None;
+        };
         let is_in_other_part = |member: &Member| {
             let others = of.iter().filter(|other| **other != changed.set);
             others
@@ -244,24 +348,29 @@ impl MergedSets {
 
     /// The rules of a pod over merged sets.
     fn replace(&mut self, rules: &PodRules, before: &mut Before) -> PodRules {
-        let mut merged = BTreeMap::new();
+        let mut merged = Merged::new();
         let mut merge = |rules: &DirectionRules| {
-            let kind = |id| self.parts.get(&id).map(|part| part.kind);
+            let kind = |id| self.parts.get(&id).and_then(Part::mergeable);
             let joined = MergedRules::of(rules, kind);
-            merged.extend(joined.merged);
+            let unions = joined.merged.into_iter();
+            merged.extend(unions.map(|(id, (kind, of))| (id, (kind, Source::Union(of)))));
             joined.rules
         };
+        let (egress, egress_keys, of_egress) = self.decide(&rules.egress);
+        let (ingress, ingress_keys, of_ingress) = self.decide(&rules.ingress);
+        self.counts.insert(rules.pod.clone(), of_egress.and(of_ingress));
         let joined = PodRules {
             pod: rules.pod.clone(),
             uid: rules.uid.clone(),
             addresses: rules.addresses.clone(),
-            egress: merge(&rules.egress),
-            ingress: merge(&rules.ingress),
+            egress: merge(&egress),
+            ingress: merge(&ingress),
             audit: Audit {
                 egress: merge(&rules.audit.egress),
                 ingress: merge(&rules.audit.ingress),
             },
         };
+        merged.extend(egress_keys.into_iter().chain(ingress_keys));
         let decide = joined.egress.sets().chain(joined.ingress.sets());
         let all = decide.chain(joined.audit.sets());
         let named = all
@@ -276,15 +385,9 @@ impl MergedSets {
     }
 
     /// Counts whose rules name what. What comes is counted first: a set that stays never goes in between.
-    fn rename(
-        &mut self,
-        owner: Owner,
-        named: Named,
-        merged: BTreeMap<SetId, (SetKind, Parts)>,
-        before: &mut Before,
-    ) {
-        for (id, (kind, of)) in merged {
-            self.make(id, kind, of, before);
+    fn rename(&mut self, owner: Owner, named: Named, merged: Merged, before: &mut Before) {
+        for (id, (kind, source)) in merged {
+            self.make(id, kind, source, before);
         }
         for id in &named {
             self.note(*id, before);
@@ -309,18 +412,28 @@ impl MergedSets {
     }
 
     /// Makes a merged set, unless it is there.
-    fn make(&mut self, id: SetId, kind: SetKind, of: Parts, before: &mut Before) {
+    fn make(&mut self, id: SetId, kind: SetKind, source: Source, before: &mut Before) {
         if self.merged.contains_key(&id) {
             return;
         }
         self.note(id, before);
-        for part in &of {
-            self.note(*part, before);
-            if let Some(part) = self.parts.get_mut(part) {
-                part.merged.insert(id);
+        match &source {
+            Source::Union(of) => {
+                for part in of {
+                    self.note(*part, before);
+                    if let Some(part) = self.parts.get_mut(part) {
+                        part.merged.insert(id);
+                    }
+                }
             }
+            Source::Keys(table, _) => self.use_table(table, before),
         }
-        self.merged.insert(id, MergedSet { kind, of, users: 0 });
+        let set = MergedSet {
+            kind,
+            source,
+            users: 0,
+        };
+        self.merged.insert(id, set);
     }
 
     /// Drops a merged set that no rule names any more.
@@ -328,22 +441,28 @@ impl MergedSets {
         let is_unused = |set: &mut MergedSet| set.users == 0;
         let unused = self.merged.extract_if(id..=id, |_, set| is_unused(set));
         for (_, set) in unused.collect::<Vec<_>>() {
-            for part in set.of {
-                self.note(part, before);
-                if let Some(part) = self.parts.get_mut(&part) {
-                    part.merged.remove(&id);
+            match set.source {
+                Source::Union(of) => {
+                    for part in of {
+                        self.note(part, before);
+                        if let Some(part) = self.parts.get_mut(&part) {
+                            part.merged.remove(&id);
+                        }
+                    }
                 }
+                Source::Keys(table, _) => self.leave_table(&table, before),
             }
         }
     }
 
     /// Has made what came, with all its members, and destroyed what went.
     fn settle(&self, before: Before, joined: &mut Batch) {
+        let mut keys = BTreeMap::new();
         for (id, was_there) in before {
             match (was_there, self.is_there(id)) {
                 (false, true) => {
                     joined.sets_created.extend(self.spec(id));
-                    joined.members_changed.extend(self.filled(id));
+                    joined.members_changed.extend(self.filled(id, &mut keys));
                 }
                 (true, false) => joined.sets_destroyed.push(id),
                 (true, true) | (false, false) => {}
@@ -352,23 +471,34 @@ impl MergedSets {
     }
 
     fn spec(&self, id: SetId) -> Option<SetSpec> {
-        let of_part = |part: &Part| (part.kind, Arc::clone(&part.description));
-        let of_merged = |set: &MergedSet| (set.kind, format!("any of {} sets", set.of.len()).into());
+        let of_part = |part: &Part| (part.kind, part.breadth, Arc::clone(&part.description));
+        let of_merged = |set: &MergedSet| {
+            let description = match &set.source {
+                Source::Union(of) => format!("any of {} sets", of.len()),
+                Source::Keys(table, _) => format!("a verdict of the table {}", table.id()),
+            };
+            // Keys of networks never change: a set of them is fixed.
+            (set.kind, Breadth::Narrow, description.into())
+        };
         let part = self.parts.get(&id).map(of_part);
-        let (kind, description) = part.or_else(|| self.merged.get(&id).map(of_merged))?;
+        let (kind, breadth, description) = part.or_else(|| self.merged.get(&id).map(of_merged))?;
         Some(SetSpec {
             id,
             kind,
-            breadth: Breadth::Narrow,
+            breadth,
             description,
         })
     }
 
-    fn filled(&self, id: SetId) -> Option<MembersChanged> {
-        let alone = [id];
-        let of = self.merged.get(&id).map_or(&alone[..], |set| &set.of);
-        let parts = of.iter().filter_map(|part| self.parts.get(part));
-        let members: BTreeSet<Member> = parts.flat_map(|part| part.members.iter().copied()).collect();
+    fn filled(&self, id: SetId, keys: &mut keys::AllKeys) -> Option<MembersChanged> {
+        let members: BTreeSet<Member> = match self.merged.get(&id).map(|set| &set.source) {
+            None => self.parts.get(&id)?.members.clone(),
+            Some(Source::Union(of)) => {
+                let parts = of.iter().filter_map(|part| self.parts.get(part));
+                parts.flat_map(|part| part.members.iter().copied()).collect()
+            }
+            Some(Source::Keys(table, place)) => self.keys(table, *place, keys),
+        };
         let added: Vec<_> = members.into_iter().map(|member| (member, None)).collect();
         (!added.is_empty()).then_some(MembersChanged {
             set: id,
@@ -378,10 +508,10 @@ impl MergedSets {
     }
 }
 
-/// Whether a set may have a merged ones. A member of wide ones would be in as many merged sets as a node has combinations of them.
-fn can_be_merged(spec: &SetSpec) -> bool {
-    match (spec.breadth, spec.kind) {
-        (Breadth::Narrow, SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts) => true,
-        (Breadth::Narrow, SetKind::Records) | (Breadth::Wide, _) => false,
+/// Whether a set may be a part of merged ones, or of tables.
+const fn is_tracked(spec: &SetSpec) -> bool {
+    match spec.kind {
+        SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts => true,
+        SetKind::Records | SetKind::NetworkPorts => false,
     }
 }

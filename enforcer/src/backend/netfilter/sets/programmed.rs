@@ -123,5 +123,6 @@ pub(in crate::backend::netfilter) const fn kernel_kind(kind: SetKind) -> Kind {
         SetKind::Addresses | SetKind::Records => Kind::HashIp,
         SetKind::Networks => Kind::HashNet,
         SetKind::AddressPorts => Kind::HashIpPort,
+        SetKind::NetworkPorts => Kind::HashNetPort,
     }
 }

@@ -31,6 +31,7 @@ pub fn exposed(rules: &NodeRules, context: RenderContext<'_>) -> Chains {
         mode: RuleMode::Enforced,
         ports: None,
         spare: 0,
+        attributions: super::attribution::Attributions::new(),
         out: Chains::new(),
     };
     node.render_exposed(&rules.exposed);

@@ -162,6 +162,7 @@ mod tests {
                 rule: 0,
                 name: None,
             },
+            attribution: None,
         }
     }
 

@@ -6,11 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use egret_policies::rules::{
-    Action, DirectionRules, Origin, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules,
+    Action, DirectionRules, Origin, PeerMatch, PortMatch, Rule, SEVERAL, SetId, SetKind, TierRules,
 };
-
-/// The origin of a rule that stands for rules of several policies, or for several of one.
-pub const SEVERAL: &str = "several";
 
 /// The sets that a merged set has the members of: two at least, in order.
 pub(super) type Parts = Vec<SetId>;

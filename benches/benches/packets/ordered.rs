@@ -1,0 +1,217 @@
+//! Ordered rules about a pod, from one to ten thousand: promised to cost a packet the same. Next to them the same rules, each walked
+//! alone, as the enforcer has it where each is counted (`--rule-metrics`).
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use crate::FLAVOURS;
+use crate::cluster::Size;
+use crate::load::Kind;
+use crate::plot::{self, Panel};
+use crate::report::{self, Rounds};
+use crate::testbed::{Enforcing, Testbed};
+use crate::turns::{self, Row};
+
+const KINDS: [Kind; 2] = [Kind::Connect, Kind::RoundTrip];
+const NUMBERS: [usize; 5] = [1, 10, 100, 1_000, 10_000];
+/// More of these would be walked for longer than anybody waits.
+const MOST_WALKED: usize = 1_000;
+
+/// Rules of ClusterNetworkPolicies, one each, none of which is about the server but the last, which accepts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ordered {
+    shape: Shape,
+    rules: usize,
+}
+
+/// What rules say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Deny two networks each.
+    Denies,
+    /// Accept and Deny a network in turn.
+    InTurn,
+    /// Deny a network at a port each.
+    Ports,
+    /// Accept, Deny and Pass; networks, with and without a port, and pods.
+    Mixed,
+    /// The same with a name in every hundredth rule.
+    Names,
+}
+
+impl Shape {
+    /// With a word that chooses it on the command line, and a title.
+    const ALL: [(Self, &'static str, &'static str); 5] = [
+        (Self::Denies, "denies", "Deny of two networks each"),
+        (Self::InTurn, "turns", "Accept and Deny in turn"),
+        (Self::Ports, "ports", "Deny with a port each"),
+        (
+            Self::Mixed,
+            "mixed",
+            "Accept, Deny and Pass; networks, ports and pods",
+        ),
+        (Self::Names, "names", "the same, with a name in every 100th rule"),
+    ];
+
+    fn rule(self, number: usize) -> Value {
+        let turn = |actions: &[&'static str]| actions[number % actions.len()];
+        let network =
+            |high: usize| format!("100.{}.{}.0/26", 64 + number % 10_000 / 200, number % 200 + high);
+        match self {
+            Self::Denies => deny_all(
+                "Deny",
+                &[network(0), format!("198.18.{}.{}/32", number / 200, number % 200)],
+            ),
+            Self::InTurn => deny_all(turn(&["Accept", "Deny"]), &[network(0)]),
+            Self::Ports => {
+                let mut rule = deny_all("Deny", &[network(0)]);
+                rule["protocols"] = tcp(number);
+                rule
+            }
+            Self::Names if number % 100 == 99 => json!({
+                "name": "named", "action": "Accept",
+                "to": [{"domainNames": [format!("www{number}.example.com")]}],
+            }),
+            Self::Mixed | Self::Names => {
+                let action = turn(&["Accept", "Deny", "Pass", "Deny", "Accept", "Pass", "Deny"]);
+                let mut rule = deny_all(action, &[network(0)]);
+                match number % 5 {
+                    0 => rule["protocols"] = tcp(number % 6),
+                    1 => rule["to"] = pods(&format!("n{}", number % 100), &format!("a{}", number % 10)),
+                    _ => {}
+                }
+                rule
+            }
+        }
+    }
+}
+
+fn deny_all(action: &str, networks: &[String]) -> Value {
+    json!({"name": "rule", "action": action, "to": [{"networks": networks}]})
+}
+
+fn pods(namespace: &str, app: &str) -> Value {
+    let namespaces = json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
+    json!([{"pods": {"namespaceSelector": namespaces, "podSelector": {"matchLabels": {"app": app}}}}])
+}
+
+fn tcp(number: usize) -> Value {
+    json!([{"tcp": {"destinationPort": {"number": 10_000 + number}}}])
+}
+
+impl Ordered {
+    pub(crate) fn policies(self) -> impl Iterator<Item = Value> {
+        let Self { shape, rules } = self;
+        let last = rules - 1;
+        (0..rules).map(move |number| {
+            let rule = match number == last {
+                true => json!({"name": "server", "action": "Accept", "to": pods("m-servers", "server")}),
+                false => shape.rule(number),
+            };
+            json!({
+                "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+                "metadata": {"name": format!("c{number:05}"), "uid": format!("00000009-0000-4000-8000-{number:012x}")},
+                "spec": {
+                    "tier": "Admin", "priority": number / 10,
+                    "subject": {"namespaces": {"matchLabels": {"role": "clients"}}},
+                    "egress": [rule],
+                },
+            })
+        })
+    }
+}
+
+/// A table for each shape, or for those that the command line names; and a picture of them, where EGRET_BENCH_PLOT names a file for it.
+pub(crate) fn rules(rounds: usize) -> anyhow::Result<()> {
+    let words: Vec<String> = std::env::args().collect();
+    let is_named = |word: &str| words.iter().any(|named| named == word);
+    let is_one_named = Shape::ALL.iter().any(|(_, word, _)| is_named(word));
+    let mut panels = Vec::new();
+    for (shape, word, title) in Shape::ALL {
+        if !is_one_named || is_named(word) {
+            panels.push(measure(shape, title, rounds).with_context(|| title)?);
+        }
+    }
+    if let Some(file) = std::env::var_os("EGRET_BENCH_PLOT") {
+        std::fs::write(file, plot::svg(&panels))?;
+    }
+    Ok(())
+}
+
+fn measure(shape: Shape, title: &str, rounds: usize) -> anyhow::Result<Panel> {
+    let mut lines = Vec::new();
+    for flavour in FLAVOURS {
+        let one = Testbed::enforced_by(Size::SMALL, Enforcing::OneRule(flavour))?;
+        let mut testbeds = Vec::new();
+        for number in NUMBERS {
+            let size = Size {
+                ordered: Some(Ordered { shape, rules: number }),
+                ..Size::SMALL
+            };
+            testbeds.push((
+                looked_up(number),
+                Testbed::enforced_by(size, Enforcing::Egret(flavour))?,
+            ));
+            if number <= MOST_WALKED {
+                testbeds.push((
+                    walked(number),
+                    Testbed::enforced_by(size, Enforcing::EachAlone(flavour))?,
+                ));
+            }
+        }
+        let mut rows = vec![Row::new("one rule", &one)];
+        rows.extend(
+            testbeds
+                .iter()
+                .map(|(name, testbed)| Row::new(name.as_str(), testbed)),
+        );
+        let seen = turns::of(&rows, &KINDS, rounds)?;
+        for (kind, kind_name) in KINDS.into_iter().zip(["connect", "UDP round trip"]) {
+            lines.push((
+                format!("{kind_name}, {}", flavour.name()),
+                ratios(&seen, kind, looked_up),
+            ));
+            lines.push((
+                format!("{kind_name}, {}, walked", flavour.name()),
+                ratios(&seen, kind, walked),
+            ));
+        }
+    }
+    print(title, &lines);
+    Ok(Panel {
+        title: title.to_owned(),
+        sizes: NUMBERS
+            .iter()
+            .map(|number| u32::try_from(*number).map(f64::from))
+            .collect::<Result<_, _>>()?,
+        lines,
+    })
+}
+
+fn looked_up(number: usize) -> String {
+    format!("{number}")
+}
+
+fn walked(number: usize) -> String {
+    format!("{number}, walked")
+}
+
+/// × one rule; nothing where it was not measured.
+fn ratios(seen: &Rounds, kind: Kind, name: fn(usize) -> String) -> Vec<f64> {
+    let ratio = |number: &usize| seen.ratio(&name(*number), "one rule", kind, report::p50);
+    NUMBERS
+        .iter()
+        .map(ratio)
+        .filter(|ratio| ratio.is_finite())
+        .collect()
+}
+
+fn print(title: &str, lines: &[(String, Vec<f64>)]) {
+    println!("\n### × one rule, by ordered rules: {title}\n");
+    println!("| | {} |", NUMBERS.map(|number| number.to_string()).join(" | "));
+    println!("|---|{}", "---|".repeat(NUMBERS.len()));
+    for (name, ratios) in lines {
+        let ratios: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
+        println!("| {name} | {} |", ratios.join(" | "));
+    }
+}

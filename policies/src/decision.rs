@@ -1,0 +1,238 @@
+//! Decision tables: what many ordered rules come to, so that a packet is looked up instead of compared with each rule in turn.
+//!
+//! ```text
+//!  rules, in order                       lookups
+//!  deny  10.1.0.0/16                     deny  in {10.1.0.0/16, 10.3.0.0/16}
+//!  allow 10.2.0.0/16 TCP 443       ▸     allow in {10.2.0.0/16 TCP 443}
+//!  deny  10.3.0.0/16
+//!  …
+//! ```
+//!
+//! A table has a verdict for each *key*: a network or an address, with or without a port. The verdict of a key is that of the first rule
+//! which matches it, and a packet has that of its narrowest key. So the keys are looked up from narrow to wide: addresses with ports,
+//! networks with ports, addresses, networks. Among networks the narrower ones are in an earlier layer where a wider one has another
+//! verdict. A key with the verdict of the next wider one is left out.
+//!
+//! Networks that policies write out never change, so their keys are computed once. Addresses of pods, nodes and Services come and go:
+//! [`DecisionTable::entries_at`] says which keys an address has, and a backend keeps these up to date.
+//!
+//! Lookups are rules like all others, over sets with names of their own. A Deny that stands for several has them as its attribution: a
+//! denied packet pays for finding out which, an allowed one does not. Names stay sets that are looked up in their place; so do
+//! exceptions, the own node, and everything else that is no set of addresses. Where keys would be many more than the networks in the
+//! rules, the rules are divided, and at last walked. Which rules are in a table depends on rules alone, never on who is in their sets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::model::{Action, Tier};
+use crate::rules::{
+    Digest, DirectionRules, Member, Origin, PeerMatch, PortMatch, Rule, SEVERAL, SetId, SetKind, TierRules,
+};
+
+mod fixed;
+mod run;
+mod table;
+
+pub use table::{DecisionTable, Lookup};
+
+use run::Run;
+use table::TooLarge;
+
+/// What a set holds that rules name.
+#[derive(Clone, Copy, Debug)]
+pub enum Content<'a> {
+    /// Networks that never change.
+    Fixed(&'a BTreeSet<Member>),
+    /// Members that come and go, of this kind.
+    Changing(SetKind),
+}
+
+/// Rules of a direction, some of them lookups in tables.
+#[derive(Clone, Debug)]
+pub struct Decided {
+    /// The rules.
+    pub rules: DirectionRules,
+    /// The tables that they look into.
+    pub tables: Vec<Arc<DecisionTable>>,
+    /// How many rules are where.
+    pub counts: RuleCounts,
+}
+
+/// How many rules of tiers with an order are looked up, and how many are walked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// In tables.
+    pub looked_up: usize,
+    /// One after the other.
+    pub walked: usize,
+}
+
+impl RuleCounts {
+    /// Of rules without tables.
+    #[must_use]
+    pub fn all_walked(rules: &DirectionRules) -> Self {
+        let ordered = rules.tiers.iter().filter(|tier| has_order(tier.tier));
+        Self {
+            looked_up: 0,
+            walked: ordered.map(|tier| tier.rules.len()).sum(),
+        }
+    }
+
+    /// Of both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            looked_up: self.looked_up + other.looked_up,
+            walked: self.walked + other.walked,
+        }
+    }
+}
+
+/// Whether the order of rules counts. Those of NetworkPolicies only allow: the ones over the same kind of set are one rule already (see the
+/// merged sets of a backend).
+const fn has_order(tier: Tier) -> bool {
+    match tier {
+        Tier::NetworkPolicy => false,
+        Tier::ClusterEgressFirewall | Tier::Admin | Tier::Baseline => true,
+    }
+}
+
+/// Replaces rules by lookups. `content` knows the sets that may be in tables, and `known` the tables that are there already.
+pub fn decide<'a>(
+    rules: &DirectionRules,
+    content: impl Fn(SetId) -> Option<Content<'a>>,
+    known: impl Fn(Digest) -> Option<Arc<DecisionTable>>,
+) -> Decided {
+    let mut made: BTreeMap<Digest, Arc<DecisionTable>> = BTreeMap::new();
+    let mut excluded = BTreeSet::new();
+    loop {
+        let mut tables = Tables {
+            content: |id: SetId| content(id).filter(|_| !excluded.contains(&id)),
+            known: |id: Digest| made.get(&id).cloned().or_else(|| known(id)),
+            used: Vec::new(),
+            looked_up: 0,
+        };
+        let tiers = rules.tiers.iter().map(|tier| TierRules {
+            tier: tier.tier,
+            rules: tables.rules(tier),
+            default_action: tier.default_action,
+        });
+        let decided = DirectionRules {
+            tiers: tiers.collect(),
+        };
+        let (used, looked_up) = (tables.used, tables.looked_up);
+        let again = named_elsewhere(rules, &used);
+        if again.is_empty() {
+            return Decided {
+                rules: decided,
+                tables: used,
+                counts: RuleCounts {
+                    looked_up,
+                    walked: RuleCounts::all_walked(rules).walked - looked_up,
+                },
+            };
+        }
+        excluded.extend(again);
+        made.extend(used.into_iter().map(|table| (table.id(), table)));
+    }
+}
+
+/// Sets that change, and that rules outside of their table name too. A member would come to the table and to the set in two steps, and
+/// what is judged between them would be judged as neither before nor after.
+fn named_elsewhere(rules: &DirectionRules, tables: &[Arc<DecisionTable>]) -> BTreeSet<SetId> {
+    if tables.is_empty() {
+        return BTreeSet::new();
+    }
+    let mut named: BTreeMap<SetId, usize> = BTreeMap::new();
+    for id in rules
+        .tiers
+        .iter()
+        .flat_map(|tier| &tier.rules)
+        .flat_map(Rule::own_sets)
+    {
+        *named.entry(id).or_default() += 1;
+    }
+    let each = tables.iter().flat_map(|table| {
+        let mut in_table: BTreeMap<SetId, usize> = BTreeMap::new();
+        for id in table.changing() {
+            *in_table.entry(id).or_default() += 1;
+        }
+        in_table
+    });
+    let elsewhere = each.filter(|(id, count)| named.get(id) != Some(count));
+    elsewhere.map(|(id, _)| id).collect()
+}
+
+/// Tables while rules are replaced.
+struct Tables<C, K> {
+    content: C,
+    known: K,
+    used: Vec<Arc<DecisionTable>>,
+    looked_up: usize,
+}
+
+impl<'a, C, K> Tables<C, K>
+where
+    C: Fn(SetId) -> Option<Content<'a>>,
+    K: Fn(Digest) -> Option<Arc<DecisionTable>>,
+{
+    fn rules(&mut self, tier: &TierRules) -> Vec<Rule> {
+        match has_order(tier.tier) {
+            false => tier.rules.clone(),
+            true => self.looked_up(&tier.rules.iter().collect::<Vec<_>>(), &BTreeSet::new()),
+        }
+    }
+
+    /// Lookups in the place of rules, none of them in these sets.
+    fn looked_up(&mut self, rules: &[&Rule], walked: &BTreeSet<SetId>) -> Vec<Rule> {
+        let runs = Run::all_of(rules, &|id| self.content(id, walked));
+        runs.into_iter().flat_map(|run| self.run(&run, walked)).collect()
+    }
+
+    fn run(&mut self, run: &Run<'_>, walked: &BTreeSet<SetId>) -> Vec<Rule> {
+        if !run.is_worth_a_table() {
+            return run.walked();
+        }
+        match self.table(run, walked) {
+            Ok(table) => {
+                let rules = run.looked_up(&table);
+                self.looked_up += run.count();
+                self.used.push(table);
+                rules
+            }
+            Err(TooLarge::Beside(sets)) => self.looked_up(run.rules(), &(walked | &sets)),
+            Err(TooLarge::Keys) => {
+                let (first, second) = run.rules().split_at(run.rules().len() / 2);
+                let halves = [first, second].into_iter();
+                halves.flat_map(|half| self.looked_up(half, walked)).collect()
+            }
+        }
+    }
+
+    fn table(&self, run: &Run<'_>, walked: &BTreeSet<SetId>) -> Result<Arc<DecisionTable>, TooLarge> {
+        let id = run.table_id();
+        let is_used = |table: &&Arc<DecisionTable>| table.id() == id;
+        let used = self.used.iter().find(is_used).cloned();
+        let known = used.or_else(|| (self.known)(id));
+        let new = || DecisionTable::new(id, run.base(), run.entries(&|id| self.content(id, walked)));
+        known.map_or_else(|| new().map(Arc::new), Ok)
+    }
+
+    fn content(&self, id: SetId, walked: &BTreeSet<SetId>) -> Option<Content<'a>> {
+        (self.content)(id).filter(|_| !walked.contains(&id))
+    }
+}
+
+/// A text that names an action.
+const fn word(action: Action) -> &'static str {
+    match action {
+        Action::Allow => "allow",
+        Action::Deny => "deny",
+        Action::Pass => "pass",
+    }
+}
+
+#[cfg(test)]
+mod tests;
