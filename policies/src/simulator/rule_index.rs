@@ -91,7 +91,7 @@ impl SetIndex {
             Member::Address(address) | Member::AddressPort(address, ..) => {
                 self.addresses.entry(address).or_default().push(set);
             }
-            Member::Network(network) => {
+            Member::Network(network) | Member::NetworkPort(network, ..) => {
                 let of_length = self.networks.entry(network.prefix_len()).or_default();
                 of_length.entry(network.trunc()).or_default().push(set);
             }
