@@ -22,7 +22,8 @@ const WORKLOAD: [(&str, &str); 1] = [("kube-system", "daemonset/node-local-dns")
 /// Not every kernel has interfaces of the type dummy, and one that is there is taken as it is.
 const ENTRY: &str =
     "ip link add nodelocaldns type dummy || ip link add nodelocaldns type ifb; exec /node-cache \"$@\"";
-const AGAIN: &str = "node-local-dns again, while pods query";
+/// Of a change on both nodes.
+const LOST_AT_MOST: usize = 10;
 /// Answered queries before and after each change.
 const QUERIES: usize = 200;
 
@@ -55,7 +56,7 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
             [&*first, later],
         ),
         (
-            AGAIN,
+            "node-local-dns again, while pods query",
             TOOLS,
             "kubectl replace -f nodelocaldns.yaml",
             [&*add_on, &*add_on],
@@ -88,9 +89,8 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
     for (title, lost) in &lost {
         story.screen.line(&format!("{title}: {lost} lost"));
     }
-    // Upstream's program does not answer all that it has read when it ends; dnsd does.
-    let by_dnsd = lost.iter().filter(|(title, _)| *title == AGAIN);
-    let is_as_expected = by_dnsd.map(|(_, lost)| lost).sum::<usize>() == 0 && seen.wrong.is_empty();
+    // What a program has received when it ends on a node may get no answer. A gap would lose a hundred in a second.
+    let is_as_expected = lost.iter().all(|(_, lost)| *lost <= LOST_AT_MOST) && seen.wrong.is_empty();
     story.conclude(is_as_expected, &seen.to_string());
     Ok(())
 }
