@@ -13,6 +13,7 @@ use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::controller;
 use egret_enforcer::state;
+use egret_kernel::allocator;
 use egret_shared::escape;
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         }
     };
     telemetry::start_log();
+    allocator::keep_little();
     match serve(args, config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -77,6 +79,7 @@ fn run(command: &Command) -> ExitCode {
 
 fn run_controller(setup: controller::Setup) -> ExitCode {
     telemetry::start_log();
+    allocator::keep_little();
     let run = || -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
