@@ -17,6 +17,7 @@ use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::controller;
 use egret_enforcer::state;
 use egret_enforcer::unix_socket::is_unused;
+use egret_kernel::allocator;
 use egret_shared::cni::network_folder;
 use egret_shared::escape;
 use egret_shared::rt::shutdown::Signals;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         }
     };
     telemetry::start_log();
+    allocator::keep_little();
     match serve(args, config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -90,6 +92,7 @@ fn run(command: &Command) -> ExitCode {
 
 fn run_controller(setup: controller::Setup) -> ExitCode {
     telemetry::start_log();
+    allocator::keep_little();
     let run = || -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -1,6 +1,7 @@
 //! How long a change of a policy takes from its watch event to the first connection that it decides.
 
-use std::net::SocketAddr;
+use std::fs::File;
+use std::net::{SocketAddr, UdpSocket};
 use std::pin::pin;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -22,11 +23,38 @@ const NAME: &str = "changed";
 const SERVERS: [&str; 2] = ["203.0.113.7:7", "203.0.113.8:7"];
 /// A connection is tried so often, and given up after this: what is measured is exact to it.
 const STEP: Duration = Duration::from_millis(2);
-/// Between two changes: until the connections that the one before ended are looked through.
-const PAUSE: Duration = Duration::from_millis(300);
+/// Allowed whatever the policy says.
+const ALWAYS: &str = "203.0.113.9";
+/// Connections of a busy pod: so many that every change allows, and so many that every second change forbids.
+const FLOWS: u16 = 5_000;
+/// Where their ports begin.
+const LOWEST: u16 = 10_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Times to allow and to refuse, as text.
+/// Gives the pod its connections, if it is to have any: they live as long as the bench.
+pub(crate) fn prepare(world: &World, is_busy: bool) -> anyhow::Result<()> {
+    if !is_busy {
+        return Ok(());
+    }
+    let netns = File::open(format!("/run/netns/{}", world.pod(CLIENT).netns_name()))?;
+    world
+        .node()
+        .sysctl("netfilter/nf_conntrack_udp_timeout", "3600")?;
+    let open = || {
+        nix::sched::setns(netns, nix::sched::CloneFlags::CLONE_NEWNET)?;
+        for server in [SERVERS[0], ALWAYS] {
+            let server = server.split(':').next().context("an address")?;
+            for port in LOWEST..LOWEST + FLOWS {
+                UdpSocket::bind(("0.0.0.0", port))?.send_to(b"x", (server, 9))?;
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| scope.spawn(open).join())
+        .map_err(|_panic| anyhow::anyhow!("the connections panicked"))?
+}
+
+/// Times to allow and to refuse, as text. Each change comes as soon as the one before is in force.
 pub(crate) fn measure(world: &World, api: &Api, changes: usize) -> anyhow::Result<(String, String)> {
     let (arrivals, arrived) = mpsc::channel();
     let (wishes, mut wanted) = tokio::sync::mpsc::unbounded_channel::<usize>();
@@ -34,7 +62,15 @@ pub(crate) fn measure(world: &World, api: &Api, changes: usize) -> anyhow::Resul
         let client = scope.spawn(move || {
             api.with(|client| async move {
                 let policies: kube::Api<NetworkPolicy> = kube::Api::namespaced(client, "default");
-                policies.create(&PostParams::default(), &policy(0)?).await?;
+                let first = policy(0)?;
+                match policies.create(&PostParams::default(), &first).await {
+                    Err(kube::Error::Api(status)) if status.code == 409 => {
+                        policies
+                            .patch(NAME, &PatchParams::default(), &Patch::Merge(first))
+                            .await?;
+                    }
+                    created => drop(created?),
+                }
                 let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
                 let mut objects = pin!(watcher(policies.clone(), only).applied_objects());
                 // The object as it is.
@@ -69,7 +105,6 @@ fn probe(
     arrived.recv_timeout(PATIENCE)?;
     until(world, 0, true)?;
     for change in 1..=changes {
-        std::thread::sleep(PAUSE);
         let (opened, closed) = (change % 2, (change + 1) % 2);
         wishes.send(opened)?;
         let event = arrived.recv_timeout(PATIENCE)?;
@@ -115,7 +150,10 @@ fn policy(server: usize) -> anyhow::Result<NetworkPolicy> {
         "spec": {
             "podSelector": {"matchLabels": {"app": CLIENT}},
             "policyTypes": ["Egress"],
-            "egress": [{"to": [{"ipBlock": {"cidr": format!("{address}/32")}}]}],
+            "egress": [{"to": [
+                {"ipBlock": {"cidr": format!("{address}/32")}},
+                {"ipBlock": {"cidr": format!("{ALWAYS}/32")}},
+            ]}],
         },
     });
     Ok(serde_json::from_value(text)?)

@@ -4,13 +4,14 @@
 //! of other nodes: real processes with the real client, which compute and write no rules. Prints Markdown. Needs root and Go
 //! (or a kube-apiserver that is built already).
 //!
-//! `EGRET_BENCH_AGENTS=20 cargo bench -p egret-benches --bench cluster` takes another number of agents.
+//! `EGRET_BENCH_AGENTS=20 cargo bench -p egret-benches --bench cluster` takes another number of agents; with 0 it ends before them.
 
 #![allow(
     clippy::disallowed_methods,
     reason = "a bench is an edge: it measures how long real processes take"
 )]
 
+mod addresses;
 mod api;
 mod change;
 mod objects;
@@ -30,6 +31,7 @@ const SPAN: Duration = Duration::from_secs(30);
 /// Pods that change in a second: those of 100 nodes, each of which starts one every 5 s.
 const CHURN: u32 = 20;
 const CHANGES: usize = 100;
+const REPORTS: usize = 20;
 /// For all agents at once, on two cores.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The admin port of the first agent.
@@ -84,10 +86,32 @@ fn measure(world: &World, kubernetes: &Kubernetes, api: &Api, agents: usize) -> 
 
     let rest = at_rest(kubernetes, 1)?;
     row("requests at rest, one enforcer", &rest);
-    let (allowed, refused) = change::measure(world, api, CHANGES)?;
-    row("watch event to allowed, p50 and p99", &allowed);
-    row("watch event to refused, p50 and p99", &refused);
+    for (pod, is_busy) in [("idle pod", false), ("pod with 10,000 connections", true)] {
+        change::prepare(world, is_busy)?;
+        let before = Usage::of(enforcer.pid())?;
+        let (allowed, refused) = change::measure(world, api, CHANGES)?;
+        let cpu = Usage::of(enforcer.pid())?.cpu - before.cpu;
+        row(&format!("watch event to allowed, p50 and p99, {pod}"), &allowed);
+        row("… to refused", &refused);
+        let of_each = cpu.as_secs_f64() * 1e3 / f64::from(u16::try_from(CHANGES)?);
+        row(
+            "… CPU of the enforcer for each change",
+            &format!("{of_each:.0} ms"),
+        );
+    }
+    row(
+        "an address of the node until it is reported",
+        &addresses::measure(world, api, REPORTS)?,
+    );
+    let usage = Usage::of(enforcer.pid())?;
+    row(
+        "RSS of the enforcer after these changes",
+        &format!("{:.0} MiB", usage.rss_mib),
+    );
 
+    if agents == 0 {
+        return Ok(());
+    }
     let server = Usage::of(kubernetes.server_pid())?;
     let begun = Instant::now();
     let mut others = start_agents(world, kubernetes, agents)?;

@@ -21,7 +21,7 @@ use super::bypass::{Bypass, BypassKind, BypassReport};
 use super::unknown_pods::Stance;
 use super::{
     Backend, BackendError, ConnectionSearch, EndedConnections, Pending, SyncStatus, VerdictCount,
-    VerdictCounters, metrics,
+    VerdictCounters,
 };
 
 mod pod;
@@ -325,7 +325,7 @@ impl Backend for Ebpf {
         LIMITS
             .iter()
             .for_each(|limit| tracing::warn!(backend = "ebpf", "{limit}"));
-        metrics::publish_limits(self.name(), &LIMITS);
+        super::metrics::publish_limits(self.name(), &LIMITS);
         Ok(())
     }
 

@@ -101,14 +101,15 @@ pub(super) fn encode<Body: Serialize + ?Sized>(
     boot: BootId,
     body: &Body,
 ) -> Result<Vec<u8>, StateError> {
-    let body = postcard::to_stdvec(body).map_err(|error| StateError::Unwritten(io::Error::other(error)))?;
-    let mut file = Vec::with_capacity(BODY_AT + body.len());
-    file.extend(magic);
-    file.extend(SNAPSHOT_VERSION.to_le_bytes());
-    file.extend(boot.to_octets());
-    file.extend((body.len() as u64).to_le_bytes());
-    file.extend(digest(&file, &body));
-    file.extend(body);
+    let mut file = vec![0; BODY_AT];
+    file = postcard::to_extend(body, file).map_err(|error| StateError::Unwritten(io::Error::other(error)))?;
+    let (head, body) = file.split_at_mut(BODY_AT);
+    head[..VERSION_AT].copy_from_slice(&magic);
+    head[VERSION_AT..BOOT_AT].copy_from_slice(&SNAPSHOT_VERSION.to_le_bytes());
+    head[BOOT_AT..LENGTH_AT].copy_from_slice(&boot.to_octets());
+    head[LENGTH_AT..DIGEST_AT].copy_from_slice(&(body.len() as u64).to_le_bytes());
+    let digest = digest(&head[..DIGEST_AT], body);
+    head[DIGEST_AT..].copy_from_slice(&digest);
     Ok(file)
 }
 

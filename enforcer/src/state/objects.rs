@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
+use egret_kernel::allocator;
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -87,6 +88,7 @@ impl ObjectStore {
             Writer {
                 file,
                 last_error: None,
+                is_first: true,
             }
             .work(&messages)
         })?;
@@ -125,11 +127,12 @@ pub struct ObjectFile {
     most: u64,
 }
 
+/// As it is read, and as it is written: without copies of the texts.
 #[derive(Serialize, Deserialize)]
-struct Body {
-    root: Vec<u8>,
+struct Body<Octets> {
+    root: Octets,
     seconds: u64,
-    files: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
+    files: Vec<(Octets, Vec<Octets>)>,
 }
 
 impl ObjectFile {
@@ -153,7 +156,7 @@ impl ObjectFile {
         let Some(octets) = read_regular_file(&self.path, self.most)? else {
             return Ok(None);
         };
-        let body: Body = read_body(decode(MAGIC, &octets)?)?;
+        let body: Body<Vec<u8>> = read_body(decode(MAGIC, &octets)?)?;
         if body.root != self.root.as_os_str().as_bytes() {
             let root = OsStr::from_bytes(&body.root).display();
             return Err(StateError::Foreign(format!("of the source dir:{root}")));
@@ -173,12 +176,12 @@ impl ObjectFile {
     ///
     /// When it stays as it was.
     pub fn write(&self, texts: &ManifestTexts, seconds: u64) -> Result<(), StateError> {
-        let octets_of = |path: &Path| path.as_os_str().as_bytes().to_vec();
-        let files = texts
-            .iter()
-            .map(|(path, texts)| (octets_of(path), texts.iter().map(|text| text.to_vec()).collect()));
+        let files = texts.iter().map(|(path, texts)| {
+            let texts = texts.iter().map(|text| &**text).collect();
+            (path.as_os_str().as_bytes(), texts)
+        });
         let body = Body {
-            root: octets_of(&self.root),
+            root: self.root.as_os_str().as_bytes(),
             seconds,
             files: files.collect(),
         };
@@ -190,6 +193,8 @@ struct Writer {
     file: ObjectFile,
     /// The error of the last write.
     last_error: Option<String>,
+    /// Whether none was written yet.
+    is_first: bool,
 }
 
 impl Writer {
@@ -236,6 +241,10 @@ impl Writer {
             Some(_) | None => {}
         }
         self.last_error = last_error;
+        // What the start needed is free by now, and between what stays.
+        if std::mem::take(&mut self.is_first) {
+            allocator::trim();
+        }
         self.last_error.is_none()
     }
 }

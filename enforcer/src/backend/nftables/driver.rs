@@ -449,7 +449,7 @@ impl Backend for Nftables {
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         self.now = now;
         let batch = self.merged_sets.merge(batch);
-        metrics::ordered_rules(self.merged_sets.ordered());
+        crate::backend::metrics::ordered_rules(self.merged_sets.ordered());
         match self.phase {
             Phase::Adopting { had_state } => self.apply_first(&batch, had_state, now),
             Phase::InForce => self.apply_next(&batch, now),
