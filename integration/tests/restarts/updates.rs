@@ -5,7 +5,7 @@ use egret_integration::{Daemon, DaemonSpec, LoadPlan, World, upstream, within};
 
 use crate::daemons::{WHOLE_WITHIN, is_usable_at_once};
 use crate::report::say;
-use crate::{ATTEMPT, GRACE, TestResult, start_loads, world_with_names};
+use crate::{ATTEMPT, EnforcedBy, GRACE, TestResult, start_loads, world_with_names};
 
 /// Of each daemon, in each manner.
 const UPDATES: usize = 4;
@@ -83,7 +83,7 @@ fn dnsd(world: &World) -> DaemonSpec {
 
 #[test]
 fn an_update_of_both_daemons_changes_no_verdict_and_loses_no_question() -> TestResult {
-    let Some(world) = world_with_names(8 * UPDATES) else {
+    let Some(world) = world_with_names(EnforcedBy::Netfilter, 8 * UPDATES) else {
         return Ok(());
     };
     let mut enforcer = Pod::start(
@@ -135,7 +135,7 @@ fn an_update_of_both_daemons_changes_no_verdict_and_loses_no_question() -> TestR
 /// Names that only dnsd opens are closed meanwhile: nobody records what the cluster DNS answers.
 #[test]
 fn a_dnsd_that_ends_before_the_next_one_starts_leaves_questions_to_the_cluster_dns() -> TestResult {
-    let Some(world) = world_with_names(2 * UPDATES) else {
+    let Some(world) = world_with_names(EnforcedBy::Netfilter, 2 * UPDATES) else {
         return Ok(());
     };
     let servers = [
