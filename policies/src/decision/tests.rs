@@ -456,6 +456,7 @@ fn few_rules_are_walked() {
     let rules: Vec<Said> = (0..7)
         .map(|number| network_rule(Action::Deny, &format!("10.{number}.0.0/16"), PortMatch::Any))
         .collect();
-    let decided = decided(&[rules.clone()], &fixed_sets(&[rules]));
+    let lists = [rules];
+    let decided = decided(&lists, &fixed_sets(&lists));
     assert_eq!((decided.tables.len(), decided.rules.tiers[0].rules.len()), (0, 7));
 }
