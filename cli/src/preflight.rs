@@ -432,7 +432,7 @@ mod tests {
 
     fn node(rules: &[&str]) -> Facts {
         Facts {
-            release: "6.1.0".into(),
+            release: "6.8.0".into(),
             rules: vec![
                 Rules {
                     flavour: Flavour::Nft,
