@@ -211,11 +211,12 @@ fn watches_that_end_at_once_are_not_begun_again_at_once() -> TestResult {
                 .filter(|one| one.is_watch())
                 .count()
         };
-        within(LONG_PATIENCE, "three watches", || watches() >= 3);
+        within(LONG_PATIENCE, "five watches", || watches() >= 5);
         let gaps = cluster.gaps(KIND, ApiRequest::is_watch);
         let quick = gaps.iter().filter(|gap| **gap < FIRST_PAUSE / 2).count();
-        // Once everything is listed without a pause, if the API server says that a watch has expired.
-        assert!(quick <= 1, "{number}: {gaps:?}");
+        // Once everything is listed without a pause, if the API server says that a watch has expired; and the watches of the other
+        // kinds, which come back at the same moment, say that the API server is back.
+        assert!(quick <= 2, "{number}: {gaps:?}");
         cluster.proxy.decide(|_| Fate::Pass);
         let policy = format!("after-{number}");
         cluster.apply(&only(&policy, "203.0.113.7"))?;
