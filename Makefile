@@ -41,10 +41,11 @@ ifneq ($(OTHER),)
 endif
 	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" $(if $(OTHER),EGRET_OTHER_BIN_DIR="$(CURDIR)/$(OTHER_SOURCE)/target/debug") target/debug/cluster
 
+# Most tests wait, for processes to start and for time-outs: four at a time on two cores take half the time of two.
 .PHONY: test
 test: packages-test build ## Every test, on real packets and real DNS.
 	@command -v go >/dev/null || echo "NOT COMPARED with CoreDNS, NOT TESTED with kube-apiserver, which are built with Go 1.26 or newer: please install it (https://go.dev/dl)" >&2
-	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) $(CARGO) test --workspace --no-fail-fast
+	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) $(CARGO) test --workspace --no-fail-fast
 
 # `make check` tries a property on a quarter of the usual cases, and leaves out these: tests in namespaces, as root, beside CoreDNS (Go), or of more than some seconds (random clusters).
 NOT_CHECKED := admin adversary agreement audit backends beside_node_cache cni compared conntrack convert_agreement decision denials deploy ebpf ebpf_object encrypted fast_paths faults \
