@@ -211,7 +211,7 @@ fn watches_that_end_at_once_are_not_begun_again_at_once() -> TestResult {
                 .filter(|one| one.is_watch())
                 .count()
         };
-        within(LONG_PATIENCE, "five watches", || watches() >= 5);
+        within(LONG_PATIENCE, "four watches", || watches() >= 4);
         let gaps = cluster.gaps(KIND, ApiRequest::is_watch);
         let quick = gaps.iter().filter(|gap| **gap < FIRST_PAUSE / 2).count();
         // Once everything is listed without a pause, if the API server says that a watch has expired; and the watches of the other
