@@ -21,7 +21,7 @@ use crate::backend::netfilter::bridges::{BridgeNetfilter, EnabledBridges};
 use crate::backend::netfilter::connections::{AffectedConnections, Connections, InForce};
 use crate::backend::netfilter::denials::DenialRegistry;
 use crate::backend::netfilter::marks::generations::Generations;
-use crate::backend::netfilter::marks::{Generation, Marks, PodMarks};
+use crate::backend::netfilter::marks::{Marks, PodMarks};
 use crate::backend::netfilter::model::pods::Pods;
 use crate::backend::netfilter::model::settings::{DenyAction, NflogSettings};
 use crate::backend::netfilter::model::unknown_pods::UnknownPods;
@@ -191,7 +191,7 @@ impl Nftables {
             .set_has_policies(Some(batch.has_policies.unwrap_or(false)));
         self.pods.read_surroundings();
         self.pods.warn_open_interfaces();
-        let new_pods = self.retain_generations();
+        let new_pods = self.generations.retain(self.pods.keys(), self.pods.rules());
         let had_marks = !self.generations.is_empty();
         let shrunk = self.sets.lock().adopt(&held.sets, now);
         let mut stale = BTreeSet::new();
@@ -284,42 +284,9 @@ impl Nftables {
         }
     }
 
-    /// Keeps the generations of pods that are there; returns the pods that the earlier life, if there was one, did not know.
-    fn retain_generations(&mut self) -> BTreeSet<PodKey> {
-        let had_pods = !self.generations.is_empty();
-        self.generations.retain(self.pods.keys().map(PodChains::of));
-        let is_new = |rules: &&PodRules| {
-            let is_known = |direction| self.generations.has(rules, direction);
-            had_pods && !Direction::ALL.into_iter().any(is_known)
-        };
-        let new = self.pods.rules().filter(is_new);
-        new.map(|rules| rules.pod.clone()).collect()
-    }
-
-    /// Gives these pods and directions, and those that have none yet, a generation that no flow and no other pod bears. Returns the
-    /// marks that flows of the asked pods bear so far.
+    /// [`Generations::renew`] of all pods of this node.
     fn renew_generations(&mut self, asked: &BTreeSet<(PodKey, Direction)>) -> Vec<(PodKey, PodMarks)> {
-        let mut before = Vec::new();
-        for rules in self.pods.rules() {
-            let (pod, chains) = (&rules.pod, PodChains::of(&rules.pod));
-            let is_asked = |direction| asked.contains(&(pod.clone(), direction));
-            let mut drawn: Option<Generation> = None;
-            if is_asked(Direction::Egress) {
-                let marks = self.generations.marks(chains);
-                before.extend(marks.map(|marks| (pod.clone(), marks)));
-            }
-            for direction in Direction::ALL {
-                if is_asked(direction) || !self.generations.has(rules, direction) {
-                    let generation = match drawn {
-                        Some(generation) => generation,
-                        None => self.generations.allocate(&mut self.serial),
-                    };
-                    drawn = Some(generation);
-                    self.generations.set(chains, direction, generation);
-                }
-            }
-        }
-        before
+        self.generations.renew(self.pods.rules(), asked, &mut self.serial)
     }
 
     fn compile(&mut self) {

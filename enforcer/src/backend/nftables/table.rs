@@ -2,7 +2,7 @@
 //! both families change together or not at all, so no packet meets a state between two.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use egret_kernel::netlink;
 use egret_kernel::nftables::{
@@ -16,7 +16,7 @@ use super::counters::Counters;
 use super::denial;
 use super::dispatch::{self, Lookup, Lookups};
 use super::rules::{Lines, Rendered};
-use super::sets::{ListedSets, SharedSets};
+use super::sets::{ListedSets, SetWrites, Sets, SharedSets};
 use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::model::settings::NflogSettings;
@@ -268,18 +268,7 @@ impl Table {
             changes.delete_chain(chain);
         }
         sets.plan_removal(&writes, &mut changes);
-        match self.writer.commit(changes) {
-            Ok(()) => {
-                sets.done(writes);
-                drop(sets);
-                self.take_as_done();
-                true
-            }
-            Err(error) => {
-                drop(sets);
-                self.fail(&error)
-            }
-        }
+        self.commit(changes, sets, writes)
     }
 
     /// Makes everything anew in one transaction, in the place of what the kernel holds. Chains that it calls stay, so that none of
@@ -308,6 +297,11 @@ impl Table {
         self.dirty = self.desired.keys().cloned().collect();
         self.put_chains(&mut changes);
         self.put_lookups(&mut changes);
+        self.commit(changes, sets, writes)
+    }
+
+    /// Has the kernel take all of it; says whether it did.
+    fn commit(&mut self, changes: Changes, mut sets: MutexGuard<'_, Sets>, writes: SetWrites) -> bool {
         match self.writer.commit(changes) {
             Ok(()) => {
                 sets.done(writes);

@@ -76,7 +76,7 @@ impl Netfilter {
             .set_has_policies(Some(batch.has_policies.unwrap_or(false)));
         self.pods.read_surroundings();
         self.pods.warn_open_interfaces();
-        let new_pods = self.retain_generations();
+        let new_pods = self.generations.retain(self.pods.keys(), self.pods.rules());
         let had_marks = !self.generations.is_empty();
         let shrunk = self.create_sets(creation_order::in_order(batch, self.ruleset.flavour()), now);
         self.withhold_sets();
@@ -106,18 +106,6 @@ impl Netfilter {
         self.destroy_unused_sets();
         self.detect_bypasses(false);
         self.standing(standing)
-    }
-
-    /// Keeps the generations of pods that are there; returns the pods that the earlier life, if there was one, did not know.
-    fn retain_generations(&mut self) -> BTreeSet<PodKey> {
-        let had_pods = !self.generations.is_empty();
-        self.generations.retain(self.pods.keys().map(PodChains::of));
-        let is_new = |rules: &&PodRules| {
-            let is_known = |direction| self.generations.has(rules, direction);
-            had_pods && !Direction::ALL.into_iter().any(is_known)
-        };
-        let new = self.pods.rules().filter(is_new);
-        new.map(|rules| rules.pod.clone()).collect()
     }
 
     fn step(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {

@@ -13,9 +13,9 @@ use crate::backend::bypass::Bypass;
 use crate::backend::netfilter::bridges;
 use crate::backend::netfilter::cleanup;
 use crate::backend::netfilter::compile;
-use crate::backend::netfilter::marks::{Generation, PodMarks};
+use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::monitor::{BypassDetector, PodSnapshot};
-use crate::backend::netfilter::names::{self, PodChains};
+use crate::backend::netfilter::names;
 use crate::backend::netfilter::pod_netns::RuleSettings;
 use crate::backend::netfilter::sets::SetsSnapshot;
 use crate::backend::netfilter::tables::program::Applied;
@@ -89,33 +89,13 @@ impl Netfilter {
         shrunk
     }
 
-    /// Gives these pods and directions, and those that have none yet, a generation that no flow and no other pod bears: what one pod
-    /// marks counts for no other. Returns the marks that flows of the asked pods bear so far.
+    /// [`Generations::renew`](crate::backend::netfilter::marks::generations::Generations::renew) of all pods of this node.
     pub(super) fn renew_generations(
         &mut self,
         asked: &BTreeSet<(PodKey, Direction)>,
     ) -> Vec<(PodKey, PodMarks)> {
-        let mut before = Vec::new();
-        for rules in self.pods.rules() {
-            let (pod, chains) = (&rules.pod, PodChains::of(&rules.pod));
-            let is_asked = |direction| asked.contains(&(pod.clone(), direction));
-            let mut drawn: Option<Generation> = None;
-            if is_asked(Direction::Egress) {
-                let marks = self.generations.marks(chains);
-                before.extend(marks.map(|marks| (pod.clone(), marks)));
-            }
-            for direction in Direction::ALL {
-                if is_asked(direction) || !self.generations.has(rules, direction) {
-                    let draw = || {
-                        self.generations
-                            .allocate(&mut self.ruleset.counters().lock().serial)
-                    };
-                    let generation = *drawn.get_or_insert_with(draw);
-                    self.generations.set(chains, direction, generation);
-                }
-            }
-        }
-        before
+        let serial = &mut self.ruleset.counters().lock().serial;
+        self.generations.renew(self.pods.rules(), asked, serial)
     }
 
     /// Has rules do without sets that the kernel did not take in whole, where what they lack would pass: they close then. Says

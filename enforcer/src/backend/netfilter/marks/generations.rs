@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter};
 use egret_kernel::netlink;
 use egret_policies::rules::{Direction, PodRules};
+use egret_shared::pod::PodKey;
 
 use super::PodMarks;
 use super::{Generation, Marks};
@@ -100,12 +101,52 @@ impl Generations {
         }
     }
 
-    /// Keeps only what these pods have.
-    pub(in crate::backend) fn retain(&mut self, pods: impl Iterator<Item = PodChains>) {
+    /// Keeps the generations of pods that are there; returns the pods that the earlier life, if there was one, did not know.
+    pub(in crate::backend) fn retain<'a>(
+        &mut self,
+        pods: impl Iterator<Item = &'a PodKey>,
+        rules: impl Iterator<Item = &'a PodRules>,
+    ) -> BTreeSet<PodKey> {
+        let had_pods = !self.current.is_empty();
         let kept: BTreeSet<String> = pods
+            .map(PodChains::of)
             .flat_map(|pod| Direction::ALL.map(|direction| pod.entry(direction).as_str().to_owned()))
             .collect();
         self.current.retain(|name, _| kept.contains(name));
+        let is_known = |rules: &PodRules| {
+            Direction::ALL
+                .into_iter()
+                .any(|direction| self.has(rules, direction))
+        };
+        let new = rules.filter(|rules| had_pods && !is_known(rules));
+        new.map(|rules| rules.pod.clone()).collect()
+    }
+
+    /// Gives these pods and directions, and those that have none yet, a generation that no flow and no other pod bears: what one pod
+    /// marks counts for no other. Returns the marks that flows of the asked pods bear so far. For `serial` see [`Self::allocate`].
+    pub(in crate::backend) fn renew<'a>(
+        &mut self,
+        rules: impl Iterator<Item = &'a PodRules>,
+        asked: &BTreeSet<(PodKey, Direction)>,
+        serial: &mut u64,
+    ) -> Vec<(PodKey, PodMarks)> {
+        let mut before = Vec::new();
+        for rules in rules {
+            let (pod, chains) = (&rules.pod, PodChains::of(&rules.pod));
+            let is_asked = |direction| asked.contains(&(pod.clone(), direction));
+            let mut drawn: Option<Generation> = None;
+            if is_asked(Direction::Egress) {
+                let marks = self.marks(chains);
+                before.extend(marks.map(|marks| (pod.clone(), marks)));
+            }
+            for direction in Direction::ALL {
+                if is_asked(direction) || !self.has(rules, direction) {
+                    let generation = *drawn.get_or_insert_with(|| self.allocate(serial));
+                    self.set(chains, direction, generation);
+                }
+            }
+        }
+        before
     }
 
     /// The marks of a pod's allowed flows; none while it has no generation.
@@ -187,7 +228,6 @@ impl Generations {
 mod tests {
     use super::*;
     use crate::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS};
-    use egret_shared::pod::PodKey;
 
     fn generations() -> Generations {
         Generations::new(Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap())
