@@ -1,4 +1,4 @@
-//! `enforcer controller`: writes the status of policies and their Events. Of several replicas one is the leader.
+//! `enforcer controller`: writes the status of policies and their Events, and takes the startup taint from nodes. Of several replicas one is the leader.
 //!
 //! ```text
 //!  watch::kube (objects) ──▶ objects ──▶ status (pure) ──▶ writer ──▶ API server
@@ -29,6 +29,7 @@ mod objects;
 mod status;
 mod lease;
 mod reports;
+mod taint;
 mod events;
 mod writer;
 mod handler;
@@ -42,7 +43,7 @@ use writer::Writer;
 
 /// Batches of changes that wait.
 const QUEUE: usize = 64;
-/// A change of a policy or a report waits so long for others.
+/// A change of a policy, a report, or a node that waits for its enforcer, waits so long for others.
 const SOON: Duration = Duration::from_millis(200);
 /// A change of something that only addresses depend on, such as a pod.
 const LATER: Duration = Duration::from_secs(5);
@@ -89,6 +90,7 @@ pub async fn run(setup: Setup, mut signals: Signals) -> anyhow::Result<()> {
     tracing::info!(admin = %setup.admin, "the controller runs");
 
     let controller = Controller {
+        client: client.clone(),
         objects: Objects::default(),
         writer: Writer::new(client.clone(), leadership.clone()),
         events: EventPublisher::start(client, leadership.clone()),
@@ -111,6 +113,7 @@ pub async fn run(setup: Setup, mut signals: Signals) -> anyhow::Result<()> {
 }
 
 struct Controller {
+    client: Client,
     objects: Objects,
     writer: Writer,
     events: EventPublisher,
@@ -158,11 +161,11 @@ impl Controller {
     }
 
     fn take(&mut self, changes: Vec<ObjectChange>, now: Timestamp) {
-        let mut concerns_policies = false;
+        let mut is_soon = false;
         for change in changes {
-            concerns_policies |= self.objects.take(change);
+            is_soon |= self.objects.take(change);
         }
-        self.be_due(if concerns_policies { SOON } else { LATER }, now);
+        self.be_due(if is_soon { SOON } else { LATER }, now);
     }
 
     fn follow(&mut self, state: &SourceState, now: Timestamp) {
@@ -187,12 +190,19 @@ impl Controller {
         if !self.is_complete || !self.leadership.borrow().may_write(now) {
             return;
         }
-        let desired = {
+        let (ready, desired) = {
             let reports = self.reports.borrow_and_update();
             metrics::reports(reports.len());
             self.events.publish_of_nodes(&reports);
-            self.objects.desired(&reports)
+            metrics::tainted(self.objects.tainted.len());
+            (
+                self.objects.tainted.ready(&reports, now),
+                self.objects.desired(&reports),
+            )
         };
+        if let Some(next) = taint::remove(&self.client, &self.leadership, ready).await {
+            self.be_due(next.since(now), now);
+        }
         self.events.publish(&self.objects, &desired);
         if let Some(next) = self.writer.write(&mut self.objects, desired, now).await {
             let now = clock::now();

@@ -19,9 +19,8 @@ use crate::watch::kube::reason;
 mod content;
 mod limits;
 
-pub use content::{NodeReport, ObjectException, resource};
+pub use content::{NodeReport, ObjectException, node_resource, resource};
 
-use content::node_resource;
 use limits::ReachedLimits;
 
 /// Two writes of a node are so long apart.

@@ -320,6 +320,63 @@ fn nodes_are_counted_when_their_enforcer_has_realized_a_policy() -> TestResult {
     Ok(())
 }
 
+/// One node has an enforcer; of the other there is a report from before it was made anew under its name.
+#[test]
+fn the_startup_taint_goes_when_the_enforcer_of_that_very_node_has_policy_in_force() -> TestResult {
+    const TAINT: &str = "policy.egret.dev/enforcer-not-ready";
+    let Some(mut cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    cluster.apply("{apiVersion: v1, kind: Node, metadata: {name: node-9}}")?;
+    for node in ["node-1", "node-9"] {
+        let own = ["NoSchedule", "NoExecute"].map(|effect| format!("{TAINT}=:{effect}"));
+        let taint = [
+            "taint",
+            "node",
+            node,
+            &own[0],
+            &own[1],
+            "example.test/other=x:NoSchedule",
+        ];
+        cluster.kubernetes.kubectl(&cluster.world, &taint)?;
+    }
+    let is_tainted = |cluster: &Cluster, node: &str| -> bool {
+        let node = cluster.get("node", node);
+        let taints = node["spec"]["taints"].as_array().unwrap();
+        let has = |key: &str| taints.iter().any(|taint| taint["key"] == *key);
+        assert!(has("example.test/other"), "{node}");
+        has(TAINT)
+    };
+    cluster.start_controller();
+    cluster.apply(&firewall("seven", "203.0.113.7"))?;
+    within(PATIENCE, "the controller writes", || {
+        cluster.condition("cef", "seven", "Programmed") == "False Pending: 0/2 nodes"
+    });
+    assert!(is_tainted(&cluster, "node-1"), "{}", cluster.log());
+
+    let enforcer = cluster.kubernetes.enforcer(&cluster.world, "memory");
+    let _enforcer = cluster.world.start(enforcer)?;
+    within(PATIENCE, "the node with an enforcer has no taint of ours", || {
+        !is_tainted(&cluster, "node-1")
+    });
+    let versions = cluster.get("nodepolicyreport", "node-1")["realized"].to_string();
+    let report = |uid: &str| {
+        format!(
+            "{{apiVersion: policy.egret.dev/v1alpha1, kind: NodePolicyReport, metadata: {{name: node-9, \
+             ownerReferences: [{{apiVersion: v1, kind: Node, name: node-9, uid: {uid}}}]}}, realized: {versions}}}"
+        )
+    };
+    cluster.apply(&report("00000000-0000-4000-8000-000000000000"))?;
+    within(PATIENCE, "the old report is known", || {
+        cluster.condition("cef", "seven", "Programmed") == "True Programmed: 2/2 nodes"
+    });
+    assert!(is_tainted(&cluster, "node-9"), "{}", cluster.log());
+    let node = cluster.get("node", "node-9");
+    cluster.apply(&report(node["metadata"]["uid"].as_str().unwrap()))?;
+    within(PATIENCE, "the other has none", || !is_tainted(&cluster, "node-9"));
+    Ok(())
+}
+
 #[test]
 fn a_limit_that_a_node_has_reached_is_in_its_report_and_an_event() -> TestResult {
     let Some(mut cluster) = Cluster::start() else {

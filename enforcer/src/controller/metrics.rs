@@ -10,6 +10,7 @@ const FAILURES: &str = "egret_controller_status_failures_total";
 const EVENTS: &str = "egret_controller_events_total";
 const EVENTS_DROPPED: &str = "egret_controller_events_dropped_total";
 const REPORTS: &str = "egret_controller_node_reports";
+const TAINTED: &str = "egret_controller_tainted_nodes";
 
 pub(super) fn register() {
     describe_gauge!(LEADER, "Whether this replica is the leader: 1 or 0.");
@@ -32,6 +33,10 @@ pub(super) fn register() {
         "Events that were not written: too many at once, or refused."
     );
     describe_gauge!(REPORTS, "NodePolicyReports that are known.");
+    describe_gauge!(
+        TAINTED,
+        "Nodes with the startup taint, as the leader last saw them."
+    );
     for counted in [
         LEASE_FAILURES,
         WRITES,
@@ -44,6 +49,7 @@ pub(super) fn register() {
     }
     gauge!(LEADER).set(0.0);
     gauge!(REPORTS).set(0.0);
+    gauge!(TAINTED).set(0.0);
 }
 
 pub(super) fn leads(leads: bool) {
@@ -75,5 +81,13 @@ pub(super) fn event_dropped() {
 }
 
 pub(super) fn reports(number: usize) {
-    gauge!(REPORTS).set(f64::from(u32::try_from(number).unwrap_or(u32::MAX)));
+    gauge!(REPORTS).set(number_of(number));
+}
+
+pub(super) fn tainted(number: usize) {
+    gauge!(TAINTED).set(number_of(number));
+}
+
+fn number_of(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }

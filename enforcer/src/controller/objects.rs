@@ -14,6 +14,7 @@ use egret_shared::time::Timestamp;
 
 use super::reports::Reports;
 use super::status::DesiredStatus;
+use super::taint::TaintedNodes;
 use crate::watch::kube::{ObjectChange, ObjectId, ObjectState};
 
 /// Objects, by what they are.
@@ -21,6 +22,7 @@ use crate::watch::kube::{ObjectChange, ObjectId, ObjectState};
 pub(super) struct Objects {
     policies: BTreeMap<ObjectId, PolicyObject>,
     others: BTreeMap<ObjectId, Box<[Arc<Entity>]>>,
+    pub(super) tainted: TaintedNodes,
 }
 
 /// A policy.
@@ -43,7 +45,7 @@ pub(super) struct Desired {
 }
 
 impl Objects {
-    /// Takes a change in. Whether it is of a policy.
+    /// Takes a change in. Whether something is to be written soon: it is of a policy, or of a node that waits.
     pub(super) fn take(&mut self, change: ObjectChange) -> bool {
         match change {
             ObjectChange::Applied(state) if policy_of(&state.entities).is_some() => {
@@ -51,10 +53,14 @@ impl Objects {
                 true
             }
             ObjectChange::Applied(state) => {
+                let waits = state.id.kind == "Node" && self.tainted.take(&state);
                 self.others.insert(state.id, state.entities);
-                false
+                waits
             }
             ObjectChange::Deleted(id) => {
+                if id.kind == "Node" {
+                    self.tainted.remove(&id.name);
+                }
                 self.others.remove(&id);
                 self.policies.remove(&id).is_some()
             }
@@ -220,6 +226,7 @@ mod tests {
             generation,
             resource_version,
             status: Json::Null,
+            taints: Json::Null,
             entities: lowered.entities.into_iter().map(Arc::new).collect(),
             diagnostics: lowered.diagnostics,
         }

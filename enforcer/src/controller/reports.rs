@@ -19,7 +19,14 @@ const SELDOM: Duration = Duration::from_secs(30);
 
 /// What nodes have programmed, by the node's name.
 #[derive(Debug, Default)]
-pub(super) struct Reports(BTreeMap<String, NodeReport>);
+pub(super) struct Reports(BTreeMap<String, Reported>);
+
+#[derive(Debug)]
+struct Reported {
+    content: NodeReport,
+    /// `metadata.uid` of the Node that it is about; none where its enforcer found no Node.
+    node_uid: Option<String>,
+}
 
 impl Reports {
     pub(super) fn len(&self) -> usize {
@@ -39,7 +46,7 @@ impl Reports {
             behind: None,
         };
         for node in nodes {
-            let Some(report) = self.0.get(*node) else {
+            let Some(report) = self.content(node) else {
                 continue;
             };
             if report.has(id.kind, id.namespace.as_deref(), &id.name, version) {
@@ -51,9 +58,22 @@ impl Reports {
         programmed
     }
 
+    fn content(&self, node: &str) -> Option<&NodeReport> {
+        self.0.get(node).map(|reported| &reported.content)
+    }
+
+    /// Whether the enforcer of this Node, not of one that had its name before, has every policy in its kernel.
+    pub(super) fn is_in_force(&self, node: &str, uid: &str) -> bool {
+        let reported = self.0.get(node);
+        reported.is_some_and(|reported| {
+            reported.node_uid.as_deref() == Some(uid) && reported.content.behind.is_none()
+        })
+    }
+
     /// What each node says of itself that its operator should know: the reason of the Event, and its note.
     pub(super) fn notes(&self) -> impl Iterator<Item = (&str, Vec<(&'static str, &str)>)> {
-        self.0.iter().map(|(node, report)| {
+        self.0.iter().map(|(node, reported)| {
+            let report = &reported.content;
             let behind = report.behind.iter().map(|why| ("Behind", why.as_str()));
             let limits = report.limits.iter().map(|limit| ("LimitReached", limit.as_str()));
             (node.as_str(), behind.chain(limits).collect())
@@ -92,7 +112,7 @@ pub(super) async fn watch(client: Client, reports: watch::Sender<Reports>) {
 }
 
 fn note(
-    reports: &mut BTreeMap<String, NodeReport>,
+    reports: &mut BTreeMap<String, Reported>,
     listing: &mut BTreeSet<String>,
     event: Event<DynamicObject>,
 ) {
@@ -110,8 +130,14 @@ fn note(
     }
 }
 
-fn apply(reports: &mut BTreeMap<String, NodeReport>, object: DynamicObject) {
-    if let Some(node) = object.metadata.name {
-        reports.insert(node, NodeReport::read(&object.data));
+fn apply(reports: &mut BTreeMap<String, Reported>, object: DynamicObject) {
+    let metadata = object.metadata;
+    if let Some(node) = metadata.name {
+        let mut owners = metadata.owner_references.into_iter().flatten();
+        let reported = Reported {
+            content: NodeReport::read(&object.data),
+            node_uid: owners.find(|owner| owner.kind == "Node").map(|owner| owner.uid),
+        };
+        reports.insert(node, reported);
     }
 }

@@ -174,7 +174,9 @@ pub fn resource() -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, "nodepolicyreports")
 }
 
-pub(super) fn node_resource() -> ApiResource {
+/// Nodes, in the API.
+#[must_use]
+pub fn node_resource() -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Node"), "nodes")
 }
 

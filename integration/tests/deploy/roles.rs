@@ -31,6 +31,7 @@ fn roles_grant_what_is_asked_and_nothing_else() -> TestResult {
     cluster.apply(&base, &[])?;
     cluster.kubernetes.apply_world(&cluster.world)?;
     cluster.kubernetes.apply_text(&cluster.world, POLICIES)?;
+    taint(&cluster, STARTUP_TAINT)?;
     let objects = objects(&base);
     let bound: BTreeSet<(&str, &str)> = objects
         .iter()
@@ -121,6 +122,77 @@ fn an_enforcer_writes_the_reports_of_its_own_node_alone() -> TestResult {
         assert!(own.contains("serverside-applied"), "{own}");
     }
     Ok(())
+}
+
+/// Its role alone lets it write all of a Node.
+#[test]
+fn the_controller_takes_the_startup_taint_from_a_node_and_changes_nothing_else_of_it() -> TestResult {
+    let (Some(base), Some(cluster)) = (kustomize("base")?, Cluster::start()) else {
+        return Ok(());
+    };
+    cluster.apply(&base, &[])?;
+    cluster.kubernetes.apply_world(&cluster.world)?;
+    taint(&cluster, STARTUP_TAINT)?;
+    taint(&cluster, "example.test/other=:NoSchedule")?;
+    let account = ("egret-system", "egret-controller");
+    let kubeconfig = cluster
+        .kubernetes
+        .kubeconfig_of(&cluster.world, account.0, account.1, node::NAME)?
+        .display()
+        .to_string();
+    // Not `kubectl patch`, which reads the object first.
+    let apply = |fields: &str| -> Result<String, Failure> {
+        let path = cluster.world.files().join("node.yaml");
+        fs::write(&path, format!("apiVersion: v1\nkind: Node\n{fields}\n"))?;
+        let path = path.display().to_string();
+        let apply = [
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--kubeconfig",
+            &kubeconfig,
+            "-f",
+            &path,
+        ];
+        let output = cluster.kubernetes.ask(&cluster.world, &apply)?;
+        Ok(output.stdout + &output.stderr)
+    };
+    let refusal = "changes nothing else of it";
+    let metadata = |more: &str| format!("metadata: {{name: {}, {more}}}", node::NAME);
+    let spec = |fields: &str| format!("metadata: {{name: {}}}\nspec: {{{fields}}}", node::NAME);
+    // The API server takes up a new admission policy within some seconds.
+    within(PATIENCE, "a label is refused", || {
+        apply(&metadata("labels: {a: b}")).unwrap().contains(refusal)
+    });
+    let all = cluster.kubernetes.get(
+        &cluster.world,
+        &["node", node::NAME, "-o", "jsonpath={.spec.taints}"],
+    )?;
+    let taints: Vec<Value> = serde_json::from_str(&all)?;
+    let without = |key: &str| -> String {
+        let others: Vec<&Value> = taints.iter().filter(|taint| taint["key"] != *key).collect();
+        spec(&format!("taints: {}", serde_json::json!(others)))
+    };
+    for forbidden in [
+        without("example.test/other"),
+        spec("unschedulable: true"),
+        spec("taints: [{key: a, effect: NoSchedule}]"),
+        metadata("annotations: {a: b}"),
+        metadata("ownerReferences: [{apiVersion: v1, kind: Node, name: a, uid: a}]"),
+    ] {
+        let answer = apply(&forbidden)?;
+        assert!(answer.contains(refusal), "{forbidden}: {answer}");
+    }
+    let answer = apply(&without("policy.egret.dev/enforcer-not-ready"))?;
+    assert!(answer.contains("serverside-applied"), "{answer}");
+    Ok(())
+}
+
+const STARTUP_TAINT: &str = "policy.egret.dev/enforcer-not-ready=:NoSchedule";
+
+fn taint(cluster: &Cluster, taint: &str) -> TestResult {
+    let arguments = ["taint", "node", node::NAME, taint];
+    cluster.kubernetes.kubectl(&cluster.world, &arguments)
 }
 
 /// One of each kind that has a status, which the controller writes.

@@ -45,6 +45,8 @@ pub struct ObjectState {
     pub resource_version: u64,
     /// `status` of a policy; null of other objects.
     pub status: Json,
+    /// `spec.taints` of a Node; null of other objects.
+    pub taints: Json,
     /// What it means.
     pub entities: Box<[Arc<Entity>]>,
     /// What is wrong with it.
@@ -70,6 +72,7 @@ pub(super) struct Header {
     /// 0 where it is no number, as of nobody's API server: then nothing is said to be realized.
     pub(super) resource_version: u64,
     status: Json,
+    taints: Json,
 }
 
 impl Header {
@@ -89,6 +92,13 @@ impl Header {
                 true => json.get("status").cloned().unwrap_or_default(),
                 false => Json::Null,
             },
+            taints: match resource_type.kind {
+                "Node" => json
+                    .get("spec")
+                    .map(|spec| spec["taints"].clone())
+                    .unwrap_or_default(),
+                _ => Json::Null,
+            },
         }
     }
 
@@ -100,6 +110,7 @@ impl Header {
             generation: self.generation,
             resource_version: self.resource_version,
             status: self.status,
+            taints: self.taints,
             entities,
             diagnostics,
         }))

@@ -273,6 +273,8 @@ pub(super) struct NodeSpec {
     pod_cidr: Json,
     #[serde(rename = "podCIDRs")]
     pod_cidrs: Json,
+    /// For the controller.
+    taints: Json,
 }
 
 #[derive(Default, Deserialize, Serialize)]
