@@ -183,7 +183,7 @@ fn an_api_server_that_fails_is_asked_ever_more_seldom_and_not_before_it_says() -
 
 /// Lists are answered, and each watch ends at once: by an ERROR event, or without a word.
 #[test]
-fn watches_that_end_at_once_are_not_begun_again_at_once() -> TestResult {
+fn a_watch_that_ends_at_once_is_not_begun_again_at_once() -> TestResult {
     let failing: [fn() -> Fate; 3] = [|| error_event(500), || error_event(410), || answer(200, "", "")];
     let Some(cluster) = Cluster::start(|_| Fate::Pass) else {
         return Ok(());
