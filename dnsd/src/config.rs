@@ -159,7 +159,7 @@ pub enum Invalid {
 /// Answers held for all clients: ten clients that use the whole of `heldPerClient`.
 const MAX_HELD: usize = 2_000;
 /// The takeover socket of node-cache, which has no flag for it.
-const DEFAULT_HANDOVER: &str = "/run/egret/dnsd-handover.sock";
+pub(crate) const DEFAULT_HANDOVER: &str = "/run/egret/dnsd-handover.sock";
 
 impl Config {
     /// Reads the command line, and the file that it names.

@@ -35,6 +35,7 @@ use tokio::task::JoinHandle;
 
 use self::host::Host;
 use self::reload::{ReloadTimer, reload_failures, warn};
+pub(crate) use self::shutdown::End;
 use self::takeover::Arrivals;
 
 /// The part of the start that is neither rules nor heartbeat.
@@ -91,6 +92,10 @@ impl Daemon {
         );
         let serving = ActiveConfig::new(config.clone(), None, &host_interfaces, &telemetry)?;
         let (old_process, mut inheritance) = host::take_over(&config).await?;
+        if let (None, Some(host)) = (&old_process, &prepared_host) {
+            // The one that was there may have ended since, and its interface with it.
+            host.make_interface();
+        }
         let listeners = BoundListeners::bind(&serving.tables, &mut inheritance)?;
         let encrypted = BoundListeners::bind_encrypted(&serving.encrypted, &mut inheritance)?;
         let encrypted_tables = serving.encrypted.clone();
@@ -169,7 +174,7 @@ impl Daemon {
     ///
     /// # Errors
     /// When a listener dies.
-    pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<()> {
+    pub(crate) async fn run(mut self, mut signals: Signals) -> anyhow::Result<End> {
         loop {
             tokio::select! {
                 request = signals.next() => match request {
@@ -188,7 +193,7 @@ impl Daemon {
             return self.end_after_takeover(signals, true).await;
         }
         self.end().await;
-        Ok(())
+        Ok(End::Stopped)
     }
 
     fn adopt(&self, connection: OpenConnection) {

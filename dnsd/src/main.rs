@@ -3,6 +3,7 @@
 mod daemon;
 
 use std::borrow::Cow;
+use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -23,7 +24,7 @@ use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;
 use tokio::sync::oneshot;
 
-use daemon::Daemon;
+use daemon::{Daemon, End};
 
 fn main() -> ExitCode {
     match action() {
@@ -116,9 +117,22 @@ fn start(args: Args) -> anyhow::Result<ExitCode> {
             }
         };
         let daemon = started.inspect_err(|_failed| undo.iter().for_each(|undo| take_back(undo.made())))?;
-        daemon.run(signals).await?;
-        Ok(ExitCode::SUCCESS)
+        Ok(match daemon.run(signals).await? {
+            End::Stopped => ExitCode::SUCCESS,
+            End::Again => return Err(start_again().into()),
+        })
     })
+}
+
+/// Replaces this process by the same program with the same arguments; returns why that failed. Whoever supervises it would
+/// start it with a delay.
+fn start_again() -> std::io::Error {
+    let mut words = std::env::args_os();
+    let mut command = std::process::Command::new("/proc/self/exe");
+    if let Some(name) = words.next() {
+        command.arg0(name);
+    }
+    command.args(words).exec()
 }
 
 /// Of a start that did not succeed nothing stays.

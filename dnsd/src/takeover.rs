@@ -35,7 +35,8 @@ use serde::{Deserialize, Serialize};
 
 pub use connections::{Departure, OpenConnection, send_connections};
 pub use new_process::{
-    InheritedSockets, OldProcess, StoppedOldProcess, end_stopped, is_served, is_served_by_other, take,
+    InheritedSockets, OldProcess, StoppedOldProcess, end_stopped, is_served, is_served_by_other,
+    is_served_from_here, take,
 };
 pub use old_process::{PAUSE_TIMEOUT, StateSource, TakeoverEvent, TakeoverSocket, remove_socket};
 pub use wire::TakeoverError;

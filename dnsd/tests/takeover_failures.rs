@@ -2,11 +2,13 @@
 //! answered, and interface and rules are removed by the last process. The test is the new process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
@@ -130,6 +132,52 @@ fn a_new_process_takes_the_place_of_a_stopped_one() {
     taken.is_asked(&world);
     assert!(second.ended().is_some());
     assert!(!end_stopped(Pid::this()).unwrap(), "who runs may be slow");
+}
+
+/// One that is told to stop removes its interface before its socket is gone.
+#[test]
+fn an_interface_that_goes_with_the_old_process_is_made_again() {
+    let Some(world) = world() else { return };
+    let place = world.files().join("ends.sock");
+    let old = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+    old.bind(&SockAddr::unix(&place).unwrap()).unwrap();
+    old.listen(4).unwrap();
+    let spec = world.dnsd().with(["--listen", "169.254.77.1:53"]);
+    let spec = spec.with(["--interface", "egretdns", "--handover"]);
+    let new = world.launch(spec.with([place.display().to_string()])).unwrap();
+    let (asked, _address) = old.accept().unwrap();
+    world
+        .node()
+        .run_well(&["ip", "link", "delete", "egretdns"])
+        .unwrap();
+    std::fs::remove_file(&place).unwrap();
+    drop((asked, old));
+    eventually("it answers there", || new.log().contains("\"ready\""));
+}
+
+/// A startup probe of a new pod, at whose address the old one answers until it is replaced.
+#[test]
+fn the_probe_tells_a_dnsd_of_this_container_from_another_one() {
+    let Some(world) = world() else { return };
+    let (mut dnsd, place) = start(&world, 0);
+    let binary = egret_integration::daemon::binary("dnsd").unwrap();
+    let probe = |wrapper: &[&str]| {
+        let words = wrapper.iter().map(|word| OsStr::new(*word));
+        let words = words.chain([binary.as_os_str(), "probe".as_ref(), "--handover".as_ref()]);
+        let words = words.chain([place.as_os_str()]).collect::<Vec<_>>();
+        let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    assert_eq!(probe(&[]), (Some(0), String::new()));
+    let (code, said) = probe(&["unshare", "--pid", "--fork"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("another PID namespace"), "{said}");
+    assert!(!dnsd.log().contains("a takeover failed"), "{}", dnsd.log());
+    assert!(dnsd.terminate().unwrap().success());
+    let (code, said) = probe(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("No such file"), "{said}");
 }
 
 /// The pod and the upstream; nothing where there are no rights for it.

@@ -21,6 +21,7 @@ use egret_dnsd::takeover::state::{STATE_VERSION, StateRecord, read, write};
 use egret_dnsd::takeover::transfer::{ProcessState, TransferSummary, inherit};
 use egret_dnsd::takeover::{OldProcess, SocketName, StateSource, TakeoverEvent, TakeoverSocket, take};
 use egret_dnsd::zones::{AnswerRecord, AnswerSource, BlockRecord};
+use egret_integration::within;
 use egret_shared::rt::clock;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RecordType;
@@ -121,6 +122,14 @@ impl TestProcess {
         let mut buffer = [0; 4096];
         let (length, _from) = client.recv_from(&mut buffer).unwrap();
         Message::from_vec(&buffer[..length]).unwrap()
+    }
+
+    fn is_answered(&self, name: &str) -> bool {
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let asked = query(name, RecordType::A, None);
+        client.send_to(&asked, self.address).unwrap();
+        client.recv(&mut [0; 4096]).is_ok()
     }
 
     /// Runs a dnsd with this Corefile until it is ready; `ADDRESS` and `UPSTREAM` in it are replaced.
@@ -435,6 +444,23 @@ fn a_replaced_process_ends_unless_a_supervisor_restarts_it() {
         );
         drop(new);
     }
+}
+
+/// Kubernetes may end the new pod, or the node may run out of memory, before it ends the old one.
+#[test]
+fn a_replaced_process_answers_again_when_the_new_one_is_killed() {
+    let test_process = TestProcess::new("again", 6);
+    let corefile = block("example.test", CACHE, "");
+    let mut old = test_process.run_as("4c6e", &corefile);
+    let mut new = test_process.run(&corefile);
+    old.says("waiting to be stopped");
+    new.child.kill().unwrap();
+    new.child.wait().unwrap();
+    within(PATIENCE, "the old one answers", || {
+        test_process.is_answered("answer.example.test")
+    });
+    kill(Pid::from_raw(old.child.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert!(old.child.wait().unwrap().success());
 }
 
 /// Who balances load sends to the old one for as long as it says that it is well.

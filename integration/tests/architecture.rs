@@ -205,7 +205,7 @@ const DNSD_ROOMS: Rooms = &[
             "listener",
         ],
     ),
-    ("command", &["config"]),
+    ("command", &["config", "takeover"]),
 ];
 
 /// The folder of the netfilter backend.

@@ -312,15 +312,25 @@ impl Host {
         }
     }
 
-    /// Ends after [`hand_over`](Self::hand_over). Interface and rules stay if the new process is alive.
-    pub(crate) fn end(mut self) {
-        if self.takeover_path.as_deref().is_none_or(|path| !is_served(path)) {
-            tracing::info!("the new process is gone");
-            return self.tear_down();
-        }
+    /// Whether a dnsd listens for new processes.
+    pub(crate) fn is_served(&self) -> bool {
+        self.takeover_path.as_deref().is_some_and(is_served)
+    }
+
+    /// Leaves interface and rules as they are.
+    pub(crate) fn leave(mut self) {
         if let Some(reconciler) = self.reconciler.take() {
             reconciler.leave();
         }
+    }
+
+    /// Ends after [`hand_over`](Self::hand_over). Interface and rules stay if the new process is alive.
+    pub(crate) fn end(self) {
+        if !self.is_served() {
+            tracing::info!("the new process is gone");
+            return self.tear_down();
+        }
+        self.leave();
     }
 
     /// Whether a supervisor restarts dnsd when it exits: in node-local-dns' DaemonSet, as process 1 of a container, and as a

@@ -22,6 +22,17 @@ const CONNECTION_GRACE: Duration = Duration::from_secs(20);
 /// How long a connection that always has queries under way is read after a takeover. Then it is read no more until they are
 /// answered, and handed over.
 const BUSY_GRACE: Duration = Duration::from_secs(1);
+/// How often a process that waits to be stopped looks for the new one. Pods are left to the fallback in between.
+const LOOK_INTERVAL: Duration = Duration::from_millis(300);
+
+/// Why a daemon has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It was asked to, or another one is there.
+    Stopped,
+    /// The process that took over is gone, and this one was not asked to end: the program is to start again.
+    Again,
+}
 
 impl Daemon {
     /// Goes on answering for as long as `health` says (`lameduck`), so that load balancers notice the end first. A second signal
@@ -78,12 +89,12 @@ impl Daemon {
     }
 
     /// Ends after a takeover: answers what it has read. Under a supervisor it then waits for SIGTERM: if it exited by itself,
-    /// it would be restarted, and take over from the new process.
+    /// it would be restarted, and take over from the new process. If that one is gone first, this one is to answer again.
     pub(super) async fn end_after_takeover(
         mut self,
         mut signals: Signals,
         is_stop_requested: bool,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<End> {
         tracing::info!("a new process answers; open connections are answered until they are idle");
         self.listeners.pause().await;
         self.host.hand_over();
@@ -98,10 +109,27 @@ impl Daemon {
         self.link.abort();
         if !is_stop_requested && self.host.is_supervised() {
             tracing::info!("waiting to be stopped");
-            while signals.next().await != SignalRequest::Stop {}
+            if !self.is_stopped_before_new_process(&mut signals).await {
+                tracing::warn!("the new process is gone; this one starts again");
+                self.host.leave();
+                return Ok(End::Again);
+            }
         }
         self.host.end();
-        Ok(())
+        Ok(End::Stopped)
+    }
+
+    async fn is_stopped_before_new_process(&self, signals: &mut Signals) -> bool {
+        loop {
+            tokio::select! {
+                request = signals.next() => if request == SignalRequest::Stop {
+                    return true;
+                },
+                () = tokio::time::sleep(LOOK_INTERVAL) => if !self.host.is_served() {
+                    return false;
+                },
+            }
+        }
     }
 }
 

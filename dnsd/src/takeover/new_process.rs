@@ -69,11 +69,27 @@ pub struct StoppedOldProcess {
 /// Whether a dnsd listens at `path`. One that accepts nothing, and whose backlog is full, counts.
 #[must_use]
 pub fn is_served(path: &Path) -> bool {
-    let asked = Socket::new(Domain::UNIX, Type::SEQPACKET, None).and_then(|socket| {
-        socket.set_nonblocking(true)?;
-        socket.connect(&SockAddr::unix(path)?)
-    });
-    asked.map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |()| true)
+    connect(path).map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |_socket| true)
+}
+
+/// Whether a dnsd listens at `path` that is in the PID namespace of this process: of two pods on one node, the one that answers.
+///
+/// # Errors
+/// When none listens there, or one in another PID namespace does.
+pub fn is_served_from_here(path: &Path) -> io::Result<()> {
+    match check_peer_user(&connect(path)?)? {
+        Some(_pid) => Ok(()),
+        None => Err(io::Error::other(
+            "the dnsd that answers is in another PID namespace",
+        )),
+    }
+}
+
+fn connect(path: &Path) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&SockAddr::unix(path)?)?;
+    Ok(socket)
 }
 
 /// Ends a process that does not answer, if it is stopped by a signal (SIGSTOP) or a debugger: it can hand nothing over, and

@@ -118,7 +118,8 @@ impl TakeoverSocket {
                 Err(error) => Err(error.into()),
             };
             match served {
-                Ok(()) => return,
+                Ok(Request::Takeover) => return,
+                Ok(Request::Look) => {}
                 Err(error) => {
                     tracing::warn!(path = %self.path.display(), %error, "a takeover failed");
                     std::thread::sleep(Duration::from_millis(10));
@@ -145,6 +146,15 @@ pub(super) fn file(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
+/// What a connection was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    /// A new process has taken over.
+    Takeover,
+    /// To see whether a dnsd listens here: it ended without a word.
+    Look,
+}
+
 struct NewProcessConnection<'a> {
     connection: Socket,
     events: &'a mpsc::UnboundedSender<TakeoverEvent>,
@@ -152,11 +162,16 @@ struct NewProcessConnection<'a> {
 }
 
 impl NewProcessConnection<'_> {
-    fn serve(&self) -> Result<(), TakeoverError> {
+    fn serve(&self) -> Result<Request, TakeoverError> {
         let _pid = check_peer_user(&self.connection)?;
         self.connection.set_read_timeout(Some(STEP_TIMEOUT))?;
         self.connection.set_write_timeout(Some(STEP_TIMEOUT))?;
-        let (word, _none) = receive(self.connection.as_fd())?;
+        let (word, _none) = match receive(self.connection.as_fd()) {
+            Err(TakeoverError::Connection(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Ok(Request::Look);
+            }
+            received => received?,
+        };
         let program = expect_message(word, "hello", |word| match word {
             Message::Hello { program } => Ok(program),
             other => Err(other),
@@ -166,7 +181,7 @@ impl NewProcessConnection<'_> {
         if taken_over.is_err() {
             self.tell(TakeoverEvent::Resume)?;
         }
-        taken_over
+        taken_over.map(|()| Request::Takeover)
     }
 
     fn hand_over(&self) -> Result<(), TakeoverError> {

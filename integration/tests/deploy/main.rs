@@ -40,7 +40,7 @@ const OVERLAYS: [&str; 6] = [
     "node-local-dns-ipvs",
 ];
 /// Each value of values.yaml at least once other than its default, with what the objects then say.
-const VALUES: [(&str, &[&str]); 15] = [
+const VALUES: [(&str, &[&str]); 17] = [
     (
         "",
         &["ghcr.io/egret-project/egret:0.1.0", "--dns-address=10.96.0.10"],
@@ -77,6 +77,7 @@ const VALUES: [(&str, &[&str]); 15] = [
         &["bind 169.254.20.10\n", "- 169.254.20.10\n"],
     ),
     ("enforcer.backend=ebpf", &["--backend=ebpf", "path: /sys/fs/bpf"]),
+    ("enforcer.backend=nftables", &["--backend=nftables"]),
     (
         "enforcer.enforcement=audit,enforcer.onUnknownPod=allow,enforcer.maxUnavailable=1",
         &[
@@ -88,6 +89,10 @@ const VALUES: [(&str, &[&str]); 15] = [
     (
         "cni.enabled=true,cni.confDir=/etc/other/net.d,cni.binDir=/opt/other/bin",
         &["- install", "path: /etc/other/net.d", "path: /opt/other/bin"],
+    ),
+    (
+        "cni.enabled=true,cni.onUnknownPod=start",
+        &["- install", "- --on-unknown-pod=start"],
     ),
     (
         "enforcer.extraArgs={--deny-action=reject},enforcer.resources.limits.memory=500Mi,dnsd.resources.limits.memory=200Mi",
@@ -249,6 +254,7 @@ fn a_wrong_value_is_refused_by_its_name() -> TestResult {
         ("image.digest=latest", "/image/digest"),
         ("metrics.serviceMonitor.enabled=true", "/metrics/enabled"),
         ("dnsd=true", "/dnsd"),
+        ("cni.onUnknownPod=allow", "/cni/onUnknownPod"),
     ] {
         let Some(output) = helm("template", &[&RELEASE[..], &["--set", values]].concat())? else {
             return Ok(());

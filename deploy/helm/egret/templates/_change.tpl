@@ -84,9 +84,7 @@ yes
 {{- $options := list -}}
 {{- if ne $values.enforcer.enforcement "enforce" }}{{ $options = append $options (printf "--enforcement=%s" $values.enforcer.enforcement) }}{{ end -}}
 {{- if $values.enforcer.onUnknownPod }}{{ $options = append $options (printf "--on-unknown-pod=%s" $values.enforcer.onUnknownPod) }}{{ end -}}
-{{- if eq $values.enforcer.backend "ebpf" -}}
-{{- $options = append $options "--backend=ebpf" -}}
-{{- end -}}
+{{- if ne $values.enforcer.backend "netfilter" }}{{ $options = append $options (printf "--backend=%s" $values.enforcer.backend) }}{{ end -}}
 {{- if or $values.cleanup (eq $values.enforcer.backend "ebpf") -}}
 {{- /* Where its programs are pinned, and where it finds pods. */ -}}
 {{- $_ := set $pod "volumes" (concat $pod.volumes (list (dict "name" "bpf" "hostPath" (dict "path" "/sys/fs/bpf")) (dict "name" "cgroup" "hostPath" (dict "path" "/sys/fs/cgroup")))) -}}
@@ -107,7 +105,9 @@ yes
 {{- $security := dict "readOnlyRootFilesystem" true "seccompProfile" (dict "type" "RuntimeDefault") "capabilities" (dict "drop" (list "ALL")) -}}
 {{- $mounts := list (dict "name" "cni-config" "mountPath" "/host/cni/config") (dict "name" "cni-plugins" "mountPath" "/host/cni/plugins") -}}
 {{- $verb := ternary "uninstall" "install" $values.cleanup -}}
-{{- $container := dict "name" "cni" "image" (first $pod.containers).image "imagePullPolicy" $values.image.pullPolicy "command" (list "/usr/bin/egret-cni") "args" (list $verb "--conf-dir=/host/cni/config" "--bin-dir=/host/cni/plugins") "securityContext" $security "volumeMounts" $mounts -}}
+{{- $args := list $verb "--conf-dir=/host/cni/config" "--bin-dir=/host/cni/plugins" -}}
+{{- if and (not $values.cleanup) (ne $values.cni.onUnknownPod "fail") }}{{ $args = append $args (printf "--on-unknown-pod=%s" $values.cni.onUnknownPod) }}{{ end -}}
+{{- $container := dict "name" "cni" "image" (first $pod.containers).image "imagePullPolicy" $values.image.pullPolicy "command" (list "/usr/bin/egret-cni") "args" $args "securityContext" $security "volumeMounts" $mounts -}}
 {{- $_ := set $pod "initContainers" (prepend ($pod.initContainers | default list) $container) -}}
 {{- $_ := set $pod "volumes" (concat $pod.volumes (list (dict "name" "cni-config" "hostPath" (dict "path" $values.cni.confDir "type" "DirectoryOrCreate")) (dict "name" "cni-plugins" "hostPath" (dict "path" $values.cni.binDir "type" "DirectoryOrCreate")))) -}}
 {{- end -}}

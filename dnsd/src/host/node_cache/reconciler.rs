@@ -1,6 +1,8 @@
 //! Reconciles interface, rules and Corefile in a thread of its own: it runs programs, and no query waits for them.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -116,8 +118,8 @@ pub struct PreparedHost {
     setup: HostSetup,
     source: Option<Source>,
     errors: SetupErrors,
-    /// The interface, if there was none before this process.
-    made_interface: Option<String>,
+    /// Whether the interface is this process's: there was none before.
+    has_made_interface: Arc<AtomicBool>,
 }
 
 impl PreparedHost {
@@ -125,16 +127,24 @@ impl PreparedHost {
     /// work without it. `source` makes the Corefile, if there is one to make.
     #[must_use]
     pub fn new(setup: HostSetup, source: Option<Source>, errors: SetupErrors) -> Self {
-        // Where that cannot be seen, somebody else's interface must not be removed.
-        let was_there = |name: &String| has_interface(name).unwrap_or(true);
         let prepared = Self {
-            made_interface: setup.interface.clone().filter(|name| !was_there(name)),
+            has_made_interface: Arc::default(),
             setup,
             source,
             errors,
         };
-        prepared.interface();
+        prepared.make_interface();
         prepared
+    }
+
+    /// As at first: another dnsd that ended meanwhile has removed it.
+    pub fn make_interface(&self) {
+        // Where that cannot be seen, somebody else's interface must not be removed.
+        let was_there = |name: &String| has_interface(name).unwrap_or(true);
+        if self.setup.interface.as_ref().is_some_and(|name| !was_there(name)) {
+            self.has_made_interface.store(true, Ordering::Relaxed);
+        }
+        self.interface();
     }
 
     /// The setup.
@@ -147,7 +157,7 @@ impl PreparedHost {
     #[must_use]
     pub fn undo(&self) -> Undo {
         Undo {
-            made_interface: self.made_interface.clone(),
+            has_made_interface: Arc::clone(&self.has_made_interface),
             setup: self.setup.clone(),
         }
     }
@@ -193,7 +203,7 @@ impl PreparedHost {
 /// What a start that does not succeed removes.
 #[derive(Debug)]
 pub struct Undo {
-    made_interface: Option<String>,
+    has_made_interface: Arc<AtomicBool>,
     setup: HostSetup,
 }
 
@@ -203,8 +213,10 @@ impl Undo {
     /// # Errors
     /// When the kernel refuses.
     pub fn made(&self) -> Result<(), NetworkError> {
-        match &self.made_interface {
-            Some(name) if !self.setup.skips_teardown => remove_interface(name).map(drop),
+        match &self.setup.interface {
+            Some(name) if !self.setup.skips_teardown && self.has_made_interface.load(Ordering::Relaxed) => {
+                remove_interface(name).map(drop)
+            }
             Some(_) | None => Ok(()),
         }
     }
