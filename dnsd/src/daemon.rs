@@ -18,7 +18,6 @@ use egret_dnsd::enforcement::client::ClientLookup;
 use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::enforcement::link;
 use egret_dnsd::host::node_cache::reconciler::PreparedHost;
-use egret_dnsd::host::open_files;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{BoundListeners, Listeners, Service};
 use egret_dnsd::pipeline::{Metrics, Resolver};
@@ -30,6 +29,7 @@ use egret_dnsd::telemetry::handlers::AdminListeners;
 use egret_dnsd::telemetry::metrics::Gauges;
 use egret_dnsd::upstream;
 use egret_dnsd::zones::{ActiveConfig, LogWriter, Telemetry, host_interfaces};
+use egret_shared::rt::open_files;
 use metrics::Counter;
 use tokio::task::JoinHandle;
 

@@ -1,6 +1,5 @@
-//! What dnsd changes on its host: interface and rules of node-local-dns, interception, resource limits.
+//! What dnsd changes on its host: interface and rules of node-local-dns, interception.
 
 pub mod interception;
 pub mod node_cache;
-pub mod open_files;
 mod rule;

@@ -18,3 +18,11 @@ mod admin;
 mod grpc;
 mod relay;
 mod socket;
+
+/// Raises the soft limit of open files to the hard one: each connection takes one or two.
+pub fn raise_limit() {
+    match egret_shared::rt::open_files::raise_limit() {
+        Ok(limit) => tracing::debug!(limit, "open files"),
+        Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
+    }
+}

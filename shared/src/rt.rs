@@ -8,3 +8,4 @@ pub mod task;
 pub mod telemetry;
 pub mod frame_stream;
 pub mod admin;
+pub mod open_files;

@@ -39,6 +39,8 @@ const OVERLAYS: [&str; 6] = [
     "node-local-dns",
     "node-local-dns-ipvs",
 ];
+/// What of `konnectivity` is given to an API server.
+const KONNECTIVITY: [&str; 3] = ["proxy-agent", "proxy-server", "rbac"];
 /// Each value of values.yaml at least once other than its default, with what the objects then say.
 const VALUES: [(&str, &[&str]); 17] = [
     (
@@ -111,6 +113,27 @@ const VALUES: [(&str, &[&str]); 17] = [
         ],
     ),
     (
+        "konnectivity.enabled=true,konnectivity.servers={192.0.2.11,192.0.2.12},konnectivity.port=8443,\
+         konnectivity.agent.extraArgs={--allow-destinations=127.0.0.0/8},konnectivity.agent.resources.limits.memory=50Mi,\
+         konnectivity.server.extraArgs={--agent-identifier-binding=enforce},konnectivity.server.policies.p\\.yaml=kind",
+        &[
+            "--proxy-server-host=192.0.2.11,192.0.2.12",
+            "--proxy-server-port=8443",
+            "--allow-destinations=127.0.0.0/8",
+            "memory: 50Mi",
+            "--server-count=2",
+            "--agent-port=8443",
+            "--agent-identifier-binding=enforce",
+            "node-role.kubernetes.io/control-plane",
+            "mountPath: /etc/kubernetes/konnectivity/policies",
+            "p.yaml: kind",
+        ],
+    ),
+    (
+        "konnectivity.enabled=true,konnectivity.servers={proxy.example},konnectivity.server.enabled=false",
+        &["--proxy-server-host=proxy.example"],
+    ),
+    (
         "dnsd.enabled=false,crds.keep=false,metrics.enabled=true,metrics.ipv6=true",
         &["--admin=[$(HOST_IP)]:9254"],
     ),
@@ -179,6 +202,10 @@ fn renderings() -> Result<Option<Vec<Rendering>>, Failure> {
         };
         all.push((folder, text));
     }
+    for file in KONNECTIVITY {
+        let path = format!("konnectivity/{file}.yaml");
+        all.push((path.clone(), fs::read_to_string(deploy().join(path))?));
+    }
     Ok(Some(all))
 }
 
@@ -202,12 +229,17 @@ fn strings(value: &Value) -> Vec<&str> {
 /// Init containers first.
 fn containers(objects: &[Value]) -> Vec<&Value> {
     let pods = objects.iter().map(|object| &object["spec"]["template"]["spec"]);
-    pods.flat_map(|pod| {
-        items(&pod["initContainers"])
-            .iter()
-            .chain(items(&pod["containers"]))
-    })
-    .collect()
+    let own = objects
+        .iter()
+        .filter(|object| object["kind"] == "Pod")
+        .map(|object| &object["spec"]);
+    pods.chain(own)
+        .flat_map(|pod| {
+            items(&pod["initContainers"])
+                .iter()
+                .chain(items(&pod["containers"]))
+        })
+        .collect()
 }
 
 #[test]
@@ -224,6 +256,13 @@ fn every_value_changes_what_it_says() -> TestResult {
     assert!(
         !ipvs.contains("10.96.0.10"),
         "dnsd does not take kube-proxy's address:\n{ipvs}"
+    );
+    let agents = template(
+        "konnectivity.enabled=true,konnectivity.servers={proxy.example},konnectivity.server.enabled=false",
+    );
+    assert!(
+        !agents?.unwrap().contains("/usr/bin/proxy-server"),
+        "the servers are elsewhere"
     );
     let without = template("dnsd.enabled=false,crds.install=false")?.unwrap();
     assert!(!without.contains("egret-dnsd") && !without.contains("CustomResourceDefinition"));
@@ -253,6 +292,8 @@ fn a_wrong_value_is_refused_by_its_name() -> TestResult {
         ("enforcer.maxUnavailable=0", "/enforcer/maxUnavailable"),
         ("image.digest=latest", "/image/digest"),
         ("metrics.serviceMonitor.enabled=true", "/metrics/enabled"),
+        ("konnectivity.enabled=true", "/konnectivity/servers"),
+        ("konnectivity.servers={a,b c}", "/konnectivity/servers/1"),
         ("dnsd=true", "/dnsd"),
         ("cni.onUnknownPod=allow", "/cni/onUnknownPod"),
     ] {
@@ -377,8 +418,11 @@ fn the_programs_understand_their_arguments() -> TestResult {
                     ("--nothing-of-this-name", "--nothing-of-this-name")
                 }
                 ("dnsd", "node-cache") => ("-nothing-of-this-name", "nothing-of-this-name"),
+                ("proxy-server" | "proxy-agent", _) => ("--nothing-of-this-name", "--nothing-of-this-name"),
                 _ => continue,
             };
+            // As clap has it, and as upstream's have it.
+            let refused = if name.starts_with("proxy-") { 2 } else { 64 };
             arguments.push(wrong);
             let output = Command::new(&program)
                 .args(
@@ -391,7 +435,7 @@ fn the_programs_understand_their_arguments() -> TestResult {
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert_eq!(
                 output.status.code(),
-                Some(64),
+                Some(refused),
                 "{of}: {name} {arguments:?}: {stderr}"
             );
             assert!(stderr.contains(complaint), "{of}: {name} {arguments:?}: {stderr}");
@@ -412,7 +456,7 @@ fn dnsd_reads_the_corefiles() -> TestResult {
     for (of, rendered) in &all {
         for map in objects(rendered)
             .iter()
-            .filter(|object| object["kind"] == "ConfigMap")
+            .filter(|object| object["kind"] == "ConfigMap" && !object["data"]["Corefile"].is_null())
         {
             let filled = text(&map["data"]["Corefile"])
                 .replace("__PILLAR__CLUSTER__DNS__", "10.96.104.4")

@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -20,16 +19,29 @@ use tokio_rustls::rustls::{
 use super::keys;
 use super::pair::{Front, Pair, Program};
 use super::policy::Policed;
-use super::process::{PATIENCE, Process, free_port, within};
+use super::process::{PATIENCE, Process, command_in, free_port, within};
 
 const TOKEN: &str = "tests";
+const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 pub(crate) const LOG: &str = "a line of a container\n";
 
 pub(crate) struct Cluster {
-    _server: Process,
+    server: Process,
     _etcd: Process,
     port: u16,
     folder: TempDir,
+    namespace: Option<String>,
+}
+
+/// Where an API server runs, and where its etcd is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    /// Without one, connections are made directly.
+    pub(crate) selector: Option<String>,
+    /// None is the test's own.
+    pub(crate) namespace: Option<String>,
+    /// Of etcd, where it is not the API server's.
+    pub(crate) etcd: Option<(String, String)>,
 }
 
 #[test]
@@ -198,18 +210,31 @@ egressSelections:
 
 impl Cluster {
     pub(crate) fn start(selector: &str) -> Option<Self> {
+        let place = Place {
+            selector: Some(selector.to_owned()),
+            ..Place::default()
+        };
+        let cluster = Self::start_at(place)?;
+        cluster.wait_until_ready();
+        Some(cluster)
+    }
+
+    /// Before it is ready.
+    pub(crate) fn start_at(place: Place) -> Option<Self> {
         let binary = Peer::KUBE_APISERVER.build().unwrap()?;
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name).display().to_string();
-        fs::write(file("egress.yaml"), selector).unwrap();
         let key = rcgen::KeyPair::generate().unwrap();
         fs::write(file("tokens.key"), key.serialize_pem()).unwrap();
         fs::write(file("tokens.pub"), key.public_key_pem()).unwrap();
         fs::write(file("tokens.csv"), format!("{TOKEN},admin,1,system:masters\n")).unwrap();
         keys::write(folder.path());
-        let etcd_port = free_port();
+        let (etcd_in, etcd_host) = match place.etcd {
+            Some((namespace, host)) => (Some(namespace), host),
+            None => (place.namespace.clone(), "127.0.0.1".to_owned()),
+        };
         let (client, peer) = (
-            format!("http://127.0.0.1:{etcd_port}"),
+            format!("http://{etcd_host}:{}", free_port()),
             format!("http://127.0.0.1:{}", free_port()),
         );
         let etcd = [
@@ -221,17 +246,26 @@ impl Cluster {
             format!("--initial-cluster=default={peer}"),
             "--unsafe-no-fsync".to_owned(),
         ];
-        let etcd = Process::start("etcd", folder.path(), Path::new("etcd"), &etcd);
+        let etcd = Process::start_in(
+            etcd_in.as_deref(),
+            "etcd",
+            folder.path(),
+            Path::new("etcd"),
+            &etcd,
+        );
         let port = free_port();
-        let server = [
+        let mut server = vec![
             format!("--etcd-servers={client}"),
             format!("--secure-port={port}"),
             format!("--cert-dir={}", file("certificates")),
             format!("--service-account-key-file={}", file("tokens.pub")),
             format!("--service-account-signing-key-file={}", file("tokens.key")),
             format!("--token-auth-file={}", file("tokens.csv")),
-            format!("--egress-selector-config-file={}", file("egress.yaml")),
         ];
+        if let Some(selector) = place.selector {
+            fs::write(file("egress.yaml"), selector).unwrap();
+            server.push(format!("--egress-selector-config-file={}", file("egress.yaml")));
+        }
         let fixed = [
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
@@ -243,19 +277,29 @@ impl Cluster {
             "--kubelet-preferred-address-types=InternalIP",
         ];
         let arguments: Vec<_> = server.into_iter().chain(fixed.map(str::to_owned)).collect();
-        let server = Process::start("kube-apiserver", folder.path(), &binary, &arguments);
-        let cluster = Self {
-            _server: server,
+        let namespace = place.namespace;
+        let server = Process::start_in(
+            namespace.as_deref(),
+            "kube-apiserver",
+            folder.path(),
+            &binary,
+            &arguments,
+        );
+        Some(Self {
+            server,
             _etcd: etcd,
             port,
             folder,
-        };
-        cluster.wait_until_ready();
-        Some(cluster)
+            namespace,
+        })
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.server.log()
     }
 
     /// On a machine that is busy with other tests it takes longer than other things do.
-    fn wait_until_ready(&self) {
+    pub(crate) fn wait_until_ready(&self) {
         for _ in 0..600 {
             if self.curl("GET", "/readyz", "") == "ok" {
                 return;
@@ -266,9 +310,13 @@ impl Cluster {
     }
 
     pub(crate) fn create_pod(&self, kubelet: u16) {
+        self.create_pod_at("127.0.0.1", kubelet);
+    }
+
+    pub(crate) fn create_pod_at(&self, address: &str, kubelet: u16) {
         let node = format!(
             r#"{{"apiVersion": "v1", "kind": "Node", "metadata": {{"name": "n"}}, "status": {{
-                "addresses": [{{"type": "InternalIP", "address": "127.0.0.1"}}],
+                "addresses": [{{"type": "InternalIP", "address": "{address}"}}],
                 "daemonEndpoints": {{"kubeletEndpoint": {{"Port": {kubelet}}}}}}}}}"#
         );
         let made = self.curl("POST", "/api/v1/nodes", &node);
@@ -305,14 +353,24 @@ users: [{{name: u, user: {{token: {TOKEN}}}}}]
 
     /// A webhook that is asked about ConfigMaps.
     fn webhook(&self, name: &str, url: &str) -> String {
-        let authority =
-            base64::engine::general_purpose::STANDARD.encode(fs::read(self.file("ca.crt")).unwrap());
+        self.webhook_of(
+            name,
+            &serde_json::json!({"url": url, "caBundle": self.authority()}),
+        )
+    }
+
+    /// That of the test's servers, for a field of an object.
+    pub(crate) fn authority(&self) -> String {
+        base64::engine::general_purpose::STANDARD.encode(fs::read(self.file("ca.crt")).unwrap())
+    }
+
+    pub(crate) fn webhook_of(&self, name: &str, client: &serde_json::Value) -> String {
         serde_json::json!({
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
             "metadata": {"name": name},
             "webhooks": [{
                 "name": "hook.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
-                "clientConfig": {"url": url, "caBundle": authority},
+                "clientConfig": client,
                 "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}],
             }],
         })
@@ -356,7 +414,7 @@ users: [{{name: u, user: {{token: {TOKEN}}}}}]
     }
 
     pub(crate) fn curl(&self, method: &str, path: &str, body: &str) -> String {
-        let mut curl = Command::new("curl");
+        let mut curl = command_in(self.namespace.as_deref(), Path::new("curl"));
         curl.args(["-sk", "--max-time", "40", "-X", method])
             .args(["-H", &format!("Authorization: Bearer {TOKEN}")])
             .arg(format!("https://127.0.0.1:{}{path}", self.port));
@@ -370,7 +428,7 @@ users: [{{name: u, user: {{token: {TOKEN}}}}}]
 /// Answers every request with the log, by TLS, as a kubelet does `GET /containerLogs/…`; its port. A request to upgrade becomes a stream, of
 /// which the first octets are those of the request and the others come back.
 pub(crate) fn kubelet(folder: &Path) -> u16 {
-    serve_tls(folder, |stream, request| {
+    serve_tls(folder, ANYWHERE, |stream, request| {
         if request.contains("Upgrade: SPDY/3.1") {
             let path = request
                 .split(['?', '\r'])
@@ -398,7 +456,11 @@ pub(crate) fn kubelet(folder: &Path) -> u16 {
 
 /// Refuses every object; its port.
 fn webhook(folder: &Path) -> u16 {
-    serve_tls(folder, |stream, request| {
+    refusing_webhook(folder, ANYWHERE)
+}
+
+pub(crate) fn refusing_webhook(folder: &Path, at: SocketAddr) -> u16 {
+    serve_tls(folder, at, |stream, request| {
         let body = request.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         let asked: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
         let review = serde_json::json!({
@@ -409,9 +471,9 @@ fn webhook(folder: &Path) -> u16 {
     })
 }
 
-type Tls = StreamOwned<ServerConnection, TcpStream>;
+pub(crate) type Tls = StreamOwned<ServerConnection, TcpStream>;
 
-fn answer(stream: &mut Tls, status: &str, kind: &str, page: &str) {
+pub(crate) fn answer(stream: &mut Tls, status: &str, kind: &str, page: &str) {
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}",
         page.len()
@@ -422,7 +484,11 @@ fn answer(stream: &mut Tls, status: &str, kind: &str, page: &str) {
 }
 
 /// One request a connection, with its body.
-fn serve_tls(folder: &Path, serve: impl Fn(&mut Tls, &str) + Send + Sync + 'static) -> u16 {
+pub(crate) fn serve_tls(
+    folder: &Path,
+    at: SocketAddr,
+    serve: impl Fn(&mut Tls, &str) + Send + Sync + 'static,
+) -> u16 {
     let chain = CertificateDer::pem_file_iter(folder.join("server.crt")).unwrap();
     let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
     let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).unwrap();
@@ -433,7 +499,7 @@ fn serve_tls(folder: &Path, serve: impl Fn(&mut Tls, &str) + Send + Sync + 'stat
         .with_single_cert(chain, key)
         .unwrap();
     let (config, serve) = (Arc::new(config), Arc::new(serve));
-    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let listener = TcpListener::bind(at).unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {

@@ -29,7 +29,15 @@ fn make() -> Vec<(String, String)> {
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let mut files = vec![("ca.crt".to_owned(), authority.pem())];
     for name in ["server", "client"] {
-        let names = ["127.0.0.1", "127.0.0.2", "localhost"].map(str::to_owned);
+        let names = [
+            "127.0.0.1",
+            "127.0.0.2",
+            "localhost",
+            "192.0.2.1",
+            "hook.default.svc",
+            "things.default.svc",
+        ];
+        let names = names.map(str::to_owned);
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);

@@ -10,6 +10,8 @@ mod api_server;
 mod identity;
 mod keys;
 mod pair;
+mod partition;
+mod partitioned;
 mod policy;
 mod process;
 mod targets;
@@ -247,6 +249,20 @@ fn an_agent_that_does_not_answer_is_noticed() {
     assert_eq!(pair.readiness(), 503);
     pair.agent().signal("CONT");
     pair.wait_for_agents(1);
+}
+
+#[test]
+fn a_server_has_more_connections_than_its_soft_limit_of_open_files() {
+    let mut pair = Pair::start(Program::Ours, Program::Ours, Front::HttpConnectUds).unwrap();
+    pair.server_process().kill();
+    pair.limit_open_files(100);
+    pair.restart_server();
+    pair.wait_for_agents(1);
+    let target = Target::echo();
+    let open: Vec<_> = (0..150).map(|_| pair.connect(&target.address())).collect();
+    for (head, _) in &open {
+        assert_eq!(head, "HTTP/1.1 200 Connection Established");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use egret_integration::{Peer, daemon};
 use tempfile::TempDir;
 
 use super::keys;
-use super::process::{PATIENCE, Process, free_port, within};
+use super::process::{PATIENCE, Process, command_in, free_port, within};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
@@ -31,10 +31,20 @@ pub(crate) struct Pair {
     // In this order: the agents end before their server, which says so of each otherwise.
     agents: Vec<(Process, u16)>,
     server: Process,
+    command: (PathBuf, Vec<String>),
     folder: TempDir,
+    agent_host: String,
     agent_port: u16,
     health_port: u16,
     front_port: u16,
+    namespaces: Namespaces,
+}
+
+/// Network namespaces of the server and of its agents; none is the test's own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Namespaces {
+    pub(crate) server: Option<String>,
+    pub(crate) agents: Option<String>,
 }
 
 impl Pair {
@@ -57,6 +67,17 @@ impl Pair {
         front: Front,
         agent_host: &str,
         agent_port: u16,
+        further: &[&str],
+    ) -> Option<Self> {
+        let namespaces = Namespaces::default();
+        Self::server_in(namespaces, program, front, (agent_host, agent_port), further)
+    }
+
+    pub(crate) fn server_in(
+        namespaces: Namespaces,
+        program: Program,
+        front: Front,
+        (agent_host, agent_port): (&str, u16),
         further: &[&str],
     ) -> Option<Self> {
         let binary = binary(program, "proxy-server", Peer::KONNECTIVITY_SERVER)?;
@@ -105,18 +126,20 @@ impl Pair {
                 "--server-port=0".to_owned(),
             ]);
         }
-        let server = Process::start("server", folder.path(), &binary, &arguments);
+        let inside = namespaces.server.as_deref();
+        let server = Process::start_in(inside, "server", folder.path(), &binary, &arguments);
         let pair = Self {
             agents: Vec::new(),
             server,
+            command: (binary, arguments),
             folder,
+            agent_host: agent_host.to_owned(),
             agent_port,
             health_port,
             front_port,
+            namespaces,
         };
-        within("the server answers", || {
-            pair.get(health_port, "/healthz").is_some()
-        });
+        within("the server answers", || pair.ask_server("/healthz").is_some());
         Some(pair)
     }
 
@@ -141,8 +164,9 @@ impl Pair {
     pub(crate) fn launch_agent(&mut self, program: Program, arguments: &[&str]) -> Option<()> {
         let binary = binary(program, "proxy-agent", Peer::KONNECTIVITY_AGENT)?;
         let health = free_port();
+        let names_port = arguments.iter().any(|it| it.starts_with("--proxy-server-port"));
+        let port = (!names_port).then(|| format!("--proxy-server-port={}", self.agent_port));
         let own = [
-            format!("--proxy-server-port={}", self.agent_port),
             format!("--health-server-port={health}"),
             format!("--admin-server-port={}", free_port()),
         ];
@@ -152,19 +176,13 @@ impl Pair {
             "--sync-interval-cap=1s",
             "--logtostderr=true",
         ];
-        let host = if arguments.iter().any(|it| it.starts_with("--proxy-server-host")) {
-            &[][..]
-        } else {
-            &["--proxy-server-host=127.0.0.1"]
-        };
-        let arguments = arguments
-            .iter()
-            .chain(&common)
-            .chain(host)
-            .map(|it| (*it).to_owned());
-        let arguments: Vec<_> = arguments.chain(own).collect();
+        let names_host = arguments.iter().any(|it| it.starts_with("--proxy-server-host"));
+        let host = (!names_host).then(|| format!("--proxy-server-host={}", self.agent_host));
+        let arguments = arguments.iter().chain(&common).map(|it| (*it).to_owned());
+        let arguments: Vec<_> = arguments.chain(host).chain(port).chain(own).collect();
         let name = format!("agent-{}", self.agents.len());
-        let agent = Process::start(&name, self.folder.path(), &binary, &arguments);
+        let inside = self.namespaces.agents.as_deref();
+        let agent = Process::start_in(inside, &name, self.folder.path(), &binary, &arguments);
         self.agents.push((agent, health));
         Some(())
     }
@@ -240,12 +258,35 @@ impl Pair {
     }
 
     pub(crate) fn server_metric(&self, name: &str) -> Option<f64> {
-        value(&self.get(self.health_port, "/metrics")?, name)
+        value(&self.ask_server("/metrics")?, name)
     }
 
     pub(crate) fn agent_metric(&self, name: &str) -> Option<f64> {
         let (_, port) = self.agents.last()?;
-        value(&self.get(*port, "/metrics")?, name)
+        let page = get(self.namespaces.agents.as_deref(), *port, "/metrics")?;
+        value(&page, name)
+    }
+
+    pub(crate) fn server_process(&self) -> &Process {
+        &self.server
+    }
+
+    /// From the next start on the server has this soft limit of open files, and a hard one that is enough.
+    pub(crate) fn limit_open_files(&mut self, soft: u32) {
+        let (binary, arguments) = &mut self.command;
+        arguments.splice(
+            0..0,
+            [format!("--nofile={soft}:4096"), binary.display().to_string()],
+        );
+        *binary = PathBuf::from("prlimit");
+    }
+
+    /// The same server again, where it ended.
+    pub(crate) fn restart_server(&mut self) {
+        let (binary, arguments) = &self.command;
+        let inside = self.namespaces.server.as_deref();
+        self.server = Process::start_in(inside, "server", self.folder.path(), binary, arguments);
+        within("the server answers", || self.ask_server("/healthz").is_some());
     }
 
     pub(crate) fn readiness(&self) -> u16 {
@@ -256,16 +297,20 @@ impl Pair {
         String::from_utf8(curl.unwrap().stdout).unwrap().parse().unwrap()
     }
 
-    fn get(&self, port: u16, path: &str) -> Option<String> {
-        let url = format!("http://127.0.0.1:{port}{path}");
-        let curl = Command::new("curl")
-            .args(["-sf", "--max-time", "5", &url])
-            .output();
-        let curl = curl.unwrap();
-        curl.status
-            .success()
-            .then(|| String::from_utf8_lossy(&curl.stdout).into_owned())
+    fn ask_server(&self, path: &str) -> Option<String> {
+        get(self.namespaces.server.as_deref(), self.health_port, path)
     }
+}
+
+fn get(namespace: Option<&str>, port: u16, path: &str) -> Option<String> {
+    let url = format!("http://127.0.0.1:{port}{path}");
+    let curl = command_in(namespace, Path::new("curl"))
+        .args(["-sf", "--max-time", "5", &url])
+        .output();
+    let curl = curl.unwrap();
+    curl.status
+        .success()
+        .then(|| String::from_utf8_lossy(&curl.stdout).into_owned())
 }
 
 fn binary(program: Program, ours: &str, upstream: Peer) -> Option<PathBuf> {

@@ -1,6 +1,6 @@
 //! Policies of the API server's connections, and the log of them.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 
@@ -27,10 +27,10 @@ impl Policed {
         fs::create_dir(folder.path().join("policies")).unwrap();
         fs::write(folder.path().join("policies/p.yaml"), policy(spec)).unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
-        let own = [
-            format!("--egress-policy={}", path("policies")),
-            format!("--audit-log={}", path("audit.log")),
-        ];
+        let mut own = vec![format!("--egress-policy={}", path("policies"))];
+        if !further.iter().any(|it| it.starts_with("--audit-log=")) {
+            own.push(format!("--audit-log={}", path("audit.log")));
+        }
         let further: Vec<&str> = own
             .iter()
             .map(String::as_str)
@@ -183,6 +183,71 @@ fn a_connection_is_recorded_when_it_is_opened_and_when_it_is_closed() {
         (&"open".into(), &"failed".into())
     );
     assert!(failed["error"].as_str().unwrap().contains("connection refused"));
+}
+
+#[test]
+fn a_log_that_was_rotated_is_opened_again() {
+    let policed = Policed::start("{rules: [{action: Allow, to: [{networks: [127.0.0.0/8]}]}]}");
+    let log = policed.folder.path().join("audit.log");
+    assert!(policed.head(&Target::closed()).contains("502"));
+    policed.records(1);
+    let rotated = policed.folder.path().join("audit.log.1");
+    fs::rename(&log, &rotated).unwrap();
+    assert!(policed.head(&Target::closed()).contains("502"));
+    assert_eq!(policed.records(1)[0]["connection"], 2);
+    assert_eq!(fs::read_to_string(rotated).unwrap().lines().count(), 1);
+    // Another one is there already, as logrotate makes it.
+    fs::rename(&log, policed.folder.path().join("audit.log.2")).unwrap();
+    fs::write(&log, "").unwrap();
+    assert!(policed.head(&Target::closed()).contains("502"));
+    assert_eq!(policed.records(1)[0]["connection"], 3);
+}
+
+/// The log is a pipe that nobody reads: what waits for it is bounded, and no connection waits.
+#[test]
+fn a_log_that_takes_nothing_stops_no_connection_and_what_is_dropped_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Also for writing: so it opens without a writer.
+    let mut pipe = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let log = format!("--audit-log={}", path.display());
+    let policed = Policed::start_with(&deny("127.0.0.2/32"), &[&log]);
+    let dropped = || {
+        let name = "egret_konnectivity_audit_records_dropped_total";
+        policed.pair.server_metric(name).unwrap_or(0.0)
+    };
+    let denied = |count: usize| {
+        for _ in 0..count {
+            assert!(policed.head("127.0.0.2:80").contains("403"));
+        }
+    };
+    // More than the queue, the pipe and a buffer take.
+    let mut asked = 0;
+    within("records are dropped", || {
+        denied(500);
+        asked += 500;
+        dropped() > 0.0
+    });
+    assert!(asked > 4096, "{asked} records are more than wait");
+    assert_eq!(policed.head(&Target::echo().address()), CONNECTED);
+    // What waited is written when somebody reads, and what comes then.
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        let mut buffer = [0; 64 << 10];
+        while !text.contains("127.0.0.3:80") {
+            let length = pipe.read(&mut buffer).unwrap();
+            text.push_str(&String::from_utf8_lossy(&buffer[..length]));
+        }
+        text
+    });
+    within("there is room again", || {
+        let before = dropped();
+        drop(policed.head("127.0.0.3:80"));
+        dropped() <= before
+    });
+    let text = reader.join().unwrap();
+    assert!(text.lines().count() > 4096, "{} lines", text.lines().count());
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! Programs that a test runs, and where they listen.
 
-use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,18 +29,35 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
+/// A program in a network namespace. `ip` becomes the program, so that its process is that of the command.
+pub(crate) fn command_in(namespace: Option<&str>, binary: &Path) -> Command {
+    let Some(namespace) = namespace else {
+        return Command::new(binary);
+    };
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace]).arg(binary);
+    command
+}
+
 /// A process; it ends with this. Its log is printed where the test fails.
 pub(crate) struct Process {
     name: String,
     log: PathBuf,
-    child: RefCell<Child>,
+    child: Mutex<Child>,
 }
 
 impl Process {
-    pub(crate) fn start(name: &str, folder: &Path, binary: &Path, arguments: &[String]) -> Self {
+    /// In a network namespace; none is the test's own.
+    pub(crate) fn start_in(
+        namespace: Option<&str>,
+        name: &str,
+        folder: &Path,
+        binary: &Path,
+        arguments: &[String],
+    ) -> Self {
         let log = folder.join(format!("{name}.log"));
         let output = File::create(&log).unwrap();
-        let child = Command::new(binary)
+        let child = command_in(namespace, binary)
             .args(arguments)
             .current_dir(folder)
             .stdin(Stdio::null())
@@ -52,7 +68,7 @@ impl Process {
         Self {
             name: name.to_owned(),
             log,
-            child: RefCell::new(child),
+            child: Mutex::new(child),
         }
     }
 
@@ -61,21 +77,21 @@ impl Process {
     }
 
     pub(crate) fn signal(&self, signal: &str) {
-        let pid = self.child.borrow().id().to_string();
+        let pid = self.child.lock().unwrap().id().to_string();
         let sent = Command::new("kill").args(["-s", signal, &pid]).status();
         assert!(sent.unwrap().success());
     }
 
     /// Its open files (proc(5), `fd`).
     pub(crate) fn open_files(&self) -> usize {
-        let folder = format!("/proc/{}/fd", self.child.borrow().id());
+        let folder = format!("/proc/{}/fd", self.child.lock().unwrap().id());
         fs::read_dir(folder).unwrap().count()
     }
 
     /// Stops it as SIGSTOP does, and waits until each of its threads has stopped (proc(5), `stat`).
     pub(crate) fn stop(&self) {
         self.signal("STOP");
-        let tasks = format!("/proc/{}/task", self.child.borrow().id());
+        let tasks = format!("/proc/{}/task", self.child.lock().unwrap().id());
         let has_stopped = |task: io::Result<fs::DirEntry>| {
             let stat = fs::read_to_string(task.unwrap().path().join("stat"));
             stat.is_ok_and(|stat| stat.contains(") T "))
@@ -84,7 +100,7 @@ impl Process {
     }
 
     pub(crate) fn kill(&self) {
-        let mut child = self.child.borrow_mut();
+        let mut child = self.child.lock().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -93,7 +109,7 @@ impl Process {
     pub(crate) fn exit(&self, patience: Duration) -> Option<i32> {
         let begun = Instant::now();
         while begun.elapsed() < patience {
-            if let Some(status) = self.child.borrow_mut().try_wait().unwrap() {
+            if let Some(status) = self.child.lock().unwrap().try_wait().unwrap() {
                 return status.code();
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -104,7 +120,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let child = self.child.get_mut();
+        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
         // One that ended has no more to be ended.
         drop(child.kill());
         drop(child.wait());

@@ -1,7 +1,7 @@
 //! What the agent connects to.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -97,4 +97,31 @@ impl Target {
     pub(crate) fn closed() -> String {
         format!("127.0.0.1:{}", super::process::free_port())
     }
+}
+
+/// A port from which each connection goes to one of these, by chance.
+pub(crate) fn balance(backends: Vec<SocketAddr>) -> u16 {
+    let port = super::process::free_port();
+    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let backend = backends[rand::random_range(0..backends.len())];
+            // A server that is gone refuses: the client sees its connection end.
+            let Ok(server) = TcpStream::connect(backend) else {
+                continue;
+            };
+            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || pass(&mut from, &mut to));
+            let (mut from, mut to) = (server, client);
+            std::thread::spawn(move || pass(&mut from, &mut to));
+        }
+    });
+    port
+}
+
+fn pass(from: &mut TcpStream, to: &mut TcpStream) {
+    // However it ends, the other direction ends with it.
+    drop(std::io::copy(from, to));
+    drop(from.shutdown(Shutdown::Both));
+    drop(to.shutdown(Shutdown::Both));
 }

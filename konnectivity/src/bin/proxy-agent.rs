@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use egret_konnectivity::agent::{Agent, BUCKETS, Options};
+use egret_konnectivity::raise_limit;
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry::{self, Metrics};
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn run(options: Options) -> anyhow::Result<()> {
+    raise_limit();
     let mut signals = Signals::listen()?;
     let agent = Agent::start(options, Metrics::install(BUCKETS, &[])?)?;
     signals.stop().await;

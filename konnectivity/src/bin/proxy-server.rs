@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use egret_konnectivity::raise_limit;
 use egret_konnectivity::server::{self, BUCKETS, Options};
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry::{self, Metrics};
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn run(options: Options) -> anyhow::Result<()> {
+    raise_limit();
     let mut signals = Signals::listen()?;
     server::start(options, Metrics::install(BUCKETS, &[])?)?;
     signals.stop().await;

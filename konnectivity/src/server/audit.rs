@@ -1,10 +1,11 @@
 //! The audit log of connections: one JSON object a line, when one is opened or refused, and when it is closed. Records that find
 //! no room are counted and dropped: no connection waits for the log.
 
-use std::fs::OpenOptions;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, SystemTime};
 
 use egret_policies::rules::Origin;
@@ -16,6 +17,8 @@ use super::gate::Judgement;
 
 /// Records that wait to be written.
 const QUEUE: usize = 4096;
+/// Records that are written before it is looked whether the log was rotated.
+const BURST: usize = 1024;
 
 /// Where records go; nowhere without a path.
 #[derive(Clone, Debug)]
@@ -52,7 +55,7 @@ impl AuditLog {
         if path == Path::new("-") {
             std::thread::spawn(move || write_all(&records, io::stdout()));
         } else {
-            let file = OpenOptions::new().create(true).append(true).open(path)?;
+            let file = LogFile::open(path)?;
             std::thread::spawn(move || write_all(&records, file));
         }
         Ok(Self(Some(sender)))
@@ -141,10 +144,64 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Where records are written.
+trait Destination: Write {
+    /// Before a burst of records.
+    fn prepare(&mut self) -> io::Result<()>;
+}
+
+impl Destination for io::Stdout {
+    fn prepare(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file that is opened again when its path is another file, or none: it was rotated.
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl LogFile {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+        })
+    }
+}
+
+impl Destination for LogFile {
+    fn prepare(&mut self) -> io::Result<()> {
+        let own = self.file.metadata()?;
+        let is_own = |there: &fs::Metadata| (there.dev(), there.ino()) == (own.dev(), own.ino());
+        if !fs::metadata(&self.path).is_ok_and(|there| is_own(&there)) {
+            *self = Self::open(&self.path)?;
+        }
+        Ok(())
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        self.file.write(octets)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
 /// Writes what comes, and lets readers see it when nothing more is there.
-fn write_all(records: &Receiver<Value>, to: impl Write) {
+fn write_all(records: &Receiver<Value>, to: impl Destination) {
     let mut to = BufWriter::new(to);
     while let Ok(record) = records.recv() {
+        // Each burst is flushed, so nothing of the file before is written to the next one.
+        if let Err(error) = to.get_mut().prepare() {
+            tracing::error!(%error, "the audit log cannot be opened again");
+        }
         if let Err(error) = write_burst(record, records, &mut to) {
             tracing::error!(%error, "a record of the audit log cannot be written");
             counter!("egret_konnectivity_audit_records_dropped_total").increment(1);
@@ -153,11 +210,9 @@ fn write_all(records: &Receiver<Value>, to: impl Write) {
 }
 
 fn write_burst(first: Value, records: &Receiver<Value>, to: &mut impl Write) -> io::Result<()> {
-    writeln!(to, "{first}")?;
-    loop {
-        match records.try_recv() {
-            Ok(record) => writeln!(to, "{record}")?,
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => return to.flush(),
-        }
+    let more = records.try_iter().take(BURST);
+    for record in std::iter::once(first).chain(more) {
+        writeln!(to, "{record}")?;
     }
+    to.flush()
 }

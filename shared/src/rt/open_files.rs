@@ -1,5 +1,5 @@
-//! The limit of open files. Each query to an upstream may need a socket; the usual soft limit of 1024 is for programs
-//! that use `select`.
+//! The limit of open files. A query to an upstream or a connection of a proxy may need a socket of its own; the usual soft limit of 1024 is
+//! for programs that use `select`.
 #![allow(
     unsafe_code,
     reason = "getrlimit and setrlimit have no safe form in the crates we use"
