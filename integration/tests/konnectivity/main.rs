@@ -9,6 +9,7 @@
 mod api_server;
 mod identity;
 mod keys;
+mod leases;
 mod pair;
 mod policy;
 mod process;

@@ -1,4 +1,4 @@
-//! The program: usage, start, serve until it is told to stop.
+//! The program: usage, start, serve until it is told to stop, take back what others see.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,11 @@ fn main() -> ExitCode {
 #[tokio::main]
 async fn run(options: Options) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
-    server::start(options, Metrics::install(BUCKETS, &[])?)?;
+    let running = server::start(options, Metrics::install(BUCKETS, &[])?)?;
     signals.stop().await;
+    tokio::select! {
+        () = running.stop() => {}
+        () = signals.stop() => tracing::warn!("connections are cut: told to stop twice"),
+    }
     Ok(())
 }

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::client::verify_server_name;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::ParsedCertificate;
 
-use super::kube::ApiServer;
+use crate::api_server::ApiServer;
 use crate::grpc;
 use crate::proto::Identifiers;
 
