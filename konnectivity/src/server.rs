@@ -3,6 +3,7 @@
 mod agents;
 mod audit;
 mod authority;
+mod cluster;
 mod connect;
 mod dialer;
 mod gate;
@@ -10,6 +11,7 @@ mod health;
 mod hub;
 mod identity;
 mod lease;
+mod open_tunnels;
 mod options;
 mod policy;
 mod proxy;
@@ -87,7 +89,7 @@ const STOP_POLL: Duration = Duration::from_millis(50);
 /// When options, files or addresses cannot be used.
 pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<Running, StartError> {
     let settings = options.settings()?;
-    let hub = Arc::new(Hub::new(settings.strategies.clone()));
+    let hub = Arc::new(Hub::new(settings.strategies.clone(), settings.zone.clone()));
     let agents = settings.agent_tls.clone();
     let agents = Arc::new(agents.reloaded(&[b"h2"])?);
     let health = Health::new(Arc::clone(&hub), &settings.strategies, metrics);
@@ -95,7 +97,8 @@ pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<Running, S
     admin::serve([settings.health, settings.admin], &health)
         .map_err(|(address, source)| failed(address)(source))?;
     let audit = AuditLog::open(settings.audit_log.as_deref()).map_err(failed("--audit-log"))?;
-    let gate = Gate::start(settings.policies.clone());
+    let gate = Gate::start(settings.policies.clone(), settings.objects.as_ref());
+    let gate = gate.map_err(failed("--egress-source"))?;
     for front in &settings.fronts {
         let dialer = Dialer {
             hub: Arc::clone(&hub),

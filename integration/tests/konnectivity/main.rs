@@ -10,6 +10,7 @@ mod api_server;
 mod identity;
 mod keys;
 mod leases;
+mod objects;
 mod pair;
 mod policy;
 mod process;

@@ -42,7 +42,7 @@ pub struct Options {
     /// Random unless given.
     #[arg(long, env = "PROXY_AGENT_ID", default_value = "")]
     agent_id: String,
-    /// Destinations that the agent stands for, as a URL's query of host, ipv4, ipv6, cidr and default-route.
+    /// Destinations that the agent stands for, as a URL's query of host, ipv4, ipv6, cidr, zone and default-route.
     #[arg(long, default_value = "")]
     agent_identifiers: String,
     /// How long after an attempt that brought no new server the next one comes, at first.

@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::Watched;
 use crate::core::Lease;
 
+/// Thousands of agents watch.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Where servers' Leases are, and how they are told from others.
 #[derive(Clone, Debug)]
 pub(crate) struct LeasePlace {
@@ -28,6 +31,7 @@ impl LeasePlace {
             namespace: Some(self.namespace.clone()),
             labels: Some(self.selector()),
             fields: None,
+            patience: PATIENCE,
         }
     }
 }

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject};
-use kube::runtime::utils::Backoff as _;
-use kube::runtime::watcher::{Config, DefaultBackoff, Event, watcher};
+use kube::runtime::watcher::{Config, Event, watcher};
+use rand::RngExt as _;
 use tokio::sync::mpsc;
 
 use super::ApiServer;
 
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// A kind that is not served is asked for again after this.
-const UNSERVED_FOR: Duration = Duration::from_secs(30);
+const UNSERVED_FOR: Duration = Duration::from_secs(10);
 
 /// What is watched.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Watched {
     pub(crate) namespace: Option<String>,
     pub(crate) labels: Option<String>,
     pub(crate) fields: Option<String>,
+    /// The longest pause after it broke.
+    pub(crate) patience: Duration,
 }
 
 /// What a watch tells.
@@ -45,9 +48,9 @@ pub(crate) async fn watch<T>(
     listener: mpsc::Sender<T>,
     wrap: impl Fn(WatchEvent) -> T,
 ) {
-    let mut backoff = DefaultBackoff::default();
+    let mut pause = FIRST_PAUSE;
     loop {
-        let pause = match api_server.client().await {
+        let is_unserved = match api_server.client().await {
             Err(error) => {
                 if listener
                     .send(wrap(WatchEvent::Broke(format!("{error:#}"))))
@@ -56,7 +59,7 @@ pub(crate) async fn watch<T>(
                 {
                     return;
                 }
-                backoff.next().unwrap_or_default()
+                false
             }
             Ok(client) => {
                 let api: Api<DynamicObject> = match &watched.namespace {
@@ -79,11 +82,11 @@ pub(crate) async fn watch<T>(
                         Some(Ok(Event::InitApply(object))) => WatchEvent::Applied(Box::new(object)),
                         Some(Ok(Event::InitDone)) => WatchEvent::Listed,
                         Some(Ok(Event::Apply(object))) => {
-                            backoff.reset();
+                            pause = FIRST_PAUSE;
                             WatchEvent::Applied(Box::new(object))
                         }
                         Some(Ok(Event::Delete(object))) => {
-                            backoff.reset();
+                            pause = FIRST_PAUSE;
                             WatchEvent::Deleted(Box::new(object))
                         }
                         Some(Err(error)) => break Some(error),
@@ -102,15 +105,18 @@ pub(crate) async fn watch<T>(
                 if listener.send(wrap(event)).await.is_err() {
                     return;
                 }
-                if is_unserved {
-                    UNSERVED_FOR
-                } else {
-                    backoff.next().unwrap_or_default()
-                }
+                is_unserved
             }
         };
+        let until = if is_unserved {
+            UNSERVED_FOR
+        } else {
+            pause = (pause * 2).min(watched.patience);
+            // Thousands whose API server is back do not come at once.
+            pause.mul_f64(rand::rng().random_range(0.5..1.0))
+        };
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(until) => {}
             () = listener.closed() => return,
         }
     }

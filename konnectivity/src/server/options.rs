@@ -13,7 +13,7 @@ use super::ServerFiles;
 use super::agents::Shared;
 use super::identity::{Authentication, IdentifierBinding, TokenReview};
 use super::lease::LeaseKeeper;
-use super::policy::{Baseline, PolicySource};
+use super::policy::{Baseline, PolicyFiles};
 use super::require;
 use crate::api_server::ApiServer;
 use crate::core::{InvalidStrategy, Strategy};
@@ -68,9 +68,12 @@ pub struct Options {
     admin_port: u16,
     #[arg(long, default_value = "127.0.0.1")]
     admin_bind_address: String,
-    /// How agents are chosen, the first that finds one: default, destHost, destCIDR, defaultRoute, leastLoaded.
+    /// How agents are chosen, the first that finds one: default, destHost, destCIDR, defaultRoute, zone, leastLoaded.
     #[arg(long, default_value = "default")]
     proxy_strategies: String,
+    /// Zone of this server, for the strategy zone: an agent with this zone among its identifiers is of it.
+    #[arg(long, default_value = "")]
+    server_zone: String,
     /// What agents tell servers apart by; random unless given.
     #[arg(long, env = "PROXY_SERVER_ID", default_value = "")]
     server_id: String,
@@ -86,6 +89,10 @@ pub struct Options {
     /// File or folder of APIServerEgressPolicies and of objects of the cluster that they ask for; read again when it changes.
     #[arg(long, value_parser = path)]
     egress_policy: Option<PathBuf>,
+    /// Where the objects of the cluster come from that policies ask for: files, those of --egress-policy; or kube, watches of the API
+    /// server, which may have APIServerEgressPolicies, too. Until it has told everything, every connection is refused.
+    #[arg(long, value_enum, default_value = "files")]
+    egress_source: EgressSource,
     /// For what clients ask, as policies name it: controlplane, cluster or etcd.
     #[arg(long, default_value = "cluster")]
     egress_selection: Selection,
@@ -146,6 +153,13 @@ struct IgnoredFlags {
     xfr_channel_size: Option<String>,
 }
 
+/// Where the objects of the cluster come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EgressSource {
+    Files,
+    Kube,
+}
+
 /// What clients speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
@@ -173,8 +187,11 @@ pub(super) struct Settings {
     pub(super) admin: SocketAddr,
     pub(super) agent_tls: ServerFiles,
     pub(super) strategies: Vec<Strategy>,
+    pub(super) zone: Option<String>,
     pub(super) dial_timeout: Option<Duration>,
-    pub(super) policies: PolicySource,
+    pub(super) policies: PolicyFiles,
+    /// Where objects are watched.
+    pub(super) objects: Option<ApiServer>,
     pub(super) audit_log: Option<PathBuf>,
     pub(super) shared: Shared,
     pub(super) lease: Option<LeaseKeeper>,
@@ -281,6 +298,10 @@ impl Options {
         let admin = listen("--admin-bind-address", &self.admin_bind_address, self.admin_port)?;
         let strategies = self.proxy_strategies.split(',').map(str::parse);
         let strategies = strategies.collect::<Result<Vec<Strategy>, _>>()?;
+        if strategies.contains(&Strategy::Zone) == self.server_zone.is_empty() {
+            let text = "--server-zone and the strategy zone are given together";
+            return Err(InvalidOptions::Value(text.to_owned()));
+        }
         if self.keepalive_time.is_zero() {
             let text = "--keepalive-time: 0s; more is accepted";
             return Err(InvalidOptions::Value(text.to_owned()));
@@ -294,7 +315,13 @@ impl Options {
             health,
             admin,
             strategies,
-            policies: PolicySource::new(given(self.egress_policy.clone()), self.egress_baseline),
+            zone: Some(self.server_zone.clone()).filter(|zone| !zone.is_empty()),
+            policies: PolicyFiles::new(
+                given(self.egress_policy.clone()),
+                self.egress_baseline,
+                self.egress_source == EgressSource::Kube,
+            ),
+            objects: (self.egress_source == EgressSource::Kube).then(|| self.api_server()),
             audit_log: given(self.audit_log.clone()),
             dial_timeout: Some(self.backend_dial_timeout).filter(|it| !it.is_zero()),
             agent_tls: ServerFiles {
