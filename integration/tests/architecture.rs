@@ -46,7 +46,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ),
     ("egret-dnsd", &["kube", "aya", "hickory-server"]),
     ("egret-cni", &["kube", "aya", "tokio"]),
-    ("egret-konnectivity", &["kube", "aya"]),
+    ("egret-konnectivity", &["aya"]),
     ("egret-cli", &["kube", "aya", "nix", "tokio"]),
 ];
 

@@ -2,6 +2,7 @@
 
 mod guard;
 mod health;
+mod leases;
 mod options;
 mod servers;
 mod session;
@@ -46,11 +47,17 @@ impl Agent {
     /// When options, files or addresses cannot be used.
     pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<Self, StartError> {
         let (health, local) = options.listeners()?;
+        let counted = options.counted_leases()?;
         let servers = Arc::new(Servers::new(options.settings()?));
         let handler: Arc<dyn AdminHandler> = Arc::new(Health::new(Arc::clone(&servers), metrics));
         admin::serve([health, local], &handler)
             .map_err(|(address, source)| StartError::Listen { address, source })?;
         task::spawn("servers", Arc::clone(&servers).keep_connected());
+        if let Some((api_server, place)) = counted {
+            let servers = Arc::clone(&servers);
+            let tell = move |count| servers.set_count_of_leases(count);
+            task::spawn("leases", leases::count(api_server, place, tell));
+        }
         Ok(Self { servers })
     }
 

@@ -3,12 +3,14 @@
 //! Nothing here waits. Whoever writes asks for room first; whoever reads is given what came. What changed for others is in the wake-ups.
 
 mod agent;
+mod leases;
 mod multiplexer;
 mod stream;
 mod strategy;
 mod server;
 
 pub use agent::{Agent, AgentEvent, DialId};
+pub use leases::{Lease, Leases};
 pub use multiplexer::{Overloaded, Read, Room};
 pub use server::{DialState, Refusal, Server, StreamEvent, TunnelId, Wakeups};
 pub(crate) use strategy::host_of;

@@ -5,7 +5,7 @@
 //! agent opened.
 //!
 //! `proto` is the wire protocol, `core` the state of both programs without IO, `grpc` and `tls` the transport, `server` and `agent` the edges,
-//! `admin` what both answer to operators.
+//! `api_server` how both ask the API server, `admin` what both answer to operators.
 
 pub mod proto;
 pub mod core;
@@ -15,6 +15,7 @@ pub mod tls;
 pub mod options;
 
 mod admin;
+mod api_server;
 mod grpc;
 mod relay;
 mod socket;

@@ -10,6 +10,8 @@ use egret_shared::go_duration::{ACCEPTED, parse_duration};
 use http::HeaderValue;
 use http::header::InvalidHeaderValue;
 
+use crate::api_server::LeasePlace;
+
 /// Flags of klog, which stand in every manifest. They are taken and have no effect: the log goes to the standard error, `RUST_LOG` chooses
 /// what is written.
 #[derive(Args, Clone, Debug, Default)]
@@ -35,6 +37,42 @@ pub struct LogFlags {
     one_output: Option<Option<String>>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
     skip_headers: Option<Option<String>>,
+}
+
+/// Which Leases (coordination.k8s.io) are those of servers.
+#[derive(Args, Clone, Debug)]
+#[group(skip)]
+pub(crate) struct LeaseFlags {
+    /// Namespace of the servers' Leases.
+    #[arg(long, default_value = "kube-system")]
+    lease_namespace: String,
+    /// Labels of the servers' Leases: key=value, with commas between.
+    #[arg(long, default_value = "k8s-app=konnectivity-server")]
+    lease_label: String,
+}
+
+impl LeaseFlags {
+    pub(crate) fn place(&self) -> Result<LeasePlace, String> {
+        if self.lease_namespace.is_empty() {
+            return Err("--lease-namespace: it is empty".to_owned());
+        }
+        let pair = |text: &str| {
+            let (key, value) = text.split_once('=').filter(|(_, value)| !value.contains('='))?;
+            let (key, value) = (key.trim(), value.trim());
+            (!key.is_empty()).then(|| (key.to_owned(), value.to_owned()))
+        };
+        let labels = self.lease_label.split(',').map(pair).collect::<Option<Vec<_>>>();
+        let invalid = || {
+            format!(
+                "--lease-label: {:?} is not key=value, with commas between",
+                self.lease_label
+            )
+        };
+        Ok(LeasePlace {
+            namespace: self.lease_namespace.clone(),
+            labels: labels.ok_or_else(invalid)?,
+        })
+    }
 }
 
 /// Reads a duration as Go writes them: `30s`, `1m30s`, `1.5s`, `0`.

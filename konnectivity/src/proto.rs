@@ -7,7 +7,7 @@ mod packet;
 mod reason;
 
 pub use frame::{FrameError, Frames, encode};
-pub use identifiers::{Identifiers, InvalidIdentifiers};
+pub use identifiers::{Claim, Identifiers, InvalidIdentifiers};
 pub use packet::{DecodeError, Packet};
 pub use reason::dial_error;
 

@@ -3,13 +3,15 @@
 mod agents;
 mod audit;
 mod authority;
+mod cluster;
 mod connect;
 mod dialer;
 mod gate;
 mod health;
 mod hub;
 mod identity;
-mod kube;
+mod lease;
+mod open_tunnels;
 mod options;
 mod policy;
 mod proxy;
@@ -23,6 +25,8 @@ use egret_shared::rt::admin::AdminHandler;
 use egret_shared::rt::{task, telemetry};
 use nix::sys::stat::{Mode, umask};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_rustls::rustls::ServerConfig;
 
 pub use authority::{AuthorityError, AuthorityRewriter};
@@ -49,13 +53,43 @@ pub enum StartError {
     Listen { what: String, source: io::Error },
 }
 
-/// Listens; returns when everything is bound. It serves as long as the runtime runs.
+/// A server that runs, as long as the runtime does.
+#[derive(Debug)]
+pub struct Running {
+    hub: Arc<Hub>,
+    lease: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+    shutdown: Duration,
+}
+
+impl Running {
+    /// Takes the server's Lease back, and gives connections the time that they have to end.
+    pub async fn stop(self) {
+        if let Some((stop, keeper)) = self.lease {
+            stop.send_replace(true);
+            if let Err(error) = keeper.await {
+                tracing::error!(%error, "the keeper of the lease ended early");
+            }
+        }
+        let ended = async {
+            while self.hub.with(|server| server.connections()) > 0 {
+                tokio::time::sleep(STOP_POLL).await;
+            }
+        };
+        if tokio::time::timeout(self.shutdown, ended).await.is_err() && !self.shutdown.is_zero() {
+            tracing::warn!("connections are cut: they take too long");
+        }
+    }
+}
+
+const STOP_POLL: Duration = Duration::from_millis(50);
+
+/// Listens; returns when everything is bound.
 ///
 /// # Errors
 /// When options, files or addresses cannot be used.
-pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<(), StartError> {
+pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<Running, StartError> {
     let settings = options.settings()?;
-    let hub = Arc::new(Hub::new(settings.strategies.clone()));
+    let hub = Arc::new(Hub::new(settings.strategies.clone(), settings.zone.clone()));
     let agents = settings.agent_tls.clone();
     let agents = Arc::new(agents.reloaded(&[b"h2"])?);
     let health = Health::new(Arc::clone(&hub), &settings.strategies, metrics);
@@ -63,7 +97,8 @@ pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<(), StartE
     admin::serve([settings.health, settings.admin], &health)
         .map_err(|(address, source)| failed(address)(source))?;
     let audit = AuditLog::open(settings.audit_log.as_deref()).map_err(failed("--audit-log"))?;
-    let gate = Gate::start(settings.policies.clone());
+    let gate = Gate::start(settings.policies.clone(), settings.objects.as_ref());
+    let gate = gate.map_err(failed("--egress-source"))?;
     for front in &settings.fronts {
         let dialer = Dialer {
             hub: Arc::clone(&hub),
@@ -77,9 +112,18 @@ pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<(), StartE
     let listener = bind(settings.agents)?;
     task::spawn(
         "agents",
-        agents::serve(listener, agents, hub, Arc::new(settings.shared)),
+        agents::serve(listener, agents, Arc::clone(&hub), Arc::new(settings.shared)),
     );
-    Ok(())
+    let lease = settings.lease.map(|keeper| {
+        let stop = watch::Sender::new(false);
+        let keeper = task::spawn("lease", keeper.run(stop.subscribe()));
+        (stop, keeper)
+    });
+    Ok(Running {
+        hub,
+        lease,
+        shutdown: settings.shutdown,
+    })
 }
 
 /// Files of a listener by TLS.

@@ -98,34 +98,6 @@ pub fn client(
     Ok(config)
 }
 
-/// The same of PEM at hand.
-///
-/// # Errors
-/// When it cannot be used.
-pub fn client_of_pem(
-    authorities: &[u8],
-    identity: Option<(&[u8], &[u8])>,
-    alpn: &[&[u8]],
-) -> anyhow::Result<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(authorities) {
-        roots.add(certificate?)?;
-    }
-    anyhow::ensure!(!roots.is_empty(), "no certificate of an authority");
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    let mut config = match identity {
-        None => builder.with_no_client_auth(),
-        Some((chain, key)) => {
-            let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>()?;
-            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?
-        }
-    };
-    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    Ok(config)
-}
-
 fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {

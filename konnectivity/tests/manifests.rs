@@ -80,6 +80,20 @@ fn flags_that_contradict_each_other_are_refused() {
         "--authentication-audience=a",
     ];
     assert_eq!(refused(&["--cluster-ca-cert=ca"]), Ok(()));
+    let of_upstream = [
+        "--cluster-ca-cert=ca",
+        "--enable-lease-controller",
+        "--lease-namespace=kube-system",
+        "--lease-label=k8s-app=konnectivity-server,tier=control-plane",
+        "--graceful-shutdown-timeout=10s",
+        "--frontend-keepalive-time=1h",
+        "--kubeconfig-qps=75",
+        "--kubeconfig-burst=150",
+        "--kube-api-content-type=application/json",
+        "--xfr-channel-size=10",
+        "--warn-on-channel-limit",
+    ];
+    assert_eq!(refused(&of_upstream), Ok(()));
     assert_eq!(refused(&token), Ok(()));
     assert_eq!(
         refused(&[&token[..], &["--cluster-ca-cert=ca", "--cluster-ca-cert="]].concat()),
@@ -125,8 +139,28 @@ fn flags_that_contradict_each_other_are_refused() {
             "--server-cert is missing",
         ),
         (
-            vec!["--cluster-ca-cert=ca", "--proxy-strategies=zone"],
+            vec!["--cluster-ca-cert=ca", "--proxy-strategies=zones"],
             "unknown proxy strategy",
+        ),
+        (
+            vec!["--cluster-ca-cert=ca", "--proxy-strategies=zone,default"],
+            "--server-zone and the strategy zone are given together",
+        ),
+        (
+            vec![
+                "--cluster-ca-cert=ca",
+                "--enable-lease-controller",
+                "--lease-label=a",
+            ],
+            "--lease-label: \"a\" is not key=value",
+        ),
+        (
+            vec![
+                "--cluster-ca-cert=ca",
+                "--enable-lease-controller=true",
+                "--server-id=S",
+            ],
+            "takes lower-case letters",
         ),
     ] {
         let error = refused(&flags).unwrap_err();

@@ -84,6 +84,38 @@ fn the_agent_with_the_narrowest_network_is_asked() {
 }
 
 #[test]
+fn an_agent_of_the_servers_zone_is_asked_and_the_next_strategy_where_there_is_none() {
+    let agents = [
+        ("a", "zone=north&host=n1"),
+        ("b", "zone=south"),
+        ("c", "zone=south&zone=west"),
+    ];
+    let choices: [(&str, &[Strategy], u64, Option<usize>); 6] = [
+        ("south", &[Strategy::Zone], 0, Some(1)),
+        ("south", &[Strategy::Zone], 1, Some(2)),
+        ("west", &[Strategy::Zone, Strategy::Default], 0, Some(2)),
+        ("south", &[Strategy::DestHost, Strategy::Zone], 0, Some(0)),
+        ("east", &[Strategy::Zone], 0, None),
+        ("east", &[Strategy::Zone, Strategy::Default], 1, Some(1)),
+    ];
+    for (zone, strategies, lot, expected) in choices {
+        let mut server = server(strategies).in_zone(Some(zone.to_owned()));
+        let streams = agents.map(|(id, identifiers)| server.open_stream(info(id, identifiers)));
+        server.dial("n1:1".to_owned(), lot);
+        let asked = streams
+            .iter()
+            .position(|stream| !packets(&mut server, *stream).is_empty());
+        assert_eq!(asked, expected, "{zone} {strategies:?} {lot}");
+    }
+    // Where the server has no zone, no agent is of it.
+    let mut nowhere = server(&[Strategy::Zone]);
+    nowhere.open_stream(info("a", "zone=north"));
+    assert_eq!(nowhere.agents_for(Strategy::Zone), 0);
+    let refused = nowhere.dial("n1:1".to_owned(), 0);
+    assert_eq!(nowhere.state(refused), DialState::Refused(Refusal::NoAgent));
+}
+
+#[test]
 fn of_the_least_loaded_agents_one_is_asked() {
     let mut server = server(&[Strategy::LeastLoaded]);
     let streams = [("a", ""), ("b", "")].map(|(id, identifiers)| server.open_stream(info(id, identifiers)));

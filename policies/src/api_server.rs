@@ -13,7 +13,7 @@ use egret_shared::time::Timestamp;
 
 use crate::compiler::{Compiler, Event, InSync, NodeScope, Owner, Settings};
 use crate::model::api_server::{ApiServerPolicy, Selection, TunnelLimits};
-use crate::model::cluster::Entity;
+use crate::model::cluster::{Entity, EntityKey};
 use crate::model::{Direction, Peer};
 use crate::rules::Origin;
 use crate::simulator::{Connection, Decision, Protocol, RuleIndex, Simulator, Verdict};
@@ -26,7 +26,7 @@ const LONGEST_LIFE: Duration = Duration::from_secs(2);
 pub struct ApiServerEgress {
     compiler: Compiler<InSync>,
     simulator: Simulator,
-    /// Rules stay as they are: only records come and go.
+    /// Of the rules as the last change left them: decisions change records alone.
     index: RuleIndex,
     limits: BTreeMap<(Arc<str>, usize), TunnelLimits>,
     services: BTreeMap<IpAddr, Arc<str>>,
@@ -108,11 +108,7 @@ impl ApiServerEgress {
         let mut compiler = Compiler::new(settings);
         let mut services = BTreeMap::new();
         for entity in cluster {
-            if let Entity::Service(service) = &entity {
-                let name: Arc<str> = service.key.to_string().into();
-                let addresses = service.addresses.iter().map(IpAddr::to_canonical);
-                services.extend(addresses.map(|address| (address, Arc::clone(&name))));
-            }
+            note_service(&mut services, &entity);
             compiler.handle(Event::Apply(entity), now);
         }
         for selection in Selection::ALL {
@@ -136,6 +132,27 @@ impl ApiServerEgress {
             limits,
             services,
         }
+    }
+
+    /// Objects of the cluster that are new or other than before, and those that are gone.
+    pub fn update(
+        &mut self,
+        applied: impl IntoIterator<Item = Entity>,
+        deleted: impl IntoIterator<Item = EntityKey>,
+        now: Timestamp,
+    ) {
+        for key in deleted {
+            if let EntityKey::Service(service) = &key {
+                forget_service(&mut self.services, &service.to_string());
+            }
+            self.compiler.handle(Event::Delete(key), now);
+        }
+        for entity in applied {
+            note_service(&mut self.services, &entity);
+            self.compiler.handle(Event::Apply(entity), now);
+        }
+        self.take_in(now);
+        self.index = RuleIndex::new(&self.simulator);
     }
 
     /// What becomes of a connection.
@@ -203,6 +220,10 @@ impl ApiServerEgress {
         for observation in observations {
             self.compiler.handle(Event::Observed(observation), now);
         }
+        self.take_in(now);
+    }
+
+    fn take_in(&mut self, now: Timestamp) {
         while let Some(batch) = self.compiler.poll_batch(now) {
             self.simulator
                 .apply(&batch, now)
@@ -222,6 +243,19 @@ impl ApiServerEgress {
         key.and_then(|key| self.limits.get(&key).copied())
             .unwrap_or_default()
     }
+}
+
+fn note_service(services: &mut BTreeMap<IpAddr, Arc<str>>, entity: &Entity) {
+    if let Entity::Service(service) = entity {
+        let name: Arc<str> = service.key.to_string().into();
+        forget_service(services, &name);
+        let addresses = service.addresses.iter().map(IpAddr::to_canonical);
+        services.extend(addresses.map(|address| (address, Arc::clone(&name))));
+    }
+}
+
+fn forget_service(services: &mut BTreeMap<IpAddr, Arc<str>>, name: &str) {
+    services.retain(|_, service| &**service != name);
 }
 
 /// Whether some rule asks what has an address: without the objects of the cluster nobody can say.

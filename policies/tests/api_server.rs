@@ -139,6 +139,69 @@ fn a_destination_is_of_a_class_and_the_first_rule_that_matches_decides() {
     }
 }
 
+/// However an object comes and goes, the verdicts are those of the objects that are there.
+#[test]
+fn objects_that_change_are_judged_as_if_they_had_been_there() {
+    let text = policy(
+        "p",
+        "
+  rules:
+  - {action: Deny, to: [{nodes: {selector: {matchLabels: {role: gpu}}}}]}
+  - {action: Allow, to: [{nodes: {}}]}
+  - {action: Audit, to: [{pods: {podSelector: {matchLabels: {app: web}}}}]}
+  - {action: Allow, to: [{services: {namespace: shop}}]}
+  - {action: Deny, to: [{external: {}}]}
+  - {action: Allow, to: [{domainNames: [hook.example.com]}]}
+  - {action: Deny, to: [{services: {}}]}",
+    );
+    let (policies, _) = policies(&text);
+    let objects = |text: &str| -> Vec<Entity> {
+        let documents = read(text, "cluster.yaml").documents;
+        documents
+            .iter()
+            .flat_map(|document| lower(&document.object).entities)
+            .collect()
+    };
+    let addresses = [
+        "192.0.2.1",
+        "192.0.2.2",
+        "10.96.0.7",
+        "10.96.0.8",
+        "10.0.0.5",
+        "203.0.113.1",
+    ];
+    let verdicts = |egress: &mut ApiServerEgress| -> Vec<_> {
+        let asked = addresses.map(|address| {
+            (
+                ask(egress, Selection::Cluster, &format!("{address}:443")),
+                egress.destination(address.parse().unwrap()),
+            )
+        });
+        asked.into()
+    };
+    let all = objects(CLUSTER);
+    for (index, one) in all.iter().enumerate() {
+        let others = all.iter().enumerate().filter(|(other, _)| *other != index);
+        let others: Vec<Entity> = others.map(|(_, entity)| entity.clone()).collect();
+        let with = verdicts(&mut ApiServerEgress::new(&policies, all.clone(), NOW));
+        let without = verdicts(&mut ApiServerEgress::new(&policies, others.clone(), NOW));
+        let mut egress = ApiServerEgress::new(&policies, others, NOW);
+        assert_ne!(with, without, "{one:?} says something");
+        egress.update([one.clone()], [], NOW);
+        assert_eq!(verdicts(&mut egress), with, "{one:?} came");
+        egress.update([], [one.key()], NOW);
+        assert_eq!(verdicts(&mut egress), without, "{one:?} went");
+    }
+    // One that is other than before: a pod loses its label, a Service gets another address.
+    let mut egress = ApiServerEgress::new(&policies, all, NOW);
+    let other = CLUSTER
+        .replace("app: web", "app: none")
+        .replace("10.96.0.7", "10.96.0.9");
+    egress.update(objects(&other), [], NOW);
+    let anew = verdicts(&mut ApiServerEgress::new(&policies, objects(&other), NOW));
+    assert_eq!(verdicts(&mut egress), anew);
+}
+
 #[test]
 fn a_policy_is_about_its_selections_and_the_lower_priority_is_asked_first() {
     let text = [

@@ -351,6 +351,30 @@ users: [{{name: u, user: {{token: {TOKEN}}}}}]
         )
     }
 
+    /// Of one who has the rights of this user alone.
+    pub(crate) fn kubeconfig_as(&self, user: &str) -> String {
+        let own = format!("token: {TOKEN}");
+        self.kubeconfig().replace(&own, &format!("{own}, as: '{user}'"))
+    }
+
+    /// The rights that deploy/konnectivity gives.
+    pub(crate) fn grant_rights(&self) {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/konnectivity/rbac.yaml");
+        for document in fs::read_to_string(path).unwrap().split("\n---\n") {
+            let object: serde_json::Value = serde_saphyr::from_str(document).unwrap();
+            let kind = object["kind"].as_str().unwrap().to_lowercase();
+            let namespace = object["metadata"]["namespace"].as_str();
+            let namespace = namespace
+                .map(|it| format!("namespaces/{it}/"))
+                .unwrap_or_default();
+            let path = format!("/apis/rbac.authorization.k8s.io/v1/{namespace}{kind}s");
+            within("the rights are given", || {
+                let made = self.curl("POST", &path, &object.to_string());
+                made.contains("creationTimestamp")
+            });
+        }
+    }
+
     /// A webhook that is asked about ConfigMaps.
     fn webhook(&self, name: &str, url: &str) -> String {
         self.webhook_of(

@@ -182,6 +182,30 @@ fn an_agent_shows_a_token_that_the_api_server_takes_until_it_ends() {
     );
     is_refused(&pair, "the agent may not stand for 10.0.0.9");
     assert_eq!(pair.readiness(), 503);
+    // Networks, zone and default route are what the node's object says.
+    let wide = "cidr=10.1.0.0/24&zone=a&default-route=true";
+    start(&mut pair, "4a", &issuer.token(&agent, "proxy", 600), wide);
+    is_refused(
+        &pair,
+        "may not stand for 10.1.0.0/24, the zone a, the default route",
+    );
+    // It would be taken as soon as the node is another one.
+    pair.agent().kill();
+    let mut node: Value = serde_json::from_str(&cluster.curl("GET", "/api/v1/nodes/n", "")).unwrap();
+    node["metadata"]["labels"] = json!({
+        "topology.kubernetes.io/zone": "a",
+        "node-restriction.kubernetes.io/konnectivity-default-route": "true",
+    });
+    node["spec"] = json!({"podCIDR": "10.1.0.0/16", "podCIDRs": ["10.1.0.0/16"]});
+    let put = cluster.curl("PUT", "/api/v1/nodes/n", &node.to_string());
+    assert!(put.contains("10.1.0.0/16"), "{put}");
+    start(&mut pair, "4b", &issuer.token(&agent, "proxy", 600), wide);
+    pair.wait_for_agents(1);
+    pair.agent().kill();
+    let wider = "cidr=10.0.0.0/8&cidr=127.0.0.1/32";
+    start(&mut pair, "4c", &issuer.token(&agent, "proxy", 600), wider);
+    is_refused(&pair, "may not stand for 10.0.0.0/8:");
+    within("none is left", || pair.readiness() == 503);
 
     // The node's name, and an address of its status.
     start(

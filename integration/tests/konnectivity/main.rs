@@ -9,6 +9,8 @@
 mod api_server;
 mod identity;
 mod keys;
+mod leases;
+mod objects;
 mod pair;
 mod partition;
 mod partitioned;

@@ -188,10 +188,26 @@ impl Pair {
     }
 
     pub(crate) fn wait_for_agents(&self, count: u32) {
-        let name = "konnectivity_network_proxy_server_ready_backends{proxy_strategy=\"default\"}";
         within("the agents are connected", || {
-            self.server_metric(name) == Some(f64::from(count))
+            self.ready_agents() == Some(f64::from(count))
         });
+    }
+
+    pub(crate) fn ready_agents(&self) -> Option<f64> {
+        self.server_metric("konnectivity_network_proxy_server_ready_backends{proxy_strategy=\"default\"}")
+    }
+
+    pub(crate) fn server_process(&self) -> &Process {
+        &self.server
+    }
+
+    pub(crate) fn agent_port(&self) -> u16 {
+        self.agent_port
+    }
+
+    /// Agents that are started from now on connect there.
+    pub(crate) fn send_agents_to(&mut self, port: u16) {
+        self.agent_port = port;
     }
 
     /// Open files of the server and of the agent that was started last.

@@ -2,15 +2,17 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::echo;
 use super::pair::{Front, Pair, Program};
-use super::process::{free_port, within};
+use super::process::{PATIENCE, free_port, within};
 use super::targets::Target;
+use super::{echo, pattern};
 
 const CONNECTED: &str = "HTTP/1.1 200 Connection Established";
 
@@ -40,22 +42,22 @@ impl Policed {
         Self { pair, folder }
     }
 
-    fn start(spec: &str) -> Self {
+    pub(crate) fn start(spec: &str) -> Self {
         Self::start_with(spec, &[])
     }
 
-    fn start_with(spec: &str, further: &[&str]) -> Self {
+    pub(crate) fn start_with(spec: &str, further: &[&str]) -> Self {
         let mut policed = Self::server(Front::HttpConnectUds, spec, further);
         policed.pair.start_agent(Program::Ours, "").unwrap();
         policed.pair.wait_for_agents(1);
         policed
     }
 
-    fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.folder.path().join("policies/p.yaml")
     }
 
-    fn head(&self, address: &str) -> String {
+    pub(crate) fn head(&self, address: &str) -> String {
         self.pair.connect(address).0
     }
 
@@ -283,15 +285,132 @@ fn a_file_that_is_not_understood_changes_nothing_that_is_in_force() {
     .unwrap();
     failures(3.0);
     is_in_force();
-    // A connection that is open goes on when the policy changes.
+    // Nor does it end what is open.
     let (_, stream) = policed.pair.connect(&format!("127.0.0.1:{port}"));
     let mut stream = stream.unwrap();
-    fs::write(policed.file(), policy(&deny("127.0.0.1/32"))).unwrap();
-    within("the policy is in force", || {
-        policed.head(&format!("127.0.0.1:{port}")).contains("403")
-    });
-    assert_eq!(policed.head(&format!("127.0.0.2:{port}")), CONNECTED);
+    fs::write(policed.file(), "kind: [").unwrap();
+    failures(4.0);
     assert_eq!(echo(&mut stream, b"goes on"), b"goes on");
+}
+
+/// The other end is closed, as is the client's: `false` where it goes on.
+pub(crate) fn is_closed(stream: &mut UnixStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    matches!(stream.read(&mut [0; 16]), Ok(0))
+}
+
+#[test]
+fn open_connections_are_judged_again_when_a_policy_changes() {
+    let policed = Policed::start("{rules: [{name: all, action: Allow, to: [{networks: [127.0.0.0/8]}]}]}");
+    let (target, collected) = (Target::echo(), Target::collect());
+    let open = |host: &str, port| policed.pair.connect(&format!("{host}:{port}")).1.unwrap();
+    let mut one = open("127.0.0.1", target.port());
+    let mut two = open("127.0.0.2", target.port());
+    let mut named = open("localhost", target.port());
+    let mut sending = open("127.0.0.2", collected.port());
+    // Of a reader that reads nothing much is on its way.
+    let source = Target::answer_and_close(pattern(32 << 20));
+    let mut stuck = open("127.0.0.2", source.port());
+    stuck.write_all(b"?").unwrap();
+    sending.write_all(b"before").unwrap();
+    for stream in [&mut one, &mut two, &mut named] {
+        assert_eq!(echo(stream, b"hello"), b"hello");
+    }
+    fs::write(policed.file(), policy(&deny("127.0.0.2/32"))).unwrap();
+    within("what is denied now is closed", || is_closed(&mut two));
+    assert_eq!(
+        collected.collected(),
+        b"before",
+        "its destination sees the end, too"
+    );
+    let agent = "konnectivity_network_proxy_agent_open_endpoint_connections";
+    within("the agent has none but the others", || {
+        policed.pair.agent_metric(agent) == Some(2.0)
+    });
+    for stream in [&mut one, &mut named] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(echo(stream, b"goes on"), b"goes on");
+    }
+    let text = format!(
+        "egress ended by APIServerEgressPolicy/p rule 0 (no): cluster -> 127.0.0.2:{}",
+        target.port()
+    );
+    within("it is recorded", || {
+        policed
+            .all_records()
+            .iter()
+            .any(|it| it["cause"] == text.as_str())
+    });
+    let records = policed.all_records();
+    let record = records.iter().find(|it| it["cause"] == text.as_str()).unwrap();
+    assert_eq!(record["event"], "close");
+    assert_eq!(record["rule"]["name"], "all", "what allowed it");
+    assert_eq!(record["endedBy"]["policy"], "APIServerEgressPolicy/p");
+    assert_eq!(record["endedBy"]["name"], "no");
+    let ended = "egret_konnectivity_policy_ended_total\
+                 {selection=\"cluster\",policy=\"APIServerEgressPolicy/p\",rule=\"0\"}";
+    assert_eq!(policed.pair.server_metric(ended), Some(3.0));
+    // By name: the address that it has is denied.
+    fs::write(policed.file(), policy(&deny("127.0.0.1/32, '::1/128'"))).unwrap();
+    within("they are closed", || is_closed(&mut one) && is_closed(&mut named));
+}
+
+/// Each of many that come, stay and go while policies change is refused or ended, or was allowed by the last one.
+#[test]
+fn no_connection_outlives_the_policy_that_allowed_it() {
+    let policed = Policed::start(&deny("127.0.0.2/32"));
+    let target = Target::echo();
+    for round in 0..6 {
+        let (denied, allowed) = if round % 2 == 0 {
+            ("127.0.0.1", "127.0.0.2")
+        } else {
+            ("127.0.0.2", "127.0.0.1")
+        };
+        let mut streams = Vec::new();
+        fs::write(policed.file(), policy(&deny(&format!("{denied}/32")))).unwrap();
+        within("the policy is in force", || {
+            let (head, stream) = policed.pair.connect(&format!("{denied}:{}", target.port()));
+            streams.extend(stream);
+            head.contains("403")
+        });
+        for mut stream in streams {
+            within("it ends", || is_closed(&mut stream));
+        }
+        assert_eq!(policed.head(&format!("{allowed}:{}", target.port())), CONNECTED);
+    }
+}
+
+#[test]
+fn an_open_connection_counts_for_the_rule_that_allows_it_now() {
+    let rule = |name: &str, most| {
+        format!(
+            "{{name: {name}, action: Allow, to: [{{networks: [127.0.0.0/8]}}], limits: {{connections: {most}}}}}"
+        )
+    };
+    let policed = Policed::start(&format!("{{rules: [{}]}}", rule("a", 2)));
+    let target = Target::echo();
+    let (_, mut first) = policed.pair.connect(&target.address());
+    let (_, second) = policed.pair.connect(&target.address());
+    // The rule has another place, and allows one less: two are open, and stay.
+    let before = "{action: Deny, to: [{networks: [10.0.0.0/8]}]}";
+    fs::write(
+        policed.file(),
+        policy(&format!("{{rules: [{before}, {}]}}", rule("b", 1))),
+    )
+    .unwrap();
+    let full = "rule 1 (b): 1 connections are open";
+    within("it is in force", || {
+        policed.head(&target.address()).contains(full)
+    });
+    assert_eq!(echo(first.as_mut().unwrap(), b"stays"), b"stays");
+    drop(second);
+    within("one is gone", || {
+        let open = "konnectivity_network_proxy_server_established_connections";
+        policed.pair.server_metric(open) == Some(1.0)
+    });
+    assert!(policed.head(&target.address()).contains(full));
+    drop(first);
+    within("there is room", || policed.head(&target.address()) == CONNECTED);
 }
 
 #[test]

@@ -5,19 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{ArgAction, Args, Parser};
 use ipnet::IpNet;
 use tokio_rustls::rustls::ClientConfig;
 
-use super::servers::Settings;
+use super::servers::{CountSource, Settings};
 use super::{Guard, StartError};
-use crate::options::{LogFlags, duration, identity, listen_address, path};
+use crate::api_server::{ApiServer, LeasePlace};
+use crate::options::{LeaseFlags, LogFlags, duration, identity, listen_address, path};
 use crate::proto::{Identifiers, InvalidIdentifiers};
 use crate::tls::{self, Identity, Reloaded, TlsError};
 
 /// The API server's network proxy: makes connections that proxy servers ask for.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "proxy-agent", version)]
+#[command(name = "proxy-agent", version, args_override_self = true)]
 pub struct Options {
     /// Host of the proxy server, or several with commas between, of which each is tried in turn.
     #[arg(long, default_value = "127.0.0.1", value_delimiter = ',')]
@@ -41,7 +42,7 @@ pub struct Options {
     /// Random unless given.
     #[arg(long, env = "PROXY_AGENT_ID", default_value = "")]
     agent_id: String,
-    /// Destinations that the agent stands for, as a URL's query of host, ipv4, ipv6, cidr and default-route.
+    /// Destinations that the agent stands for, as a URL's query of host, ipv4, ipv6, cidr, zone and default-route.
     #[arg(long, default_value = "")]
     agent_identifiers: String,
     /// How long after an attempt that brought no new server the next one comes, at first.
@@ -56,6 +57,22 @@ pub struct Options {
     /// Networks of loopback, link-local and other addresses of the agent's own machine that it connects to all the same.
     #[arg(long, value_delimiter = ',')]
     allow_destinations: Vec<IpNet>,
+    /// Counts servers by their Leases, in the place of what servers say.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    count_server_leases: bool,
+    #[command(flatten)]
+    leases: LeaseFlags,
+    /// With --count-server-leases: default is the Leases alone, max is whichever number is larger.
+    #[arg(long, default_value = "")]
+    server_count_source: String,
+    /// How the API server is asked for Leases; without, by the service account of the pod.
+    #[arg(long, default_value = "", value_parser = path)]
+    kubeconfig: PathBuf,
+    /// Goes on connecting, every --sync-interval-cap, where there are as many servers as they say.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    sync_forever: bool,
+    #[command(flatten)]
+    ignored: IgnoredFlags,
     #[arg(long, default_value = "")]
     health_server_host: String,
     /// Port of /healthz, /readyz and /metrics.
@@ -68,6 +85,20 @@ pub struct Options {
     admin_server_port: u16,
     #[command(flatten)]
     log: LogFlags,
+}
+
+/// Flags of upstream's agent about what is otherwise here: they are taken and have no effect.
+#[derive(Args, Clone, Debug, Default)]
+#[group(skip)]
+struct IgnoredFlags {
+    #[arg(long, hide = true)]
+    kube_api_content_type: Option<String>,
+    #[arg(long, hide = true)]
+    probe_interval: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    warn_on_channel_limit: Option<Option<String>>,
+    #[arg(long, hide = true)]
+    xfr_channel_size: Option<String>,
 }
 
 /// Why flags are refused.
@@ -95,6 +126,26 @@ impl Options {
         Ok((health, admin))
     }
 
+    /// Where servers are counted by Leases.
+    pub(super) fn counted_leases(&self) -> Result<Option<(ApiServer, LeasePlace)>, InvalidOptions> {
+        if !self.count_server_leases {
+            return Ok(None);
+        }
+        let place = self.leases.place().map_err(InvalidOptions::Value)?;
+        Ok(Some((ApiServer::new(Some(self.kubeconfig.clone())), place)))
+    }
+
+    fn count_source(&self) -> Result<CountSource, InvalidOptions> {
+        match self.server_count_source.as_str() {
+            "" | "default" => Ok(CountSource::Leases),
+            "max" => Ok(CountSource::Largest),
+            other => {
+                let text = format!("--server-count-source: {other:?}; default and max are accepted");
+                Err(InvalidOptions::Value(text))
+            }
+        }
+    }
+
     pub(super) fn settings(self) -> Result<Settings, StartError> {
         let value = |text: &str| InvalidOptions::Value(text.to_owned());
         let is_set = |path: &PathBuf| !path.as_os_str().is_empty();
@@ -115,6 +166,8 @@ impl Options {
             identity(&self.agent_id).map_err(|_octets| value("--agent-id: it is of printable ASCII"))?;
         let identifiers = Identifiers::parse(&self.agent_identifiers).map_err(InvalidOptions::Identifiers)?;
         Ok(Settings {
+            count_source: self.count_source()?,
+            sync_forever: self.sync_forever,
             tls: Arc::new(ClientFiles::of(&self).reloaded()?),
             agent_id,
             identifiers,

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode};
+use h2::{RecvStream, SendStream};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use rand::RngExt as _;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use egret_shared::rt::task;
+use egret_shared::rt::{clock, task};
 
 use super::Guard;
 use super::session::Session;
@@ -44,6 +45,18 @@ pub(super) struct Settings {
     pub(super) interval_cap: Duration,
     pub(super) keep_alive: Duration,
     pub(super) guard: Arc<Guard>,
+    pub(super) count_source: CountSource,
+    /// Connections are tried where no server is missing, too.
+    pub(super) sync_forever: bool,
+}
+
+/// How many servers there are, where their Leases are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CountSource {
+    /// As many as Leases.
+    Leases,
+    /// As the Leases or the servers say, whichever is more.
+    Largest,
 }
 
 #[derive(Debug)]
@@ -52,6 +65,8 @@ pub(super) struct Servers {
     state: Mutex<State>,
     /// Of the sessions something changed.
     changed: watch::Sender<()>,
+    /// There are more servers than before.
+    more: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -61,10 +76,14 @@ struct State {
     /// Those that others are in the place of, while they have connections.
     retired: Vec<Arc<Session>>,
     /// As the last server said.
-    count: usize,
+    count_of_servers: usize,
+    /// None while they are not counted.
+    count_of_leases: Option<usize>,
     /// How many connections were tried; chooses the host.
     tried: usize,
     is_draining: bool,
+    /// A stream ended that was younger than the longest wait.
+    has_ended_early: bool,
 }
 
 /// A stream to a server.
@@ -82,16 +101,28 @@ struct Credentials {
     token: Option<String>,
 }
 
+impl State {
+    /// How many servers are to be connected to.
+    fn count(&self, source: CountSource) -> usize {
+        match (self.count_of_leases, source) {
+            (None, _) => self.count_of_servers,
+            (Some(leases), CountSource::Leases) => leases,
+            (Some(leases), CountSource::Largest) => leases.max(self.count_of_servers),
+        }
+    }
+}
+
 impl Servers {
     pub(super) fn new(settings: Settings) -> Self {
         let state = State {
-            count: settings.hosts.len(),
+            count_of_servers: settings.hosts.len(),
             ..State::default()
         };
         Self {
             settings,
             state: Mutex::new(state),
             changed: watch::Sender::new(()),
+            more: Notify::new(),
         }
     }
 
@@ -105,46 +136,83 @@ impl Servers {
     }
 
     pub(super) fn known(&self) -> usize {
-        self.with(|state| state.count)
+        self.with(|state| state.count(self.settings.count_source))
     }
 
-    /// Connects where a server is missing. Each attempt that brings no new server makes the next one come later.
+    pub(super) fn set_count_of_leases(&self, count: usize) {
+        let before = self.with(|state| state.count_of_leases.replace(count));
+        if before.is_none_or(|before| before < count) {
+            self.more.notify_one();
+        }
+        self.changed.send_replace(());
+    }
+
+    /// Connects where a server is missing. Each attempt that brings no new server, and each stream that ends early, makes the next one come
+    /// later.
     pub(super) async fn keep_connected(self: Arc<Self>) {
         let mut interval = self.settings.interval;
         let mut changed = self.changed.subscribe();
         loop {
             let credentials = self.credentials();
-            let (is_missing, is_draining) = self.with(|state| {
+            let (is_missing, has_ended_early, is_draining) = self.with(|state| {
                 let is_old = |connected: &Connected| connected.credentials != credentials;
-                let is_missing = state.sessions.len() < state.count || state.sessions.values().any(is_old);
-                (is_missing, state.is_draining)
+                let count = state.count(self.settings.count_source);
+                let is_missing = state.sessions.len() < count || state.sessions.values().any(is_old);
+                (
+                    is_missing,
+                    std::mem::take(&mut state.has_ended_early),
+                    state.is_draining,
+                )
             });
             if is_draining {
                 return;
             }
-            if !is_missing {
-                interval = self.settings.interval;
-                // Also at the end of a session; the sender lives as long as this.
-                tokio::select! {
-                    changed = changed.changed() => if changed.is_err() {
-                        return;
-                    },
-                    () = tokio::time::sleep(CREDENTIALS_POLL) => {}
-                }
+            if has_ended_early {
+                interval = self.back_off(interval).await;
                 continue;
             }
-            match Arc::clone(&self).connect().await {
-                Ok(()) => {
-                    interval = self.settings.interval;
+            if !is_missing {
+                let patience = if self.settings.sync_forever {
+                    self.settings.interval_cap.min(CREDENTIALS_POLL)
+                } else {
+                    CREDENTIALS_POLL
+                };
+                // Also at the end of a session; the sender lives as long as this.
+                tokio::select! {
+                    changed = changed.changed() => match changed {
+                        Ok(()) => continue,
+                        Err(_closed) => return,
+                    },
+                    () = tokio::time::sleep(patience) => interval = self.settings.interval,
+                }
+                if !self.settings.sync_forever {
                     continue;
                 }
-                Err(error) => {
-                    tracing::warn!(error = %format!("{error:#}"), "no connection to a proxy server")
+            }
+            match Arc::clone(&self).connect().await {
+                Ok(()) => {}
+                Err(NotConnected::Known(server)) => {
+                    tracing::debug!(server, "there is a connection to the proxy server already");
+                    if is_missing {
+                        interval = self.back_off(interval).await;
+                    }
+                }
+                Err(NotConnected::Failed(error)) => {
+                    tracing::warn!(error = %format!("{error:#}"), "no connection to a proxy server");
+                    interval = self.back_off(interval).await;
                 }
             }
-            let jitter = rand::rng().random_range(1.0..1.1);
-            tokio::time::sleep(interval.mul_f64(jitter)).await;
-            interval = interval.mul_f64(1.5).min(self.settings.interval_cap);
+        }
+    }
+
+    /// Waits, and returns how long the next wait is to be. A server that was not known of ends the wait.
+    async fn back_off(&self, interval: Duration) -> Duration {
+        let jitter = rand::rng().random_range(1.0..1.1);
+        tokio::select! {
+            () = tokio::time::sleep(interval.mul_f64(jitter)) => {
+                interval.mul_f64(1.5).min(self.settings.interval_cap)
+            }
+            () = self.more.notified() => self.settings.interval,
         }
     }
 
@@ -158,21 +226,24 @@ impl Servers {
     }
 
     /// Connects to the next host. The session goes on by itself.
-    async fn connect(self: Arc<Self>) -> anyhow::Result<()> {
+    async fn connect(self: Arc<Self>) -> Result<(), NotConnected> {
         let tried = self.with(|state| {
             state.tried += 1;
             state.tried - 1
         });
         let host = &self.settings.hosts[tried % self.settings.hosts.len()];
         let connected = tokio::time::timeout(CONNECT_WITHIN, self.open(host));
-        let connected = connected.await.context("timed out").and_then(|it| it);
+        let connected = connected
+            .await
+            .unwrap_or_else(|_elapsed| Err(anyhow::anyhow!("timed out").into()));
         let Opened {
             server,
             session,
             reader,
             writer,
             driver,
-        } = connected.with_context(|| format!("{host}:{}", self.settings.port))?;
+        } = connected.map_err(|error| error.at(format!("{host}:{}", self.settings.port)))?;
+        let begun = clock::now();
         tracing::info!(server, host, "connected to a proxy server");
         let servers = Arc::clone(&self);
         task::spawn("session", async move {
@@ -193,6 +264,7 @@ impl Servers {
                 let is_it = |it: &Connected| Arc::ptr_eq(&it.session, &session);
                 if state.sessions.get(&server).is_some_and(is_it) {
                     state.sessions.remove(&server);
+                    state.has_ended_early |= clock::now().since(begun) < servers.settings.interval_cap;
                 }
             });
             servers.changed.send_replace(());
@@ -203,18 +275,22 @@ impl Servers {
     async fn open(
         &self,
         host: &str,
-    ) -> anyhow::Result<Opened<impl Future<Output = anyhow::Result<()>> + use<>>> {
-        let stream = TcpStream::connect((host, self.settings.port)).await?;
-        socket::prepare(&stream)?;
-        let name = ServerName::try_from(host.to_owned())?;
+    ) -> Result<Opened<impl Future<Output = anyhow::Result<()>> + use<>>, NotConnected> {
         let credentials = self.credentials();
         let tls = TlsConnector::from(self.settings.tls.current());
-        let stream = tls.connect(name, stream).await?;
-        let mut http = h2::client::Builder::new();
-        http.initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW);
-        let (client, mut connection) = http.handshake::<_, Bytes>(stream).await?;
-        let pings = connection.ping_pong().context("the connection has no pings")?;
+        let handshake = async {
+            let stream = TcpStream::connect((host, self.settings.port)).await?;
+            socket::prepare(&stream)?;
+            let name = ServerName::try_from(host.to_owned())?;
+            let stream = tls.connect(name, stream).await?;
+            let mut http = h2::client::Builder::new();
+            http.initial_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW);
+            let (client, mut connection) = http.handshake::<_, Bytes>(stream).await?;
+            let pings = connection.ping_pong().context("the connection has no pings")?;
+            anyhow::Ok((client, connection, pings))
+        };
+        let (client, connection, pings) = handshake.await?;
         let keep_alive = self.settings.keep_alive;
         let driver = async move {
             tokio::select! {
@@ -225,7 +301,10 @@ impl Servers {
         let mut driver = Box::pin(driver);
         let opened = tokio::select! {
             opened = self.call(client, host, credentials) => opened?,
-            ended = &mut driver => { ended?; bail!("the server closed the connection") }
+            ended = &mut driver => {
+                ended?;
+                return Err(anyhow::anyhow!("the server closed the connection").into());
+            }
         };
         let (server, session, reader, writer) = opened;
         Ok(Opened {
@@ -242,31 +321,12 @@ impl Servers {
         client: h2::client::SendRequest<Bytes>,
         host: &str,
         credentials: Credentials,
-    ) -> anyhow::Result<(String, Arc<Session>, PacketReader, PacketWriter)> {
-        let mut client = client.ready().await?;
-        let (response, body) = client.send_request(self.request(host)?, false)?;
-        let response = response.await?;
-        let headers = response.headers();
-        if let Some(status) = headers.get("grpc-status") {
-            let text = headers
-                .get("grpc-message")
-                .map_or("", |it| it.to_str().unwrap_or(""));
-            bail!("the server refuses: status {status:?} {text}");
-        }
-        ensure!(
-            response.status() == StatusCode::OK,
-            "status {}",
-            response.status()
-        );
-        let single = |name| grpc::single(headers, name).map_err(anyhow::Error::msg);
-        let server = single(metadata::SERVER_ID)?.context("the server does not tell its serverid")?;
-        let count = single(metadata::SERVER_COUNT)?.context("the server does not tell its servercount")?;
-        let count: usize = count.parse().context("servercount")?;
-        let window = grpc::window(headers).map_err(anyhow::Error::msg)?;
-        let server = server.to_owned();
+    ) -> Result<(String, Arc<Session>, PacketReader, PacketWriter), NotConnected> {
+        let request = self.request(host)?;
+        let (response, body, server, count, window) = ask(client, request).await?;
         let session = Session::new(window, Arc::clone(&self.settings.guard));
         let is_new = self.with(|state| {
-            state.count = count.max(1);
+            state.count_of_servers = count.max(1);
             let is_known = |connected: &Connected| connected.credentials == credentials;
             if state.is_draining || state.sessions.get(&server).is_some_and(is_known) {
                 return false;
@@ -282,7 +342,9 @@ impl Servers {
             }
             true
         });
-        ensure!(is_new, "there is a connection to the server {server} already");
+        if !is_new {
+            return Err(NotConnected::Known(server));
+        }
         let reader = PacketReader::new(response.into_body());
         Ok((server, session, reader, PacketWriter::new(body)))
     }
@@ -330,6 +392,64 @@ impl Servers {
         while sessions.iter().any(|session| session.is_busy()) {
             tokio::time::sleep(DRAIN_POLL).await;
         }
+    }
+}
+
+/// Sends the call; the answer, with what the server says of itself.
+async fn ask(
+    client: h2::client::SendRequest<Bytes>,
+    request: Request<()>,
+) -> anyhow::Result<(
+    Response<RecvStream>,
+    SendStream<Bytes>,
+    String,
+    usize,
+    Option<u32>,
+)> {
+    let mut client = client.ready().await?;
+    let (response, body) = client.send_request(request, false)?;
+    let response = response.await?;
+    let headers = response.headers();
+    if let Some(status) = headers.get("grpc-status") {
+        let text = headers
+            .get("grpc-message")
+            .map_or("", |it| it.to_str().unwrap_or(""));
+        bail!("the server refuses: status {status:?} {text}");
+    }
+    ensure!(
+        response.status() == StatusCode::OK,
+        "status {}",
+        response.status()
+    );
+    let single = |name| grpc::single(headers, name).map_err(anyhow::Error::msg);
+    let server = single(metadata::SERVER_ID)?.context("the server does not tell its serverid")?;
+    let count = single(metadata::SERVER_COUNT)?.context("the server does not tell its servercount")?;
+    let count: usize = count.parse().context("servercount")?;
+    let window = grpc::window(headers).map_err(anyhow::Error::msg)?;
+    let server = server.to_owned();
+    Ok((response, body, server, count, window))
+}
+
+/// Why there is no new stream.
+#[derive(Debug)]
+enum NotConnected {
+    /// The server has one.
+    Known(String),
+    Failed(anyhow::Error),
+}
+
+impl NotConnected {
+    fn at(self, address: String) -> Self {
+        match self {
+            Self::Failed(error) => Self::Failed(error.context(address)),
+            known @ Self::Known(_) => known,
+        }
+    }
+}
+
+impl From<anyhow::Error> for NotConnected {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
     }
 }
 

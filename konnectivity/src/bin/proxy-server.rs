@@ -1,4 +1,4 @@
-//! The program: usage, start, serve until it is told to stop.
+//! The program: usage, start, serve until it is told to stop, take back what others see.
 
 use std::process::ExitCode;
 
@@ -24,7 +24,11 @@ fn main() -> ExitCode {
 async fn run(options: Options) -> anyhow::Result<()> {
     raise_limit();
     let mut signals = Signals::listen()?;
-    server::start(options, Metrics::install(BUCKETS, &[])?)?;
+    let running = server::start(options, Metrics::install(BUCKETS, &[])?)?;
     signals.stop().await;
+    tokio::select! {
+        () = running.stop() => {}
+        () = signals.stop() => tracing::warn!("connections are cut: told to stop twice"),
+    }
     Ok(())
 }

@@ -61,6 +61,7 @@ pub struct Wakeups {
 pub struct Server {
     limits: Limits,
     strategies: Vec<Strategy>,
+    zone: Option<String>,
     streams: BTreeMap<StreamId, AgentStream>,
     tunnels: HashMap<TunnelId, Tunnel>,
     /// By our own key, which no two dials share.
@@ -98,6 +99,7 @@ impl Server {
         Self {
             limits,
             strategies,
+            zone: None,
             streams: BTreeMap::new(),
             tunnels: HashMap::new(),
             dials: HashMap::new(),
@@ -108,6 +110,12 @@ impl Server {
             unread: 0,
             wakeups: Wakeups::default(),
         }
+    }
+
+    /// Where it is, for [`Strategy::Zone`].
+    #[must_use]
+    pub fn in_zone(self, zone: Option<String>) -> Self {
+        Self { zone, ..self }
     }
 
     // === Agents ===
@@ -262,7 +270,7 @@ impl Server {
     #[must_use]
     pub fn agents_for(&self, strategy: Strategy) -> usize {
         let usable = self.streams.values().filter(|it| it.is_usable(true));
-        let found = usable.filter(|it| strategy.may_take(&it.agent.identifiers));
+        let found = usable.filter(|it| strategy.may_take(&it.agent.identifiers, self.zone.as_deref()));
         found
             .map(|it| it.agent.id.as_str())
             .collect::<BTreeSet<_>>()
@@ -299,7 +307,7 @@ impl Server {
 
     fn ask(&mut self, tunnel: TunnelId, dial: Dial, otherwise: Refusal) {
         let chosen = strategy::choose(
-            &self.strategies,
+            (&self.strategies, self.zone.as_deref()),
             &self.streams,
             &dial.address,
             &dial.asked,

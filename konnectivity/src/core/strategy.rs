@@ -17,13 +17,17 @@ pub enum Strategy {
     DestCidr,
     /// An agent with `default-route=true`.
     DefaultRoute,
+    /// An agent of the server's zone ([`super::Server::in_zone`]).
+    Zone,
     /// Any agent, of those with the fewest connections.
     LeastLoaded,
 }
 
 /// A strategy that there is not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown proxy strategy {0:?}; there are default, destHost, destCIDR, defaultRoute and leastLoaded")]
+#[error(
+    "unknown proxy strategy {0:?}; there are default, destHost, destCIDR, defaultRoute, zone and leastLoaded"
+)]
 pub struct InvalidStrategy(String);
 
 impl FromStr for Strategy {
@@ -35,6 +39,7 @@ impl FromStr for Strategy {
             "destHost" => Ok(Self::DestHost),
             "destCIDR" => Ok(Self::DestCidr),
             "defaultRoute" => Ok(Self::DefaultRoute),
+            "zone" => Ok(Self::Zone),
             "leastLoaded" => Ok(Self::LeastLoaded),
             _ => Err(InvalidStrategy(text.to_owned())),
         }
@@ -44,7 +49,7 @@ impl FromStr for Strategy {
 /// The stream by which an address is dialled: the newest of an agent that a strategy finds. Those of the given list were tried already.
 /// Agents that drain are chosen where there is no other. `lot` chooses among equals.
 pub(super) fn choose(
-    strategies: &[Strategy],
+    (strategies, zone): (&[Strategy], Option<&str>),
     streams: &BTreeMap<StreamId, AgentStream>,
     address: &str,
     tried: &[StreamId],
@@ -58,7 +63,8 @@ pub(super) fn choose(
             let usable = streams
                 .iter()
                 .filter(|(id, stream)| stream.is_usable(draining) && !tried.contains(id));
-            let ranked = usable.filter_map(|(id, stream)| Some((id, stream, strategy.rank(stream, host)?)));
+            let ranked =
+                usable.filter_map(|(id, stream)| Some((id, stream, strategy.rank(stream, host, zone)?)));
             newest.extend(ranked.map(|(id, stream, rank)| (&stream.agent.id, (*id, rank))));
             let best = newest.values().map(|(_, rank)| *rank).min()?;
             let equals = newest.into_values().filter(|(_, rank)| *rank == best);
@@ -78,22 +84,24 @@ impl Strategy {
             Self::DestHost => "destHost",
             Self::DestCidr => "destCIDR",
             Self::DefaultRoute => "defaultRoute",
+            Self::Zone => "zone",
             Self::LeastLoaded => "leastLoaded",
         }
     }
 
     /// Whether it finds such an agent for some destination.
-    pub(super) fn may_take(self, identifiers: &Identifiers) -> bool {
+    pub(super) fn may_take(self, identifiers: &Identifiers, zone: Option<&str>) -> bool {
         match self {
             Self::Default | Self::LeastLoaded => true,
             Self::DestHost => identifiers.has_hosts(),
             Self::DestCidr => identifiers.has_networks(),
             Self::DefaultRoute => identifiers.is_default_route(),
+            Self::Zone => zone.is_some_and(|zone| identifiers.has_zone(zone)),
         }
     }
 
     /// How well the agent fits, the lowest best; none where it does not.
-    fn rank(self, stream: &AgentStream, host: &str) -> Option<usize> {
+    fn rank(self, stream: &AgentStream, host: &str, zone: Option<&str>) -> Option<usize> {
         let identifiers = &stream.agent.identifiers;
         match self {
             Self::Default => Some(0),
@@ -103,6 +111,7 @@ impl Strategy {
                 Some(usize::from(u8::MAX - narrowest))
             }
             Self::DefaultRoute => identifiers.is_default_route().then_some(0),
+            Self::Zone => zone.is_some_and(|zone| identifiers.has_zone(zone)).then_some(0),
             Self::LeastLoaded => Some(stream.multiplexer.connections()),
         }
     }

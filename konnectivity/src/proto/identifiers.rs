@@ -11,13 +11,37 @@ pub struct Identifiers {
     addresses: Vec<IpAddr>,
     hosts: Vec<String>,
     networks: Vec<IpNet>,
+    zones: Vec<String>,
     default_route: bool,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim<'a> {
+    Address(IpAddr),
+    Host(&'a str),
+    Network(IpNet),
+    Zone(&'a str),
+    DefaultRoute,
+}
+
+/// For people.
+impl fmt::Display for Claim<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(formatter),
+            Self::Host(host) => formatter.write_str(host),
+            Self::Network(network) => network.fmt(formatter),
+            Self::Zone(zone) => write!(formatter, "the zone {zone}"),
+            Self::DefaultRoute => formatter.write_str("the default route"),
+        }
+    }
 }
 
 /// Why identifiers are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidIdentifiers {
-    #[error("unknown identifier {0:?}; there are host, ipv4, ipv6, cidr and default-route")]
+    #[error("unknown identifier {0:?}; there are host, ipv4, ipv6, cidr, zone and default-route")]
     Key(String),
     #[error("{key}={value:?} is no address")]
     Address { key: String, value: String },
@@ -70,6 +94,7 @@ impl Identifiers {
                 Ok(network) => self.networks.push(network),
                 Err(_text) => return Err(InvalidIdentifiers::Network(value.to_owned())),
             },
+            "zone" => self.zones.push(value.to_owned()),
             "default-route" => match value {
                 "true" => self.default_route = true,
                 "false" => {}
@@ -89,11 +114,14 @@ impl Identifiers {
         }
     }
 
-    /// The hosts and addresses that it stands for, as texts.
-    #[must_use]
-    pub fn claims(&self) -> Vec<String> {
-        let addresses = self.addresses.iter().map(ToString::to_string);
-        addresses.chain(self.hosts.iter().cloned()).collect()
+    /// All that it stands for.
+    pub fn claims(&self) -> impl Iterator<Item = Claim<'_>> {
+        let addresses = self.addresses.iter().copied().map(Claim::Address);
+        let hosts = self.hosts.iter().map(|host| Claim::Host(host));
+        let networks = self.networks.iter().copied().map(Claim::Network);
+        let zones = self.zones.iter().map(|zone| Claim::Zone(zone));
+        let route = self.default_route.then_some(Claim::DefaultRoute);
+        addresses.chain(hosts).chain(networks).chain(zones).chain(route)
     }
 
     /// Whether it stands for any host.
@@ -117,6 +145,11 @@ impl Identifiers {
     }
 
     #[must_use]
+    pub fn has_zone(&self, zone: &str) -> bool {
+        self.zones.iter().any(|it| it == zone)
+    }
+
+    #[must_use]
     pub fn is_default_route(&self) -> bool {
         self.default_route
     }
@@ -132,6 +165,7 @@ impl fmt::Display for Identifiers {
         }
         query.extend_pairs(self.hosts.iter().map(|host| ("host", host)));
         query.extend_pairs(self.networks.iter().map(|network| ("cidr", network.to_string())));
+        query.extend_pairs(self.zones.iter().map(|zone| ("zone", zone)));
         if self.default_route {
             query.append_pair("default-route", "true");
         }

@@ -40,6 +40,8 @@ pub(super) struct Subject {
 #[derive(Clone, Debug)]
 pub(super) struct Closing {
     pub(super) cause: String,
+    /// The rule that ended it.
+    pub(super) ended_by: Option<Origin>,
     pub(super) sent: u64,
     pub(super) received: u64,
     pub(super) duration: Duration,
@@ -75,12 +77,16 @@ impl AuditLog {
 
     pub(super) fn closed(&self, subject: &Subject, closing: &Closing) {
         self.send(subject, "close", || {
-            json!({
+            let mut rest = json!({
                 "cause": closing.cause,
                 "octetsSent": closing.sent,
                 "octetsReceived": closing.received,
                 "milliseconds": milliseconds(closing.duration),
-            })
+            });
+            if let Some(rule) = &closing.ended_by {
+                rest["endedBy"] = rule_of(rule);
+            }
+            rest
         });
     }
 

@@ -12,8 +12,9 @@ use metrics::{counter, histogram};
 use tokio::task::JoinHandle;
 
 use super::audit::{AuditLog, Closing, Subject};
-use super::gate::{Admitted, Gate, Permit};
+use super::gate::{Admitted, Gate};
 use super::hub::{Hub, Tunnel};
+use super::open_tunnels::{Permit, Revoked};
 use crate::core::{Read, Refusal, Room};
 use crate::relay::{Channel, Signals};
 
@@ -36,7 +37,7 @@ pub(super) struct AuditedTunnel {
     audit: AuditLog,
     subject: Subject,
     opened: Timestamp,
-    _permit: Option<Permit>,
+    permit: Option<Permit>,
 }
 
 /// What a connection has used, and why it ended.
@@ -77,7 +78,13 @@ impl Dialer {
         };
         subject.judgement = admitted.judgement.clone();
         let begun = clock::now();
-        match self.dial_any(&address, &admitted).await {
+        let dialled = self.dial_any(&address, &admitted).await;
+        // Other rules may be in force by now.
+        let dialled = dialled.and_then(|dialled| match admitted.revoked() {
+            Some(revoked) => Err(Refusal::Denied(revoked.text.clone())),
+            None => Ok(dialled),
+        });
+        match dialled {
             Ok((tunnel, connection)) => {
                 let opened = clock::now();
                 subject.agent = tunnel.agent();
@@ -86,7 +93,13 @@ impl Dialer {
                 Ok((tunnel, connection))
             }
             Err(refusal) => {
-                self.audit.refused(&subject, "failed", &refusal.to_string());
+                let result = if let Some(revoked) = admitted.revoked() {
+                    subject.judgement.rule.clone_from(&revoked.rule);
+                    "denied"
+                } else {
+                    "failed"
+                };
+                self.audit.refused(&subject, result, &refusal.to_string());
                 Err(refusal)
             }
         }
@@ -95,10 +108,14 @@ impl Dialer {
     /// The first address of a name that takes the connection.
     async fn dial_any(&self, address: &str, admitted: &Admitted) -> Result<(Tunnel, i64), Refusal> {
         let mut last = Refusal::NoAgent;
-        for target in &admitted.targets {
+        for (index, target) in admitted.targets.iter().enumerate() {
             match self.dial_one(address, target).await {
                 Err(refusal @ Refusal::Target(_)) => last = refusal,
-                done => return done,
+                Ok((tunnel, connection)) => {
+                    admitted.connected(index, &tunnel);
+                    return Ok((tunnel, connection));
+                }
+                Err(refusal) => return Err(refusal),
             }
         }
         Err(last)
@@ -137,6 +154,21 @@ impl Dialer {
     }
 }
 
+impl Admitted {
+    /// From now on a change of the rules is about this address, and cuts the tunnel.
+    fn connected(&self, target: usize, tunnel: &Tunnel) {
+        let Some(permit) = &self.permit else { return };
+        if let Some(address) = self.addresses.get(target) {
+            permit.connected_to(*address);
+        }
+        permit.revocation().cut_by(tunnel.cutter());
+    }
+
+    fn revoked(&self) -> Option<&Revoked> {
+        self.permit.as_ref()?.revocation().revoked()
+    }
+}
+
 fn count_failure(reason: &'static str) {
     counter!("konnectivity_network_proxy_server_dial_failure_count", "reason" => reason).increment(1);
 }
@@ -165,8 +197,12 @@ impl AuditedTunnel {
             audit,
             subject,
             opened,
-            _permit: admitted.permit,
+            permit: admitted.permit,
         }
+    }
+
+    fn revoked(&self) -> Option<&Revoked> {
+        self.permit.as_ref()?.revocation().revoked()
     }
 
     /// Waits until what was written is sent, and the close.
@@ -197,6 +233,9 @@ impl Usage {
 
 impl Channel for AuditedTunnel {
     fn read(&self) -> Read {
+        if let Some(revoked) = self.revoked() {
+            return Read::End(revoked.text.clone());
+        }
         if let Some(text) = self.usage.over.get() {
             return Read::End((*text).to_owned());
         }
@@ -211,10 +250,10 @@ impl Channel for AuditedTunnel {
     }
 
     fn room(&self) -> Room {
-        match self.usage.over.get() {
-            Some(_) => Room::Closed,
-            None => self.tunnel.room(),
+        if self.revoked().is_some() || self.usage.over.get().is_some() {
+            return Room::Closed;
         }
+        self.tunnel.room()
     }
 
     fn write(&self, data: Bytes) {
@@ -237,9 +276,14 @@ impl Drop for AuditedTunnel {
         if let Some(timer) = &self.timer {
             timer.abort();
         }
+        let revoked = self.revoked().cloned();
         let cause = self.usage.cause.get().cloned();
         let closing = Closing {
-            cause: cause.unwrap_or_else(|| "the client is gone".to_owned()),
+            cause: match &revoked {
+                Some(revoked) => revoked.text.clone(),
+                None => cause.unwrap_or_else(|| "the client is gone".to_owned()),
+            },
+            ended_by: revoked.and_then(|revoked| revoked.rule),
             sent: self.usage.sent.load(Ordering::Relaxed),
             received: self.usage.received.load(Ordering::Relaxed),
             duration: clock::now().since(self.opened),

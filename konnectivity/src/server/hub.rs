@@ -20,9 +20,9 @@ struct State {
 }
 
 impl Hub {
-    pub(super) fn new(strategies: Vec<Strategy>) -> Self {
+    pub(super) fn new(strategies: Vec<Strategy>, zone: Option<String>) -> Self {
         Self(Mutex::new(State {
-            server: Server::new(Limits::default(), strategies),
+            server: Server::new(Limits::default(), strategies).in_zone(zone),
             tunnels: HashMap::new(),
             streams: HashMap::new(),
         }))
@@ -105,6 +105,20 @@ impl Tunnel {
     pub(super) fn agent(&self) -> Option<String> {
         self.hub
             .with(|server| server.agent_of(self.id).map(str::to_owned))
+    }
+
+    /// Closes the connection at both ends, also while the tunnel is in use.
+    pub(super) fn cutter(&self) -> impl Fn() + Send + Sync + use<> {
+        let (hub, id) = (Arc::downgrade(&self.hub), self.id);
+        let signals = Arc::downgrade(&self.signals);
+        move || {
+            if let Some(hub) = hub.upgrade() {
+                hub.with(|server| server.evict(id));
+            }
+            if let Some(signals) = signals.upgrade() {
+                signals.wake();
+            }
+        }
     }
 
     pub(super) fn shared_signals(&self) -> Arc<Signals> {

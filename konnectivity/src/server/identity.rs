@@ -9,20 +9,26 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use egret_shared::rt::clock;
 use http::{HeaderMap, Method, StatusCode};
+use ipnet::IpNet;
 use metrics::counter;
 use serde_json::{Value, json};
 use tokio_rustls::rustls::client::verify_server_name;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::ParsedCertificate;
 
-use super::kube::ApiServer;
+use crate::api_server::ApiServer;
 use crate::grpc;
-use crate::proto::Identifiers;
+use crate::proto::{Claim, Identifiers};
 
 /// A token that says nothing of its end is reviewed as often as this.
 const UNTIL_REVIEW: Duration = Duration::from_secs(3600);
 /// What the API server says of the pod that a token is bound to (KEP-4193).
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+
+/// Of a node, its zone (kubernetes.io, Well-Known Labels).
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// Of a node whose agents may have `default-route`. No kubelet can give its node a label of this prefix (admission plugin NodeRestriction).
+const DEFAULT_ROUTE: &str = "node-restriction.kubernetes.io/konnectivity-default-route";
 
 /// What becomes of an agent that stands for what it cannot show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -110,34 +116,82 @@ impl Authentication {
 
     /// Whether the agent may stand for what it says: the identifiers that it does not show to be its own.
     pub(super) async fn unbound(&self, identity: &AgentIdentity, identifiers: &Identifiers) -> Vec<String> {
-        let is_own: Box<dyn Fn(&ServerName<'_>) -> bool + Send + Sync> = match (self, identity) {
-            (_, AgentIdentity::Certificate(certificate)) => match ParsedCertificate::try_from(certificate) {
-                Ok(_) => {
-                    let certificate = certificate.clone();
-                    Box::new(move |name| {
-                        let parsed = ParsedCertificate::try_from(&certificate);
-                        parsed.is_ok_and(|parsed| verify_server_name(&parsed, name).is_ok())
-                    })
-                }
-                Err(_) => Box::new(|_| false),
-            },
+        let shown = match (self, identity) {
+            (_, AgentIdentity::Certificate(certificate)) => Shown::Certificate(certificate),
             (Self::Token(review), AgentIdentity::Token { node: Some(node), .. })
-                if identifiers.has_hosts() =>
+                if identifiers.claims().next().is_some() =>
             {
-                let names = review.names_of_node(node).await.unwrap_or_else(|error| {
+                let shown = review.shown_by_node(node).await.unwrap_or_else(|error| {
                     tracing::warn!(node, error = %format!("{error:#}"), "the addresses of a node are not known");
-                    vec![node.clone()]
+                    ShownByNode {
+                        names: vec![node.clone()],
+                        ..ShownByNode::default()
+                    }
                 });
-                Box::new(move |name| {
-                    let text = name.to_str();
-                    names.iter().any(|one| *one == text)
-                })
+                Shown::Node(shown)
             }
-            (_, AgentIdentity::Token { .. }) => Box::new(|_| false),
+            (_, AgentIdentity::Token { .. }) => Shown::Node(ShownByNode::default()),
         };
-        let unbound = |text: &String| ServerName::try_from(text.as_str()).map_or(true, |name| !is_own(&name));
-        identifiers.claims().into_iter().filter(unbound).collect()
+        let unbound = identifiers.claims().filter(|claim| !shown.has(claim));
+        unbound.map(|claim| claim.to_string()).collect()
     }
+}
+
+/// What an agent's identifiers are held against.
+enum Shown<'a> {
+    Certificate(&'a CertificateDer<'static>),
+    Node(ShownByNode),
+}
+
+/// What the object of a node says.
+#[derive(Debug, Default)]
+struct ShownByNode {
+    /// Its own name, and all names and addresses that its status has.
+    names: Vec<String>,
+    /// Of its pods.
+    networks: Vec<IpNet>,
+    zone: Option<String>,
+    is_default_route: bool,
+}
+
+impl Shown<'_> {
+    fn has(&self, claim: &Claim<'_>) -> bool {
+        match self {
+            Self::Certificate(certificate) => match claim {
+                Claim::Address(address) => is_of(certificate, &address.to_string()),
+                Claim::Host(host) => is_of(certificate, host),
+                Claim::Network(network) if network.prefix_len() == network.max_prefix_len() => {
+                    is_of(certificate, &network.addr().to_string())
+                }
+                // No certificate can say so.
+                Claim::Network(_) | Claim::Zone(_) | Claim::DefaultRoute => true,
+            },
+            Self::Node(node) => node.has(claim),
+        }
+    }
+}
+
+impl ShownByNode {
+    fn has(&self, claim: &Claim<'_>) -> bool {
+        let has_name = |name: &str| self.names.iter().any(|it| it == name);
+        match claim {
+            Claim::Address(address) => has_name(&address.to_string()),
+            Claim::Host(host) => has_name(host),
+            Claim::Network(network) => {
+                let is_address = network.prefix_len() == network.max_prefix_len();
+                self.networks.iter().any(|own| own.contains(network))
+                    || is_address && has_name(&network.addr().to_string())
+            }
+            Claim::Zone(zone) => self.zone.as_deref() == Some(zone),
+            Claim::DefaultRoute => self.is_default_route,
+        }
+    }
+}
+
+fn is_of(certificate: &CertificateDer<'static>, name: &str) -> bool {
+    let name = ServerName::try_from(name);
+    let parsed = ParsedCertificate::try_from(certificate);
+    matches!((parsed, name), (Ok(parsed), Ok(name)) if verify_server_name(&parsed, &name).is_ok())
 }
 
 /// The shortest pause between two reviews of a token.
@@ -212,8 +266,7 @@ impl TokenReview {
         Ok(user["extra"][NODE_NAME][0].as_str().map(str::to_owned))
     }
 
-    /// The node's own name, and all that its status has.
-    async fn names_of_node(&self, node: &str) -> anyhow::Result<Vec<String>> {
+    async fn shown_by_node(&self, node: &str) -> anyhow::Result<ShownByNode> {
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '.';
         anyhow::ensure!(node.chars().all(is_name), "{node:?} is no name of a node");
         let path = format!("/api/v1/nodes/{node}");
@@ -228,7 +281,14 @@ impl TokenReview {
             text.parse()
                 .map_or_else(|_name| text.to_owned(), |ip: IpAddr| ip.to_string())
         };
-        Ok(addresses.map(canonical).chain([node.to_owned()]).collect())
+        let networks = answer["spec"]["podCIDRs"].as_array().into_iter().flatten();
+        let labels = &answer["metadata"]["labels"];
+        Ok(ShownByNode {
+            names: addresses.map(canonical).chain([node.to_owned()]).collect(),
+            networks: networks.filter_map(|one| one.as_str()?.parse().ok()).collect(),
+            zone: labels[ZONE].as_str().map(str::to_owned),
+            is_default_route: labels[DEFAULT_ROUTE] == "true",
+        })
     }
 }
 

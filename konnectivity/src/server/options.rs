@@ -5,18 +5,19 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::{ArgAction, Args, Parser, ValueEnum};
 
 use egret_policies::model::api_server::Selection;
 
 use super::ServerFiles;
 use super::agents::Shared;
 use super::identity::{Authentication, IdentifierBinding, TokenReview};
-use super::kube::ApiServer;
-use super::policy::{Baseline, PolicySource};
+use super::lease::LeaseKeeper;
+use super::policy::{Baseline, PolicyFiles};
 use super::require;
+use crate::api_server::ApiServer;
 use crate::core::{InvalidStrategy, Strategy};
-use crate::options::{LogFlags, duration, identity, listen_address, path};
+use crate::options::{LeaseFlags, LogFlags, duration, identity, listen_address, path};
 
 /// The API server's network proxy: takes connections of a kube-apiserver and has agents make them.
 #[derive(Clone, Debug, Parser)]
@@ -67,9 +68,12 @@ pub struct Options {
     admin_port: u16,
     #[arg(long, default_value = "127.0.0.1")]
     admin_bind_address: String,
-    /// How agents are chosen, the first that finds one: default, destHost, destCIDR, defaultRoute, leastLoaded.
+    /// How agents are chosen, the first that finds one: default, destHost, destCIDR, defaultRoute, zone, leastLoaded.
     #[arg(long, default_value = "default")]
     proxy_strategies: String,
+    /// Zone of this server, for the strategy zone: an agent with this zone among its identifiers is of it.
+    #[arg(long, default_value = "")]
+    server_zone: String,
     /// What agents tell servers apart by; random unless given.
     #[arg(long, env = "PROXY_SERVER_ID", default_value = "")]
     server_id: String,
@@ -85,6 +89,10 @@ pub struct Options {
     /// File or folder of APIServerEgressPolicies and of objects of the cluster that they ask for; read again when it changes.
     #[arg(long, value_parser = path)]
     egress_policy: Option<PathBuf>,
+    /// Where the objects of the cluster come from that policies ask for: files, those of --egress-policy; or kube, watches of the API
+    /// server, which may have APIServerEgressPolicies, too. Until it has told everything, every connection is refused.
+    #[arg(long, value_enum, default_value = "files")]
+    egress_source: EgressSource,
     /// For what clients ask, as policies name it: controlplane, cluster or etcd.
     #[arg(long, default_value = "cluster")]
     egress_selection: Selection,
@@ -110,11 +118,46 @@ pub struct Options {
     /// What becomes of an agent that stands for hosts or addresses which neither its certificate nor its token's node has.
     #[arg(long, value_enum, default_value = "audit")]
     agent_identifier_binding: IdentifierBinding,
-    /// How the API server is asked about tokens and nodes; without, by the service account of the pod.
+    /// How the API server is asked about tokens, nodes and Leases; without, by the service account of the pod.
     #[arg(long, value_parser = path)]
     kubeconfig: Option<PathBuf>,
+    /// Keeps a Lease of this server, by which agents count servers, and removes those that nobody renews.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    enable_lease_controller: bool,
+    #[command(flatten)]
+    leases: LeaseFlags,
+    /// How long after the first signal connections may go on; 0 is not at all.
+    #[arg(long, default_value = "0", value_parser = duration)]
+    graceful_shutdown_timeout: Duration,
+    #[command(flatten)]
+    ignored: IgnoredFlags,
     #[command(flatten)]
     log: LogFlags,
+}
+
+/// Flags of upstream's server about what is otherwise here: they are taken and have no effect.
+#[derive(Args, Clone, Debug, Default)]
+#[group(skip)]
+struct IgnoredFlags {
+    #[arg(long, hide = true)]
+    frontend_keepalive_time: Option<String>,
+    #[arg(long, hide = true)]
+    kube_api_content_type: Option<String>,
+    #[arg(long, hide = true)]
+    kubeconfig_burst: Option<String>,
+    #[arg(long, hide = true)]
+    kubeconfig_qps: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    warn_on_channel_limit: Option<Option<String>>,
+    #[arg(long, hide = true)]
+    xfr_channel_size: Option<String>,
+}
+
+/// Where the objects of the cluster come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EgressSource {
+    Files,
+    Kube,
 }
 
 /// What clients speak.
@@ -144,10 +187,15 @@ pub(super) struct Settings {
     pub(super) admin: SocketAddr,
     pub(super) agent_tls: ServerFiles,
     pub(super) strategies: Vec<Strategy>,
+    pub(super) zone: Option<String>,
     pub(super) dial_timeout: Option<Duration>,
-    pub(super) policies: PolicySource,
+    pub(super) policies: PolicyFiles,
+    /// Where objects are watched.
+    pub(super) objects: Option<ApiServer>,
     pub(super) audit_log: Option<PathBuf>,
     pub(super) shared: Shared,
+    pub(super) lease: Option<LeaseKeeper>,
+    pub(super) shutdown: Duration,
 }
 
 /// A listener for clients, and for what they ask.
@@ -250,17 +298,30 @@ impl Options {
         let admin = listen("--admin-bind-address", &self.admin_bind_address, self.admin_port)?;
         let strategies = self.proxy_strategies.split(',').map(str::parse);
         let strategies = strategies.collect::<Result<Vec<Strategy>, _>>()?;
+        if strategies.contains(&Strategy::Zone) == self.server_zone.is_empty() {
+            let text = "--server-zone and the strategy zone are given together";
+            return Err(InvalidOptions::Value(text.to_owned()));
+        }
         if self.keepalive_time.is_zero() {
             let text = "--keepalive-time: 0s; more is accepted";
             return Err(InvalidOptions::Value(text.to_owned()));
         }
+        let shared = self.shared()?;
         Ok(Settings {
-            shared: self.shared()?,
+            lease: self.lease(&shared)?,
+            shutdown: self.graceful_shutdown_timeout,
+            shared,
             agents,
             health,
             admin,
             strategies,
-            policies: PolicySource::new(given(self.egress_policy.clone()), self.egress_baseline),
+            zone: Some(self.server_zone.clone()).filter(|zone| !zone.is_empty()),
+            policies: PolicyFiles::new(
+                given(self.egress_policy.clone()),
+                self.egress_baseline,
+                self.egress_source == EgressSource::Kube,
+            ),
+            objects: (self.egress_source == EgressSource::Kube).then(|| self.api_server()),
             audit_log: given(self.audit_log.clone()),
             dial_timeout: Some(self.backend_dial_timeout).filter(|it| !it.is_zero()),
             agent_tls: ServerFiles {
@@ -346,6 +407,33 @@ impl Options {
         })
     }
 
+    fn lease(&self, shared: &Shared) -> Result<Option<LeaseKeeper>, InvalidOptions> {
+        if !self.enable_lease_controller {
+            return Ok(None);
+        }
+        let place = self.leases.place().map_err(InvalidOptions::Value)?;
+        // It is part of the Lease's name (RFC 1123).
+        let is_label = |octet: &u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || *octet == b'-';
+        let server_id = shared.server_id.as_bytes();
+        let ends = [server_id.first(), server_id.last()];
+        if !server_id.iter().all(|octet| is_label(octet) || *octet == b'.') || ends.contains(&Some(&b'-')) {
+            let text = format!(
+                "--server-id: {:?}; --enable-lease-controller takes lower-case letters, digits, - and .",
+                shared.server_id
+            );
+            return Err(InvalidOptions::Value(text));
+        }
+        Ok(Some(LeaseKeeper {
+            api_server: self.api_server(),
+            place,
+            server_id: String::from_utf8_lossy(server_id).into_owned(),
+        }))
+    }
+
+    fn api_server(&self) -> ApiServer {
+        ApiServer::new(self.kubeconfig.clone())
+    }
+
     /// As with upstream's server: by a certificate or by a token, never by either.
     fn authentication(&self) -> Result<Authentication, InvalidOptions> {
         let invalid = |text: &str| Err(InvalidOptions::Value(text.to_owned()));
@@ -362,11 +450,7 @@ impl Options {
                 "--cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience",
             )),
             (3, false) => Ok(Authentication::Token(TokenReview {
-                api_server: ApiServer::new(
-                    self.kubeconfig
-                        .clone()
-                        .filter(|path| !path.as_os_str().is_empty()),
-                ),
+                api_server: self.api_server(),
                 namespace: self.agent_namespace.clone(),
                 account: self.agent_service_account.clone(),
                 audience: self.authentication_audience.clone(),

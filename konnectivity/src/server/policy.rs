@@ -1,4 +1,4 @@
-//! The policies of the API server's connections, from files: read at the start, and again when they change.
+//! The policies of the API server's connections as files have them, with objects of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,12 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use egret_policies::api::manifest::read_octets;
-use egret_policies::api_server::{ApiServerEgress, needs_cluster};
+use egret_policies::api_server::needs_cluster;
 use egret_policies::diagnostic::Severity;
 use egret_policies::lower::lower;
 use egret_policies::model::api_server::ApiServerPolicy;
 use egret_policies::model::cluster::Entity;
-use egret_shared::rt::clock;
 
 const BASELINE: &str = include_str!("baseline.yaml");
 
@@ -26,9 +25,11 @@ pub(super) enum Baseline {
 
 /// A file, or the files of a folder that end in .yaml, .yml or .json and do not begin with a dot.
 #[derive(Clone, Debug)]
-pub(super) struct PolicySource {
+pub(super) struct PolicyFiles {
     path: Option<PathBuf>,
     baseline: Baseline,
+    /// Objects of the cluster come from elsewhere.
+    without_objects: bool,
 }
 
 /// What was read: the text of each file. Equal texts mean the same.
@@ -38,8 +39,8 @@ pub(super) struct PolicyTexts(BTreeMap<PathBuf, Vec<u8>>);
 /// Policies as they were understood.
 #[derive(Debug)]
 pub(super) struct Policies {
-    pub(super) egress: ApiServerEgress,
-    pub(super) count: usize,
+    pub(super) policies: Vec<ApiServerPolicy>,
+    pub(super) cluster: Vec<Entity>,
     /// Of severity error: parts are closed, which were meant otherwise.
     pub(super) errors: Vec<String>,
     pub(super) warnings: Vec<String>,
@@ -54,9 +55,13 @@ pub(super) enum UnusablePolicies {
     Content(Vec<String>),
 }
 
-impl PolicySource {
-    pub(super) fn new(path: Option<PathBuf>, baseline: Baseline) -> Self {
-        Self { path, baseline }
+impl PolicyFiles {
+    pub(super) fn new(path: Option<PathBuf>, baseline: Baseline, without_objects: bool) -> Self {
+        Self {
+            path,
+            baseline,
+            without_objects,
+        }
     }
 
     pub(super) fn path(&self) -> Option<&Path> {
@@ -79,7 +84,7 @@ impl PolicySource {
             .map(PolicyTexts)
     }
 
-    pub(super) fn compile(&self, texts: &PolicyTexts) -> Result<Policies, UnusablePolicies> {
+    pub(super) fn understand(&self, texts: &PolicyTexts) -> Result<Policies, UnusablePolicies> {
         let mut reader = PolicyReader::default();
         let baseline = match self.baseline {
             Baseline::Audit => BASELINE.to_owned(),
@@ -88,6 +93,17 @@ impl PolicySource {
         reader.take("the baseline", baseline.as_bytes());
         for (path, octets) in &texts.0 {
             reader.take(&path.display().to_string(), octets);
+        }
+        if self.without_objects {
+            if !reader.cluster.is_empty() {
+                let text = "objects of the cluster in files are passed over: they come from the API server";
+                reader.warnings.push(text.to_owned());
+                reader.cluster.clear();
+            }
+        } else if needs_cluster(&reader.policies) && reader.cluster.is_empty() {
+            let text = "rules ask for nodes, pods, services or external, and no object of the cluster is in the files: \
+                        networks and domainNames need none";
+            reader.problems.push(text.to_owned());
         }
         reader.finish()
     }
@@ -171,18 +187,13 @@ impl PolicyReader {
     }
 
     fn finish(mut self) -> Result<Policies, UnusablePolicies> {
-        if needs_cluster(&self.policies) && self.cluster.is_empty() {
-            let text = "rules ask for nodes, pods, services or external, and no object of the cluster is in the files: \
-                        networks and domainNames need none";
-            self.problems.push(text.to_owned());
-        }
         if !self.problems.is_empty() {
             self.problems.append(&mut self.errors);
             return Err(UnusablePolicies::Content(self.problems));
         }
         Ok(Policies {
-            egress: ApiServerEgress::new(&self.policies, self.cluster, clock::now()),
-            count: self.policies.len(),
+            policies: self.policies,
+            cluster: self.cluster,
             errors: self.errors,
             warnings: self.warnings,
         })
