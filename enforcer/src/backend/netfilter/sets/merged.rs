@@ -45,8 +45,6 @@ pub struct MergedSets {
     counts: BTreeMap<PodKey, RuleCounts>,
     /// Each rule is counted by itself, so nothing is merged.
     is_each_alone: bool,
-    /// Ordered rules stay as they are.
-    walks_ordered: bool,
 }
 
 /// A set that policies speak of, and that may be merged with others.
@@ -130,11 +128,6 @@ impl MergedSets {
         self.is_each_alone = true;
     }
 
-    /// Leaves ordered rules as they are, for a backend that does not render decision tables. Without it, they are looked up.
-    pub(in crate::backend) const fn walk_ordered(&mut self) {
-        self.walks_ordered = true;
-    }
-
     /// The batch as it is to be applied.
     pub fn merge<'a>(&mut self, batch: &'a Batch) -> Cow<'a, Batch> {
         self.count_ordered(batch);
@@ -202,7 +195,6 @@ impl MergedSets {
     pub(in crate::backend) fn forget(&mut self) {
         *self = Self {
             is_each_alone: self.is_each_alone,
-            walks_ordered: self.walks_ordered,
             ..Self::default()
         };
     }

@@ -29,9 +29,6 @@ enum Phase {
 impl MergedSets {
     /// The rules of a direction with lookups in tables, the sets of these, and how many are where.
     pub(super) fn decide(&self, rules: &DirectionRules) -> (DirectionRules, Merged, RuleCounts) {
-        if self.walks_ordered {
-            return (rules.clone(), Merged::new(), RuleCounts::all_walked(rules));
-        }
         let content = |id| self.parts.get(&id).map(Part::content);
         let known = |id: Digest| self.tables.get(&id).map(|used| Arc::clone(&used.table));
         let decided = decision::decide(rules, content, known);
