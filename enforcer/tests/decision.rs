@@ -10,7 +10,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use egret_enforcer::backend::netfilter::denials::{Cause, DenialRegistry};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::model::settings::{DenyAction, NflogSettings};
+use egret_enforcer::backend::netfilter::model::unknown_pods::UnknownPods;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
+use egret_enforcer::backend::nftables::{Nftables, Settings as NftablesSettings};
+use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_kernel::iptables::Flavour;
 use egret_kernel::nflog::Listener;
@@ -34,19 +37,74 @@ const FENCE_POLICY: &str = "fence";
 /// Packets before the kernel's words about them are read.
 const TOGETHER: usize = 40;
 
-fn life(flavour: Flavour) -> (Netfilter, DenialRegistry) {
-    let denials = DenialRegistry::default();
-    let settings = Settings {
-        flavour,
-        marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap(),
-        deny: DenyAction::Drop,
-        telling: Some(TELLING),
-    };
-    let mut backend = Netfilter::open(settings, Box::new(ThisHost))
-        .unwrap()
-        .telling(denials.clone());
-    backend.adopt(NOW).unwrap();
-    (backend, denials)
+/// Who renders the rules.
+#[derive(Clone, Copy, Debug)]
+enum Renderer {
+    Iptables(Flavour),
+    Nftables,
+}
+
+impl Renderer {
+    fn life(self) -> (Box<dyn Backend>, DenialRegistry) {
+        let denials = DenialRegistry::default();
+        let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
+        let (deny, telling, locate) = (DenyAction::Drop, Some(TELLING), Box::new(ThisHost));
+        let mut backend: Box<dyn Backend> = match self {
+            Self::Iptables(flavour) => {
+                let settings = Settings {
+                    flavour,
+                    marks,
+                    deny,
+                    telling,
+                };
+                let backend = Netfilter::open(settings, locate).unwrap();
+                Box::new(backend.telling(denials.clone()))
+            }
+            Self::Nftables => {
+                let settings = NftablesSettings {
+                    marks,
+                    deny,
+                    telling,
+                    unknown: UnknownPods {
+                        stance: Stance::Allow,
+                        interfaces: Vec::new(),
+                    },
+                    accepted_marks: Vec::new(),
+                };
+                let backend = Nftables::open(settings, locate).unwrap();
+                Box::new(backend.telling(denials.clone()))
+            }
+        };
+        backend.adopt(NOW).unwrap();
+        (backend, denials)
+    }
+
+    /// All rules, without counters.
+    fn rules(self) -> String {
+        match self {
+            Self::Iptables(flavour) => filter(flavour),
+            // Without what sets hold.
+            Self::Nftables => run("nft", &["-s", "-t", "list", "table", "inet", "egret"]),
+        }
+    }
+
+    /// How many rules are in chains of which the name begins so.
+    fn count_in_chains(self, beginning: &str) -> usize {
+        let text = self.rules();
+        match self {
+            Self::Iptables(_) => {
+                let added = format!("-A {beginning}");
+                text.lines().filter(|line| line.starts_with(&added)).count()
+            }
+            Self::Nftables => {
+                let begins = format!("chain {beginning}");
+                let chains = text.split("\n\t}").map(str::trim_start);
+                let chains = chains.filter(|chain| chain.starts_with(&begins));
+                let rules = |chain: &str| chain.lines().filter(|line| line.contains("goto")).count();
+                chains.map(rules).sum()
+            }
+        }
+    }
 }
 
 #[track_caller]
@@ -57,10 +115,11 @@ fn assert_settled(standing: &SyncStatus) {
     );
 }
 
-fn in_both_flavours(test: fn(Flavour)) {
+fn by_each_renderer(test: fn(Renderer)) {
     in_fresh_namespace(move || {
-        for flavour in [Flavour::Nft, Flavour::Legacy] {
-            test(flavour);
+        let flavours = [Flavour::Nft, Flavour::Legacy].map(Renderer::Iptables);
+        for renderer in flavours.into_iter().chain([Renderer::Nftables]) {
+            test(renderer);
         }
     });
 }
@@ -213,9 +272,9 @@ fn assert_as_the_rules_say(simulator: &Simulator, listener: &mut Listener, denia
 
 #[test]
 fn real_packets_meet_the_verdict_of_the_first_rule_and_its_name() {
-    in_both_flavours(|flavour| {
+    by_each_renderer(|renderer| {
         let (change, rules) = whole();
-        let (mut backend, denials) = life(flavour);
+        let (mut backend, denials) = renderer.life();
         let mut simulator = Simulator::new();
         assert_settled(&backend.apply(&change.0, NOW));
         simulator.apply(&change.0, NOW).unwrap();
@@ -223,7 +282,7 @@ fn real_packets_meet_the_verdict_of_the_first_rule_and_its_name() {
         assert_as_the_rules_say(&simulator, &mut listener, &denials);
 
         // Pods come and go: sets change, and no rule.
-        let before = filter(flavour);
+        let before = renderer.rules();
         let more = Change::new()
             .members("peer 1", &[(address("127.1.3.5"), None)], &[address("127.1.1.1")])
             .members(
@@ -234,18 +293,18 @@ fn real_packets_meet_the_verdict_of_the_first_rule_and_its_name() {
             .members("peer 31", &[], &[address("127.1.7.1")]);
         assert_settled(&backend.apply(&more.0, NOW));
         simulator.apply(&more.0, NOW).unwrap();
-        assert_eq!(filter(flavour), before);
+        assert_eq!(renderer.rules(), before);
         assert_as_the_rules_say(&simulator, &mut listener, &denials);
 
         // The next life finds all of it, and changes nothing.
         drop(backend);
-        let (mut backend, denials) = life(flavour);
+        let (mut backend, denials) = renderer.life();
         let mut all = whole().0;
         all.0.members_changed.extend(more.0.members_changed);
         let standing = backend.apply(&all.0, NOW);
         assert_settled(&standing);
         assert!(standing.repaired.is_empty(), "{standing:?}");
-        assert_eq!(filter(flavour), before);
+        assert_eq!(renderer.rules(), before);
         assert_as_the_rules_say(&simulator, &mut listener, &denials);
 
         // A rule goes from the middle.
@@ -266,25 +325,18 @@ fn real_packets_meet_the_verdict_of_the_first_rule_and_its_name() {
 
 #[test]
 fn rules_that_are_looked_up_are_no_lines_of_each_pod() {
-    in_both_flavours(|flavour| {
+    by_each_renderer(|renderer| {
         let (change, rules) = whole();
-        let (mut backend, _) = life(flavour);
+        let (mut backend, _) = renderer.life();
         let mut second = ruled(&rules);
         second.pod = PodKey::new("default", "b");
         second.addresses = vec!["127.0.0.5".parse().unwrap()];
         assert_settled(&backend.apply(&change.rules(second).0, NOW));
-        let text = filter(flavour);
-        let of_tiers = text
-            .lines()
-            .filter(|line| line.starts_with("-A EGRET-E1-"))
-            .count();
+        let of_tiers = renderer.count_in_chains("EGRET-E1");
         // Two pods, two families; of IPv6 there are no networks.
-        assert!((8..80).contains(&of_tiers), "{of_tiers}: {text}");
-        let attributions = text
-            .lines()
-            .filter(|line| line.starts_with("-A EGRET-S-"))
-            .count();
-        assert!(attributions > 30, "{attributions}: {text}");
+        assert!((8..80).contains(&of_tiers), "{of_tiers}: {}", renderer.rules());
+        let attributions = renderer.count_in_chains("EGRET-S-");
+        assert!(attributions > 30, "{attributions}: {}", renderer.rules());
         backend.remove_everything().unwrap();
     });
 }

@@ -446,8 +446,7 @@ fn course(said: &[Vec<Answer>], packet: usize) -> Vec<Answer> {
     let each = said.iter().map(|said| said[packet].clone());
     let by_any_tier = each.map(|(verdict, tier, origin)| match verdict {
         Verdict::Allow => (verdict, "", origin),
-        // Which rule of the tier denies is found behind a table: for a moment it may be another one that denies too.
-        Verdict::Deny => (verdict, tier, None),
+        Verdict::Deny => (verdict, tier, origin),
     });
     by_any_tier.collect()
 }

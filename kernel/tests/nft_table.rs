@@ -13,7 +13,7 @@ use common::{in_fresh_namespace, run};
 use egret_kernel::iptables::{InterfaceName, InterfacePattern};
 use egret_kernel::nftables::{
     BaseChain, Changes, ConnState, Element, ElementKey, Key, NamedCounter, NfHook, NftRule, SetKind, SetSpec,
-    Statement, TableFamily, TableName, TableReader, TableWriter, Verdict,
+    Statement, TableFamily, TableName, TableReader, TableWriter, Verdict, listed_keys,
 };
 use egret_kernel::{Family, Mark, Transport};
 
@@ -222,6 +222,18 @@ fn packets_meet_sets_of_addresses_ports_and_intervals() {
             "nets",
             &[net("10.0.0.8", "10.0.0.15"), net("224.0.0.0", "255.255.255.255")],
         );
+        let port_and = |address| vec![Key::Protocol, Key::Port, address];
+        changes.add_set(&set("net-ports", port_and(v4), SetKind::Intervals));
+        let at = |port, first, last| {
+            let key = ElementKey::PortInterval(Transport::Udp, port, ip(first), ip(last));
+            Element::lasting(key)
+        };
+        let with_ports = [
+            at(4002, "127.0.0.0", "127.0.0.3"),
+            at(4003, "127.0.0.4", "255.255.255.255"),
+            at(4004, "0.0.0.0", "127.0.0.0"),
+        ];
+        changes.add_elements("net-ports", &with_ports);
         changes.add_set(&set("all", vec![v6], SetKind::Intervals));
         changes.add_elements("all", &[net("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")]);
         let of = |family, keys: Vec<Key>, set: &str| {
@@ -237,6 +249,7 @@ fn packets_meet_sets_of_addresses_ports_and_intervals() {
             &of(Family::V4, vec![v4, Key::Protocol, Key::Port], "ports"),
         );
         changes.add_rule("input", &of(Family::V4, vec![v4], "nets"));
+        changes.add_rule("input", &of(Family::V4, port_and(v4), "net-ports"));
         changes.add_rule("input", &of(Family::V6, vec![v6], "all"));
         TableWriter::open().unwrap().commit(changes).unwrap();
         let is_heard = |address: &str, port: u16| {
@@ -251,6 +264,25 @@ fn packets_meet_sets_of_addresses_ports_and_intervals() {
         assert!(is_heard("127.0.0.1", 4001));
         assert!(!is_heard("127.0.0.1", 4000));
         assert!(!is_heard("10.0.0.9", 4001));
+        let ends = ["127.0.0.1", "127.0.0.3", "127.0.0.4", "127.255.255.254"];
+        let heard = |port: u16| ends.map(|address| is_heard(address, port));
+        assert_eq!(heard(4002), [false, false, true, true]);
+        assert_eq!(heard(4003), [true, true, false, false]);
+        assert_eq!(heard(4004), [true; 4]);
+        let keys: Vec<_> = with_ports
+            .iter()
+            .flat_map(|element| listed_keys(&element.key))
+            .collect();
+        let listed = TableReader::open().unwrap().elements(TABLE, "net-ports").unwrap();
+        for element in listed {
+            let key = (element.key, element.is_end);
+            assert!(
+                keys.contains(&key) || key.0.iter().all(|octet| *octet == 0),
+                "{key:?}"
+            );
+        }
+        let listed = run("nft", &["list", "table", "inet", "mine"]);
+        assert!(listed.contains("net-ports"), "{listed}");
         assert!(!is_heard("::1", 4001));
         let listener = TcpListener::bind((ip("127.0.0.1"), 4000)).unwrap();
         assert!(

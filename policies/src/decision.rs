@@ -196,6 +196,8 @@ where
             return run.walked();
         }
         match self.table(run, walked) {
+            // Nobody is in its sets, and nobody will be.
+            Ok(table) if table.lookups().is_empty() => run.walked(),
             Ok(table) => {
                 let rules = run.looked_up(&table);
                 self.looked_up += run.count();

@@ -23,6 +23,7 @@ mod table;
 mod compile;
 pub mod cleanup;
 mod driver;
+pub(super) mod pod_netns;
 
 pub use super::netfilter::names::NFTABLES as TABLE;
 pub use driver::{Nftables, Settings};

@@ -84,7 +84,11 @@ impl Deployment<'_> {
 /// What is the enforcer's in the pod's own namespace.
 fn rules_inside(pod: &Pod) -> String {
     let all = pod
-        .run(&["sh", "-c", "iptables-save; ip6tables-save; ipset list -n"])
+        .run(&[
+            "sh",
+            "-c",
+            "iptables-save; ip6tables-save; ipset list -n; nft list table inet egret-pod || true",
+        ])
         .unwrap();
     let lines = all
         .stdout
@@ -135,8 +139,13 @@ pub(super) fn a_cluster_firewall_holds_on_an_interface_that_leads_past_the_node(
 
     // What somebody in the pod removes is put back when the kernel is read again.
     let client = deployment.pod("client");
-    for program in ["iptables", "ip6tables"] {
-        client.run(&[program, "-F", "OUTPUT"])?;
+    match backend_override::packet_filter() {
+        "nftables" => drop(client.run(&["nft", "flush chain inet egret-pod OUTPUT"])?),
+        _ => {
+            for program in ["iptables", "ip6tables"] {
+                client.run(&[program, "-F", "OUTPUT"])?;
+            }
+        }
     }
     eventually("the rules are there again", || {
         SECOND_DENIED.iter().all(|to| !deployment.can_reach(to))

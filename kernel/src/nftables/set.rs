@@ -27,7 +27,9 @@ pub enum SetKind {
     Plain,
     /// Keys that end.
     Timeouts,
-    /// Intervals of addresses, none of which meets another.
+    /// Intervals of keys, none of which meets another. The kernel orders keys as octets from the first to the last, so with several keys
+    /// an interval is one of the last of them, at one value of the others: said as one key, it is found in a tree, in the logarithm of
+    /// their number. Said as intervals of each key (`NFT_SET_CONCAT`) it would be found in time linear in their number.
     Intervals,
     /// Verdicts.
     Verdicts,
@@ -42,6 +44,8 @@ pub enum ElementKey {
     InterfaceAddress(InterfaceName, IpAddr),
     /// From the first to the last address.
     Interval(IpAddr, IpAddr),
+    /// The same at a port: of `Key::Protocol`, `Key::Port` and an address.
+    PortInterval(Transport, u16, IpAddr, IpAddr),
 }
 
 /// An element.
@@ -70,6 +74,8 @@ const DATA_VERDICT: u32 = 0xffff_ff00;
 const ELEMENT_INTERVAL_END: u32 = 1;
 /// Bits of one type in that of several (`TYPE_BITS` of nft).
 const TYPE_BITS: u32 = 6;
+/// `TYPE_INTEGER` of nft.
+const TYPE_INTEGER: u32 = 4;
 
 pub(super) const ELEMENT_KEY: u16 = 1;
 const ELEMENT_DATA: u16 = 2;
@@ -97,12 +103,17 @@ impl SetSpec {
     }
 
     /// What nft reads with the set: `NFTNL_UDATA_SET_KEYBYTEORDER` and `NFTNL_UDATA_SET_COMMENT` of libnftnl. A name of an interface
-    /// alone is in the byte order of this machine.
+    /// alone is in the byte order of this machine, and a number of several keys in that of the network.
     fn user_data(&self) -> Vec<u8> {
         let mut data = Vec::new();
-        if let [Key::Input | Key::Output] = self.keys.as_slice() {
+        let byte_order = match (self.kind, self.keys.as_slice()) {
+            (_, [Key::Input | Key::Output]) => Some(1u32),
+            (SetKind::Intervals, [_, _, ..]) => Some(2),
+            (_, _) => None,
+        };
+        if let Some(order) = byte_order {
             data.extend([0, 4]);
-            data.extend(1u32.to_ne_bytes());
+            data.extend(order.to_ne_bytes());
         }
         if !self.comment.is_empty() {
             data.extend(super::changes::comment(7, &self.comment));
@@ -128,9 +139,11 @@ impl SetSpec {
             Key::Port => 13,
             Key::Input | Key::Output => 41,
         };
-        self.keys
-            .iter()
-            .fold(0, |all, key| all << TYPE_BITS | number(key))
+        match (self.kind, self.keys.as_slice()) {
+            // Nft takes intervals of several keys for those of `NFT_SET_CONCAT`, and ends at these: it is told of one number.
+            (SetKind::Intervals, [_, _, ..]) => TYPE_INTEGER,
+            (_, keys) => keys.iter().fold(0, |all, key| all << TYPE_BITS | number(key)),
+        }
     }
 
     /// Each key fills whole registers where there are several.
@@ -163,13 +176,12 @@ impl Element {
 
     /// As one or two elements of a list.
     pub(super) fn put(&self, list: Request) -> Request {
-        if let ElementKey::Interval(first, last) = self.key {
-            let list = list.nest(1, |element| key(element, &statement::address_octets(first)));
+        if let Some(end) = self.key.interval_end() {
+            let list = list.nest(1, |element| key(element, &self.key.octets()));
             // What reaches to the last address of all has no end.
-            return match after(last) {
+            return match end {
                 Some(end) => list.nest(1, |element| {
-                    key(element, &statement::address_octets(end))
-                        .plain_be32(ELEMENT_FLAGS, ELEMENT_INTERVAL_END)
+                    key(element, &end).plain_be32(ELEMENT_FLAGS, ELEMENT_INTERVAL_END)
                 }),
                 None => list,
             };
@@ -209,16 +221,41 @@ impl ElementKey {
                 octets.extend(statement::address_octets(*address));
                 octets
             }
+            Self::PortInterval(transport, port, first, _) => at_port(*transport, *port, *first),
         }
+    }
+
+    /// Of an interval, the key behind it, or none behind the last of all. None of what is no interval.
+    fn interval_end(&self) -> Option<Option<Vec<u8>>> {
+        let last = match self {
+            Self::Interval(_, last) => statement::address_octets(*last),
+            Self::PortInterval(transport, port, _, last) => at_port(*transport, *port, *last),
+            Self::Address(_) | Self::AddressPort(..) | Self::Interface(_) | Self::InterfaceAddress(..) => {
+                return None;
+            }
+        };
+        Some(after(last))
     }
 }
 
-/// The address behind one; none behind the last.
-fn after(address: IpAddr) -> Option<IpAddr> {
-    Some(match address {
-        IpAddr::V4(address) => IpAddr::V4(u32::from(address).checked_add(1)?.into()),
-        IpAddr::V6(address) => IpAddr::V6(u128::from(address).checked_add(1)?.into()),
-    })
+fn at_port(transport: Transport, port: u16, address: IpAddr) -> Vec<u8> {
+    let mut octets = vec![transport.number(), 0, 0, 0];
+    octets.extend(port.to_be_bytes());
+    octets.extend([0, 0]);
+    octets.extend(statement::address_octets(address));
+    octets
+}
+
+/// The key behind one, as the kernel orders them; none behind the last. Behind the last address at a port it is one that no packet has:
+/// what fills up the port is not 0.
+fn after(mut octets: Vec<u8>) -> Option<Vec<u8>> {
+    for octet in octets.iter_mut().rev() {
+        *octet = octet.wrapping_add(1);
+        if *octet != 0 {
+            return Some(octets);
+        }
+    }
+    None
 }
 
 /// An element that the kernel lists: its key, whether it ends an interval, and what is left of its life.
@@ -260,12 +297,6 @@ pub(super) fn listed(attributes: &Attributes<'_>) -> Result<Vec<ListedElement>, 
 
 /// The octets that the kernel lists for the keys of an element: one, or two where it is an interval with an end.
 pub fn listed_keys(key: &ElementKey) -> Vec<(Vec<u8>, bool)> {
-    match key {
-        ElementKey::Interval(first, last) => {
-            let start = (statement::address_octets(*first), false);
-            let end = after(*last).map(|end| (statement::address_octets(end), true));
-            std::iter::once(start).chain(end).collect()
-        }
-        other => vec![(other.octets(), false)],
-    }
+    let end = key.interval_end().flatten().map(|end| (end, true));
+    std::iter::once((key.octets(), false)).chain(end).collect()
 }

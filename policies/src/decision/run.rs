@@ -153,7 +153,8 @@ impl<'a> Run<'a> {
     }
 
     fn lookup(&self, lookup: &Lookup, denials: &Arc<[Rule]>) -> Rule {
-        let mut alike = self.table.iter().filter(|rule| rule.action == lookup.action);
+        // What is asked behind the table may be the first that matches.
+        let mut alike = self.all.iter().filter(|rule| rule.action == lookup.action);
         let first = alike.next().map(|rule| &rule.origin);
         let origin = match first {
             Some(origin) if alike.all(|rule| rule.origin == *origin) => origin.clone(),

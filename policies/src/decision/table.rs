@@ -278,6 +278,56 @@ impl DecisionTable {
         each.collect()
     }
 
+    /// The keys of an address between two states: a packet that was denied and is not any more has its verdict of `after`, and one that
+    /// is denied now and was not that of `before`. So a packet that is denied here is denied before and after.
+    #[must_use]
+    pub fn entries_between(
+        &self,
+        address: IpAddr,
+        before: &BTreeMap<Member, Action>,
+        after: &BTreeMap<Member, Action>,
+    ) -> BTreeMap<Member, Action> {
+        const DENIED: Option<Action> = Some(Action::Deny);
+        let host = IpNet::from(address);
+        let action = |verdict: Option<Verdict>| verdict.map(|(_, action)| action);
+        let fixed = self.networks.verdict(host);
+        let fixed_at = |port: &Port| {
+            let at_port = self.ports.get(port).and_then(|networks| networks.verdict(host));
+            at_port.and_then(|verdict| action(first(Some(verdict), fixed)))
+        };
+        let whole = |keys: &BTreeMap<Member, Action>| {
+            let key = keys.get(&Member::Address(address));
+            key.copied().or_else(|| action(fixed))
+        };
+        let anywhere = match (whole(before), whole(after)) {
+            (DENIED, after) => after,
+            (before, DENIED) => before,
+            // Either will do. No key can take back at a port what the address has.
+            (before, after) => before.and(after),
+        };
+        let mut entries = BTreeMap::new();
+        if let Some(different) = anywhere.filter(|_| anywhere != action(fixed)) {
+            entries.insert(Member::Address(address), different);
+        }
+        for member in before.keys().chain(after.keys()) {
+            let Member::AddressPort(_, transport, port) = member else {
+                continue;
+            };
+            let otherwise = fixed_at(&(*transport, *port));
+            let verdict = |keys: &BTreeMap<Member, Action>| {
+                keys.get(member).copied().or(otherwise).or_else(|| whole(keys))
+            };
+            let verdict = match (verdict(before), verdict(after)) {
+                (DENIED, after) => after,
+                (before, _) => before,
+            };
+            if let Some(different) = verdict.filter(|_| verdict != otherwise.or(anywhere)) {
+                entries.insert(*member, different);
+            }
+        }
+        entries
+    }
+
     fn entries_of(&self, address: IpAddr, at: &ChangingAt) -> BTreeMap<Member, Action> {
         let mut entries = BTreeMap::new();
         let host = IpNet::from(address);

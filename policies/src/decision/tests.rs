@@ -452,6 +452,29 @@ fn beside_networks_with_many_ports_addresses_that_come_and_go_stay_in_their_set(
 }
 
 #[test]
+fn the_only_deny_of_a_table_is_not_named_where_one_behind_the_table_came_first() {
+    let mut rules: Vec<Said> = (0..7)
+        .map(|number| network_rule(Action::Allow, &format!("10.{number}.0.0/16"), PortMatch::Any))
+        .collect();
+    let name = Said {
+        peer: Peer::Changing(5),
+        ..network_rule(Action::Deny, "10.9.0.1/32", PortMatch::Any)
+    };
+    rules.extend([name, network_rule(Action::Deny, "10.9.0.0/16", PortMatch::Any)]);
+    let lists = [rules];
+    let mut all = fixed_sets(&lists);
+    let address: IpAddr = "10.9.0.1".parse().unwrap();
+    let told = BTreeSet::from([Member::Address(address)]);
+    all.insert(changing(5), (SetKind::Records, told));
+    let decided = decided(&lists, &all);
+    let packet = Packet { address, port: None };
+    let (_, _, origin) = packet
+        .verdict(&decided.rules, &with_keys(&all, &decided))
+        .unwrap();
+    assert_eq!(origin.unwrap().rule, 7, "the name is the first rule that matches");
+}
+
+#[test]
 fn few_rules_are_walked() {
     let rules: Vec<Said> = (0..7)
         .map(|number| network_rule(Action::Deny, &format!("10.{number}.0.0/16"), PortMatch::Any))

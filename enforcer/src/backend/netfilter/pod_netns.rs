@@ -35,22 +35,16 @@ use crate::backend::netfilter::render::deny::deny_lines;
 use crate::backend::netfilter::sets::members;
 use crate::backend::netfilter::sets::{MOST_MEMBERS, kernel_kind};
 use crate::backend::netfilter::tables::hooks;
+use crate::backend::nftables::pod_netns as nftables;
 use egret_kernel::iptables::legacy;
 
 /// How rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::backend) struct RuleSettings {
-    pub(super) flavour: Flavour,
-    pub(super) deny: DenyAction,
-}
-
-impl RuleSettings {
-    pub(in crate::backend) const fn natively(deny: DenyAction) -> Self {
-        Self {
-            flavour: Flavour::Nft,
-            deny,
-        }
-    }
+pub(in crate::backend) enum RuleSettings {
+    /// By programs of iptables, over sets of ipset.
+    Iptables(Flavour, DenyAction),
+    /// As a table of nftables ([`nftables`]).
+    Nftables(DenyAction),
 }
 
 /// Programs these rules for these interfaces of a namespace. Without interfaces or rules it removes ours. Returns the number of
@@ -65,8 +59,12 @@ pub(super) fn enforce(
     contents: &Contents,
     writing: RuleSettings,
 ) -> Result<usize, String> {
-    let wanted = DesiredState::of(interfaces, firewall, contents);
-    let work = || wanted.write(writing);
+    let work = || match writing {
+        RuleSettings::Iptables(flavour, deny) => {
+            DesiredState::of(interfaces, firewall, contents).write(flavour, deny)
+        }
+        RuleSettings::Nftables(deny) => nftables::enforce(interfaces, firewall, contents, deny),
+    };
     namespaces::within(namespace.as_fd(), work).map_err(not_entered)?
 }
 
@@ -78,12 +76,30 @@ fn not_entered(errno: Errno) -> String {
     }
 }
 
-/// Removes, or only lists, our rules in all namespaces that a link of this one leads into. Returns what there was, in words. A
-/// namespace that cannot be entered has none of ours.
+/// Removes, or only lists, our rules of iptables in all namespaces that a link of this one leads into. Returns what there was, in words.
+/// A namespace that cannot be entered has none of ours.
 ///
 /// # Errors
 /// With what could not be removed.
 pub(super) fn remove_everywhere(is_removed: bool) -> Result<Vec<String>, BackendError> {
+    in_all(|| removed(is_removed))
+}
+
+/// The same of the tables of nftables.
+///
+/// # Errors
+/// With what could not be removed.
+pub(in crate::backend) fn remove_tables_everywhere(is_removed: bool) -> Result<Vec<String>, BackendError> {
+    in_all(|| {
+        let is_there = nftables::remove(is_removed)?;
+        Ok(is_there
+            .then(|| "inside a pod: a table of nftables".to_owned())
+            .into_iter()
+            .collect())
+    })
+}
+
+fn in_all(work: impl Fn() -> Result<Vec<String>, String> + Sync) -> Result<Vec<String>, BackendError> {
     let failed = |reason: String| BackendError::new("cannot remove rules in the namespaces of pods", reason);
     let mut links = Links::open().map_err(|error| failed(error.to_string()))?;
     let interfaces = links.interfaces().map_err(|error| failed(error.to_string()))?;
@@ -91,7 +107,7 @@ pub(super) fn remove_everywhere(is_removed: bool) -> Result<Vec<String>, Backend
     let files = namespaces::find(&mut links, numbers.collect());
     let mut found = Vec::new();
     for file in files.values() {
-        match namespaces::within(file.as_fd(), || removed(is_removed)) {
+        match namespaces::within(file.as_fd(), &work) {
             Ok(removed) => found.extend(removed.map_err(failed)?),
             Err(Errno::EPERM) => {}
             Err(errno) => return Err(failed(not_entered(errno))),
@@ -130,14 +146,14 @@ impl<'a> DesiredState<'a> {
         }
     }
 
-    fn write(&self, writing: RuleSettings) -> Result<usize, String> {
+    fn write(&self, flavour: Flavour, deny: DenyAction) -> Result<usize, String> {
         let mut ipsets = IpSets::open().map_err(|error| error.to_string())?;
         let there = self.write_sets(&mut ipsets).map_err(|error| error.to_string())?;
         let mut differed = 0;
         for family in Family::ALL {
-            let tables = IpTables::new(writing.flavour, family);
+            let tables = IpTables::new(flavour, family);
             let listing = tables.save(Table::Filter).map_err(|error| error.to_string())?;
-            if let Some(text) = change(&listing, &self.chains(family, writing.deny)) {
+            if let Some(text) = change(&listing, &self.chains(family, deny)) {
                 tables.restore(&text).map_err(|error| error.to_string())?;
                 differed += 1;
             }

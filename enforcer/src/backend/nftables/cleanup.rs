@@ -1,11 +1,12 @@
-//! Removes the table.
+//! Removes the table, and those inside pods.
 
 use egret_kernel::nftables::{Changes, TableReader, TableWriter};
 
 use super::TABLE;
 use crate::backend::BackendError;
+use crate::backend::netfilter::pod_netns::remove_tables_everywhere;
 
-/// Removes the table, or only says that it is there. Returns what there was, in words.
+/// Removes the tables, or only says that they are there. Returns what there was, in words.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -15,8 +16,9 @@ pub fn remove(is_removed: bool) -> Result<Vec<String>, BackendError> {
     let Ok(mut reader) = TableReader::open() else {
         return Ok(Vec::new());
     };
+    let mut found = remove_tables_everywhere(is_removed)?;
     if !reader.has(TABLE).unwrap_or(false) {
-        return Ok(Vec::new());
+        return Ok(found);
     }
     if is_removed {
         let mut changes = Changes::of(TABLE);
@@ -25,5 +27,6 @@ pub fn remove(is_removed: bool) -> Result<Vec<String>, BackendError> {
             .and_then(|mut writer| writer.commit(changes))
             .map_err(failed)?;
     }
-    Ok(vec![format!("table inet {}", TABLE.name)])
+    found.push(format!("table inet {}", TABLE.name));
+    Ok(found)
 }

@@ -336,7 +336,7 @@ fn exposed_chain() -> Verdict {
 }
 
 /// Replies pass: the first packet of the connection was judged.
-fn reply() -> NftRule {
+pub(super) fn reply() -> NftRule {
     to(
         Verdict::Accept,
         [Statement::State(&[ConnState::Established]), Statement::IsReply],
@@ -344,7 +344,7 @@ fn reply() -> NftRule {
 }
 
 /// ICMP errors about a connection.
-fn related() -> [NftRule; 2] {
+pub(super) fn related() -> [NftRule; 2] {
     Family::ALL.map(|family| {
         let is_icmp = [Statement::Family(family), Statement::Protocol(icmp(family))];
         let related = [Statement::State(&[ConnState::Related])];
@@ -362,7 +362,7 @@ fn neighbours() -> NftRule {
 }
 
 /// Neighbour discovery (RFC 4861: 133 to 137) and listener reports (RFC 2710, RFC 3810: 130 to 132, 143).
-fn neighbour_types() -> Vec<NftRule> {
+pub(super) fn neighbour_types() -> Vec<NftRule> {
     let types = [130, 131, 132, 133, 134, 135, 136, 137, 143];
     types
         .map(|kind| to(Verdict::Accept, [Statement::IcmpType(kind)]))

@@ -27,6 +27,7 @@ use crate::backend::netfilter::model::settings::{DenyAction, NflogSettings};
 use crate::backend::netfilter::model::unknown_pods::UnknownPods;
 use crate::backend::netfilter::monitor::{BypassDetector, DriftPoll, PodSnapshot, concerns_pod_netns};
 use crate::backend::netfilter::names::PodChains;
+use crate::backend::netfilter::pod_netns::RuleSettings;
 use crate::backend::netfilter::sets::merged::MergedSets;
 use crate::backend::{
     Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, Pending, RemoveOther,
@@ -104,11 +105,9 @@ impl Nftables {
         let mut drift_poll = DriftPoll::default();
         drift_poll.accept_marks(settings.accepted_marks.clone());
         let counters = Arc::new(Counters::open().map_err(failed)?);
-        let mut merged_sets = MergedSets::default();
-        merged_sets.walk_ordered();
         Ok(Self {
             pods,
-            merged_sets,
+            merged_sets: MergedSets::default(),
             sets: SharedSets::open().map_err(failed)?,
             generations: Generations::new(settings.marks),
             serial: 0,
@@ -337,9 +336,7 @@ impl Nftables {
             bypass.look(view);
             return;
         }
-        match BypassDetector::start(crate::backend::netfilter::pod_netns::RuleSettings::natively(
-            self.settings.deny,
-        )) {
+        match BypassDetector::start(RuleSettings::Nftables(self.settings.deny)) {
             Ok(bypass) => {
                 bypass.look(view);
                 self.bypass = Some(bypass);

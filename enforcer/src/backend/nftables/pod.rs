@@ -13,18 +13,21 @@
 //! others, go on judging. Pass is the return from a list's own chain, so the depth does not grow with the number of lists.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use egret_kernel::iptables::{InterfaceName, InterfacePattern};
 use egret_kernel::nftables::{ConnState, Key, NftRule, Statement, Verdict};
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
     Action, DefaultAction, Digest, Direction, DirectionRules, NodeRules, OWN_NODE, PeerMatch, PodRules,
-    PortMatch, Rule, SetId, SetKind, TierRules,
+    PortMatch, Rule, SetId, TierRules,
 };
-use egret_shared::net::{IpNet, PortRange};
+use egret_shared::net::IpNet;
 
 use super::denial::{self, icmp};
-use super::rules::{Rendered, goto, jump, labelled, rule, to};
+use super::pod_netns::port;
+use super::rules::{Rendered, SharedChain, goto, jump, labelled, rule, to};
+use super::sets::lookup_keys;
 use crate::backend::netfilter::denials::label::Label;
 use crate::backend::netfilter::denials::{Denial, ISOLATION};
 use crate::backend::netfilter::marks::PodMarks;
@@ -57,6 +60,7 @@ pub(super) fn pod(rules: &PodRules, marks: PodMarks, context: RenderContext<'_>)
         put_generation(rules, direction, marks.of(direction), &digest(&one), &mut out);
         out.chains.extend(one.chains);
         out.denials.extend(one.denials);
+        out.shared.extend(one.shared);
     }
     out
 }
@@ -353,8 +357,37 @@ impl Renderer<'_> {
         lines
     }
 
+    /// Which rule denies a packet that a decision table denies ([`egret_policies::decision`]): a chain of the Deny rules in their order,
+    /// which allowed packets do not enter. It names nothing of a single pod, so all pods with the same rules share it. Its last line
+    /// denies.
+    ///
+    /// ```text
+    ///  EGRET-E-x-4 ─ in the denied keys ▸ goto EGRET-S-d ─ deny rule ▸ goto EGRET-D-r
+    ///              │                                     └ several   ▸ goto EGRET-D-t
+    ///              └ in the allowed keys ▸ goto EGRET-EA-x
+    /// ```
+    fn attribution(&self, tier: &TierRules, rule: &Rule, rules: &[Rule], out: &mut Rendered) -> Verdict {
+        let mut of_chain = Rendered::default();
+        let mut lines = Vec::new();
+        for rule in shadowed_rules::without(rules, self.context.sets, self.family) {
+            self.rule(tier, rule, &mut of_chain, &mut lines);
+        }
+        let label = self.label(tier, rule, Action::Deny);
+        let end = self.denial(&label, &mut of_chain);
+        lines.push(self.labelled(end, Vec::new(), &label));
+        let chain = names::shared_denials(Digest::of(&format!("{lines:?}")))
+            .as_str()
+            .to_owned();
+        let shared = SharedChain {
+            lines: Arc::new(lines),
+            denials: of_chain.denials,
+        };
+        out.shared.insert(chain.clone(), Arc::new(shared));
+        goto(chain)
+    }
+
     fn rule(&self, tier: &TierRules, rule: &Rule, out: &mut Rendered, lines: &mut Vec<NftRule>) {
-        let is_missing = rule.sets().any(|id| !self.context.sets.contains_key(&id));
+        let is_missing = rule.own_sets().any(|id| !self.context.sets.contains_key(&id));
         match (&rule.peer, rule.action) {
             (_, Action::Allow) if is_missing => {}
             (_, Action::Deny | Action::Pass) if is_missing => {
@@ -391,13 +424,14 @@ impl Renderer<'_> {
         lines: &mut Vec<NftRule>,
     ) {
         let label = self.label(tier, rule, rule.action);
-        let end = match (rule.action, self.mode) {
-            (Action::Allow, Mode::Enforced) => goto(self.chains.allow(self.direction).as_str()),
-            (Action::Allow, Mode::Audit) => Verdict::Accept,
-            (Action::Deny, _) => self.denial(&label, out),
-            (Action::Pass, _) => Verdict::Return,
+        let end = match (rule.action, &rule.attribution, self.mode) {
+            (Action::Allow, _, Mode::Enforced) => goto(self.chains.allow(self.direction).as_str()),
+            (Action::Allow, _, Mode::Audit) => Verdict::Accept,
+            (Action::Deny, Some(rules), _) => self.attribution(tier, rule, rules, out),
+            (Action::Deny, None, _) => self.denial(&label, out),
+            (Action::Pass, _, _) => Verdict::Return,
         };
-        let mut when = self.port(rule.port);
+        let mut when = port(rule.port, self.family);
         when.extend(peer);
         // A set without members of this family is not there.
         let is_there = |id: &SetId| {
@@ -407,7 +441,11 @@ impl Renderer<'_> {
                 .is_some_and(|set| set.families.has(self.family))
         };
         when.extend(rule.except.filter(is_there).map(|id| self.lookup(id, false)));
-        lines.push(self.labelled(end, when, &label));
+        lines.push(match rule.attribution {
+            // It is counted where it is known which rule it is.
+            Some(_) => to(end, when),
+            None => self.labelled(end, when, &label),
+        });
     }
 
     /// A pod that a Service leads back to itself has its own address at both ends: masquerading comes after our chains. The input
@@ -431,25 +469,9 @@ impl Renderer<'_> {
             Direction::Egress => Key::Destination(self.family),
             Direction::Ingress => Key::Source(self.family),
         };
-        let keys = match self.context.sets.get(&id).map(|set| set.kind) {
-            Some(SetKind::AddressPorts | SetKind::NetworkPorts) => vec![address, Key::Protocol, Key::Port],
-            Some(SetKind::Addresses | SetKind::Networks | SetKind::Records) | None => vec![address],
-        };
+        let kind = self.context.sets.get(&id).map(|set| set.kind);
+        let keys = kind.map_or_else(|| vec![address], |kind| lookup_keys(kind, address));
         Statement::In(keys, String::from(names::set(id, self.family)), holds)
-    }
-
-    fn port(&self, port: PortMatch) -> Vec<Statement> {
-        match port {
-            PortMatch::Any => Vec::new(),
-            PortMatch::Icmp => vec![Statement::Protocol(icmp(self.family))],
-            PortMatch::Range(transport, range) if range == PortRange::ALL => {
-                vec![Statement::Protocol(transport.number())]
-            }
-            PortMatch::Range(transport, range) => vec![
-                Statement::Protocol(transport.number()),
-                Statement::Ports(range.first(), range.last()),
-            ],
-        }
     }
 
     fn label(&self, tier: &TierRules, rule: &Rule, action: Action) -> Label {

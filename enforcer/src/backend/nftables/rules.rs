@@ -17,6 +17,15 @@ pub(super) type Lines = Arc<Vec<NftRule>>;
 pub(super) struct Rendered {
     pub(super) chains: BTreeMap<String, Lines>,
     pub(super) denials: BTreeSet<Denial>,
+    /// Chains that others may lead to as well, by name, which says all that is in them.
+    pub(super) shared: BTreeMap<String, Arc<SharedChain>>,
+}
+
+/// A chain that is not of one owner, and the denials that it leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SharedChain {
+    pub(super) lines: Lines,
+    pub(super) denials: BTreeSet<Denial>,
 }
 
 impl Rendered {

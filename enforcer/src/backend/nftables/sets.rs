@@ -26,7 +26,7 @@ use crate::backend::netfilter::names;
 use crate::backend::{BackendError, ConcurrentSetUpdate};
 
 /// Elements of a set in a family, with the end of their life; none for those that stay.
-type Elements = BTreeMap<ElementKey, Option<Timestamp>>;
+pub(super) type Elements = BTreeMap<ElementKey, Option<Timestamp>>;
 
 /// All sets of ours.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Sets {
             let before = wanted.families();
             wanted.note(change);
             let has_moved = wanted.families() != before;
-            let whole = has_moved || wanted.kind == SetKind::Networks;
+            let whole = has_moved || matches!(wanted.kind, SetKind::Networks | SetKind::NetworkPorts);
             let touched = self
                 .dirty
                 .entry(change.set)
@@ -440,7 +440,7 @@ impl Sets {
 const COARSE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// A set of intervals may list an end at address 0, which nft itself adds.
-fn is_zero_end((key, is_end): &(Vec<u8>, bool)) -> bool {
+pub(super) fn is_zero_end((key, is_end): &(Vec<u8>, bool)) -> bool {
     *is_end && key.iter().all(|octet| *octet == 0)
 }
 
@@ -449,43 +449,57 @@ fn both(id: SetId) -> [String; 2] {
     Family::ALL.map(|family| String::from(names::set(id, family)))
 }
 
-fn spec(wanted: &DesiredSet, name: &str, family: Family) -> NftSet {
+pub(super) fn spec(wanted: &DesiredSet, name: &str, family: Family) -> NftSet {
     // Which end of a packet is looked up is said by rules; the keys are the same.
-    let address = Key::Destination(family);
-    let (keys, kind) = match wanted.kind {
-        SetKind::Addresses => (vec![address], NftKind::Plain),
-        SetKind::Networks => (vec![address], NftKind::Intervals),
-        // Of networks with ports none comes: ordered rules are walked.
-        SetKind::AddressPorts | SetKind::NetworkPorts => {
-            (vec![address, Key::Protocol, Key::Port], NftKind::Plain)
-        }
-        SetKind::Records => (vec![address], NftKind::Timeouts),
+    let kind = match wanted.kind {
+        SetKind::Addresses | SetKind::AddressPorts => NftKind::Plain,
+        SetKind::Networks | SetKind::NetworkPorts => NftKind::Intervals,
+        SetKind::Records => NftKind::Timeouts,
     };
     NftSet {
         name: name.to_owned(),
-        keys,
+        keys: lookup_keys(wanted.kind, Key::Destination(family)),
         kind,
         comment: wanted.description.clone(),
     }
 }
 
+/// What is looked up in a set, given an end of a packet. In an interval the last key is the one that differs.
+pub(super) fn lookup_keys(kind: SetKind, address: Key) -> Vec<Key> {
+    match kind {
+        SetKind::Addresses | SetKind::Networks | SetKind::Records => vec![address],
+        SetKind::AddressPorts => vec![address, Key::Protocol, Key::Port],
+        SetKind::NetworkPorts => vec![Key::Protocol, Key::Port, address],
+    }
+}
+
 /// What the kernel is to hold for a set in a family.
-fn target(wanted: &DesiredSet, family: Family) -> Elements {
+pub(super) fn target(wanted: &DesiredSet, family: Family) -> Elements {
     match wanted.kind {
-        SetKind::Networks => {
-            let networks = wanted.members.keys().filter_map(|member| match member {
-                Member::Network(network) if Family::of(network.addr()) == family => Some(*network),
-                Member::Network(_)
-                | Member::Address(_)
-                | Member::AddressPort(..)
-                | Member::NetworkPort(..) => None,
+        SetKind::Networks | SetKind::NetworkPorts => {
+            let mut by_port: BTreeMap<Option<(Transport, u16)>, Vec<IpNet>> = BTreeMap::new();
+            for member in wanted.members.keys() {
+                let (network, port) = match member {
+                    Member::Network(network) => (*network, None),
+                    Member::NetworkPort(network, transport, port) => {
+                        (*network, Some((*transport, port.get())))
+                    }
+                    Member::Address(_) | Member::AddressPort(..) => continue,
+                };
+                if Family::of(network.addr()) == family {
+                    by_port.entry(port).or_default().push(network);
+                }
+            }
+            let all = by_port.into_iter().flat_map(|(port, networks)| {
+                let key = move |(first, last)| match port {
+                    Some((transport, port)) => ElementKey::PortInterval(transport, port, first, last),
+                    None => ElementKey::Interval(first, last),
+                };
+                intervals(networks.into_iter()).into_iter().map(key)
             });
-            let intervals = intervals(networks).into_iter();
-            intervals
-                .map(|(first, last)| (ElementKey::Interval(first, last), None))
-                .collect()
+            all.map(|key| (key, None)).collect()
         }
-        SetKind::Addresses | SetKind::AddressPorts | SetKind::NetworkPorts | SetKind::Records => {
+        SetKind::Addresses | SetKind::AddressPorts | SetKind::Records => {
             let members = wanted.members.iter();
             let held = members.filter_map(|(member, expires)| Some((key(*member)?, *expires)));
             held.filter(|(key, _)| family_of(key) == family).collect()
@@ -500,9 +514,10 @@ fn desired(wanted: &DesiredSet, key: &ElementKey) -> Option<Option<Timestamp>> {
         ElementKey::AddressPort(address, transport, port) => {
             Member::AddressPort(*address, *transport, std::num::NonZeroU16::new(*port)?)
         }
-        ElementKey::Interval(..) | ElementKey::Interface(_) | ElementKey::InterfaceAddress(..) => {
-            return None;
-        }
+        ElementKey::Interval(..)
+        | ElementKey::PortInterval(..)
+        | ElementKey::Interface(_)
+        | ElementKey::InterfaceAddress(..) => return None,
     };
     wanted.members.get(&member).copied()
 }
@@ -522,7 +537,8 @@ fn family_of(key: &ElementKey) -> Family {
         ElementKey::Address(address)
         | ElementKey::AddressPort(address, ..)
         | ElementKey::InterfaceAddress(_, address)
-        | ElementKey::Interval(address, _) => Family::of(*address),
+        | ElementKey::Interval(address, _)
+        | ElementKey::PortInterval(_, _, address, _) => Family::of(*address),
         ElementKey::Interface(_) => Family::V4,
     }
 }

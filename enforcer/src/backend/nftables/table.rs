@@ -15,7 +15,7 @@ use super::TABLE;
 use super::counters::Counters;
 use super::denial;
 use super::dispatch::{self, Lookup, Lookups};
-use super::rules::{Lines, Rendered};
+use super::rules::{Lines, Rendered, SharedChain};
 use super::sets::{ListedSets, SetWrites, Sets, SharedSets};
 use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::drift::Drift;
@@ -33,6 +33,8 @@ pub(super) enum ChainOwner {
     Exposed,
     /// The ends of denied packets, one for each reason.
     Denials,
+    /// A chain that pods share, by its name.
+    SharedChain(String),
     Pod(PodKey),
 }
 
@@ -56,6 +58,8 @@ pub(super) struct Table {
     dirty: BTreeSet<ChainOwner>,
     /// How many rules of desired chains lead to each reason.
     denials: BTreeMap<Denial, usize>,
+    /// How often desired chains of others lead to each shared one.
+    shared: BTreeMap<String, usize>,
     /// How many desired rules count in each counter, and its comment.
     counted: BTreeMap<String, (usize, String)>,
     /// Counters of the kernel.
@@ -105,6 +109,7 @@ impl Table {
             programmed: Programmed::default(),
             dirty: BTreeSet::new(),
             denials: BTreeMap::new(),
+            shared: BTreeMap::new(),
             counted: BTreeMap::new(),
             counters: BTreeSet::new(),
             read,
@@ -162,15 +167,14 @@ impl Table {
 
     /// Desires these chains for an owner.
     pub(super) fn set_desired(&mut self, owner: ChainOwner, rendered: Rendered) {
-        let before = self.desired.get(&owner);
-        if before == Some(&rendered) {
+        if self.desired.get(&owner) == Some(&rendered) {
             return;
         }
-        if let Some(before) = self.desired.remove(&owner) {
+        // What comes is counted first: a shared chain that stays never goes in between.
+        self.count(&rendered, true);
+        if let Some(before) = self.desired.insert(owner.clone(), rendered) {
             self.count(&before, false);
         }
-        self.count(&rendered, true);
-        self.desired.insert(owner.clone(), rendered);
         self.dirty.insert(owner);
     }
 
@@ -185,7 +189,11 @@ impl Table {
     pub(super) fn retain_pods(&mut self, is_there: impl Fn(&PodKey) -> bool) {
         let is_gone = |owner: &&ChainOwner| match owner {
             ChainOwner::Pod(pod) => !is_there(pod),
-            ChainOwner::Shared | ChainOwner::Inquiry | ChainOwner::Exposed | ChainOwner::Denials => false,
+            ChainOwner::Shared
+            | ChainOwner::Inquiry
+            | ChainOwner::Exposed
+            | ChainOwner::Denials
+            | ChainOwner::SharedChain(_) => false,
         };
         let gone: Vec<ChainOwner> = self.desired.keys().filter(is_gone).cloned().collect();
         gone.iter().for_each(|owner| self.remove_desired(owner));
@@ -199,6 +207,9 @@ impl Table {
 
     /// Counts references of chains that come or go.
     fn count(&mut self, rendered: &Rendered, comes: bool) {
+        for (name, shared) in &rendered.shared {
+            self.count_shared(name, shared, comes);
+        }
         for denial in &rendered.denials {
             let uses = self.denials.entry(denial.clone()).or_default();
             *uses = if comes { *uses + 1 } else { *uses - 1 };
@@ -213,6 +224,27 @@ impl Table {
                     *uses = if comes { *uses + 1 } else { *uses - 1 };
                 }
             }
+        }
+    }
+
+    fn count_shared(&mut self, name: &str, shared: &SharedChain, comes: bool) {
+        let uses = self.shared.entry(name.to_owned()).or_default();
+        *uses = if comes { *uses + 1 } else { *uses - 1 };
+        let owner = || ChainOwner::SharedChain(name.to_owned());
+        match (*uses, comes) {
+            (1, true) => {
+                let rendered = Rendered {
+                    chains: BTreeMap::from([(name.to_owned(), Arc::clone(&shared.lines))]),
+                    denials: shared.denials.clone(),
+                    shared: BTreeMap::new(),
+                };
+                self.set_desired(owner(), rendered);
+            }
+            (0, false) => {
+                self.shared.remove(name);
+                self.remove_desired(&owner());
+            }
+            _ => {}
         }
     }
 
@@ -372,7 +404,8 @@ impl Table {
                                 ChainOwner::Shared
                                 | ChainOwner::Inquiry
                                 | ChainOwner::Exposed
-                                | ChainOwner::Denials => String::new(),
+                                | ChainOwner::Denials
+                                | ChainOwner::SharedChain(_) => String::new(),
                             };
                             changes.add_chain(name, &about);
                         }
@@ -512,6 +545,7 @@ impl Table {
         self.base.clear();
         self.dirty.clear();
         self.denials.clear();
+        self.shared.clear();
         self.counted.clear();
         self.counters.clear();
         self.programmed = Programmed::default();

@@ -200,10 +200,7 @@ impl Netfilter {
             bypass.look(view);
             return;
         }
-        let writing = RuleSettings {
-            flavour: self.ruleset.flavour(),
-            deny: self.settings.deny,
-        };
+        let writing = RuleSettings::Iptables(self.ruleset.flavour(), self.settings.deny);
         match BypassDetector::start(writing) {
             Ok(bypass) => {
                 bypass.look(view);

@@ -39,6 +39,20 @@ impl DesiredSet {
         }
     }
 
+    /// One of these members, none of which is a record.
+    pub(in crate::backend) fn holding(
+        kind: SetKind,
+        members: &Arc<BTreeMap<Member, Option<Timestamp>>>,
+    ) -> Self {
+        Self {
+            kind,
+            description: String::new(),
+            is_fixed: false,
+            members: Arc::clone(members),
+            room: MOST_EXPIRED,
+        }
+    }
+
     /// Takes changes of members.
     pub(in crate::backend) fn note(&mut self, change: &MembersChanged) {
         let members = Arc::make_mut(&mut self.members);

@@ -45,8 +45,6 @@ pub struct MergedSets {
     counts: BTreeMap<PodKey, RuleCounts>,
     /// Each rule is counted by itself, so nothing is merged.
     is_each_alone: bool,
-    /// Ordered rules stay as they are.
-    walks_ordered: bool,
 }
 
 /// A set that policies speak of, and that may be merged with others.
@@ -130,11 +128,6 @@ impl MergedSets {
         self.is_each_alone = true;
     }
 
-    /// Leaves ordered rules as they are, for a backend that does not render decision tables. Without it, they are looked up.
-    pub(in crate::backend) const fn walk_ordered(&mut self) {
-        self.walks_ordered = true;
-    }
-
     /// The batch as it is to be applied.
     pub fn merge<'a>(&mut self, batch: &'a Batch) -> Cow<'a, Batch> {
         self.count_ordered(batch);
@@ -202,7 +195,6 @@ impl MergedSets {
     pub(in crate::backend) fn forget(&mut self) {
         *self = Self {
             is_each_alone: self.is_each_alone,
-            walks_ordered: self.walks_ordered,
             ..Self::default()
         };
     }
@@ -294,20 +286,9 @@ impl MergedSets {
         };
         let is_new = before.get(&changed.set) == Some(&false);
         let is_there = !is_new && self.is_there(changed.set);
-        let own = |added: &[_], removed: &[_]| MembersChanged {
-            set: changed.set,
-            added: added.to_vec(),
-            removed: removed.to_vec(),
-        };
-        // Who finds out which rule denied looks into the set itself, behind the table: it has what the table has.
-        let (first, last) = match part.tables.is_empty() {
-            true => (changed.clone(), None),
-            false => (own(&changed.added, &[]), Some(own(&[], &changed.removed))),
-        };
-        let is_some = |changed: &MembersChanged| !changed.added.is_empty() || !changed.removed.is_empty();
-        all.extend(Some(first).filter(|first| is_there && is_some(first)));
+        let own = is_there.then(|| changed.clone());
         let of_merged = part.merged.iter().map(|id| self.changed(*id, changed, part));
-        all.extend(of_merged.flatten());
+        let of_merged: Vec<MembersChanged> = of_merged.flatten().collect();
         let keys = self.keys_before(changed);
         if let Some(part) = self.parts.get_mut(&changed.set) {
             for member in &changed.removed {
@@ -316,8 +297,8 @@ impl MergedSets {
             part.members
                 .extend(changed.added.iter().map(|(member, _)| *member));
         }
-        all.extend(self.changed_keys(keys));
-        all.extend(last.filter(|last| is_there && is_some(last)));
+        let [first, last] = self.changed_keys(keys);
+        all.extend(first.into_iter().chain(own).chain(of_merged).chain(last));
     }
 
     /// What the change of a part, which was not made yet, changes in a merged set: no more than what no other part has.

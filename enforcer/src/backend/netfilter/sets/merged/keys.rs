@@ -29,9 +29,6 @@ enum Phase {
 impl MergedSets {
     /// The rules of a direction with lookups in tables, the sets of these, and how many are where.
     pub(super) fn decide(&self, rules: &DirectionRules) -> (DirectionRules, Merged, RuleCounts) {
-        if self.walks_ordered {
-            return (rules.clone(), Merged::new(), RuleCounts::all_walked(rules));
-        }
         let content = |id| self.parts.get(&id).map(Part::content);
         let known = |id: Digest| self.tables.get(&id).map(|used| Arc::clone(&used.table));
         let decided = decision::decide(rules, content, known);
@@ -122,33 +119,18 @@ impl MergedSets {
         each.collect()
     }
 
-    /// What the change of a part, which is made, changes in the sets of keys.
-    pub(super) fn changed_keys(&self, before: Vec<KeysBefore>) -> Vec<MembersChanged> {
-        let mut changes: BTreeMap<(Phase, SetId), Vec<Member>> = BTreeMap::new();
+    /// What the change of a part, which is made, changes in the sets of keys: before the part itself is changed, and behind that.
+    ///
+    /// Who finds out which rule denied looks into the part. So what is not denied any more is not before the part changes, and what is
+    /// denied now is behind it: in between only what is denied before and after.
+    pub(super) fn changed_keys(&self, before: Vec<KeysBefore>) -> [Vec<MembersChanged>; 2] {
+        let mut changes = [Changes::new(), Changes::new()];
         for KeysBefore { table, address, keys } in before {
             let now = table.entries_at(address, |id| self.members(id));
-            for (member, action) in &now {
-                if keys.get(member) != Some(action) {
-                    let phase = match kind_of(member) {
-                        SetKind::AddressPorts => Phase::PortComes,
-                        _ => Phase::AddressComes,
-                    };
-                    let set = set_of(&table, member, *action);
-                    set.into_iter()
-                        .for_each(|set| changes.entry((phase, set)).or_default().push(*member));
-                }
-            }
-            for (member, action) in &keys {
-                if now.get(member) != Some(action) {
-                    let phase = match kind_of(member) {
-                        SetKind::AddressPorts => Phase::PortGoes,
-                        _ => Phase::AddressGoes,
-                    };
-                    let set = set_of(&table, member, *action);
-                    set.into_iter()
-                        .for_each(|set| changes.entry((phase, set)).or_default().push(*member));
-                }
-            }
+            let between = table.entries_between(address, &keys, &now);
+            let [first, second] = &mut changes;
+            note_changes(&table, &keys, &between, first);
+            note_changes(&table, &between, &now, second);
         }
         let change = |((phase, set), members): ((Phase, SetId), Vec<Member>)| match phase {
             Phase::PortComes | Phase::AddressComes => MembersChanged {
@@ -162,11 +144,48 @@ impl MergedSets {
                 removed: members,
             },
         };
-        changes.into_iter().map(change).collect()
+        changes.map(|changes| changes.into_iter().map(change).collect())
     }
 
     fn members(&self, id: SetId) -> Option<&BTreeSet<Member>> {
         self.parts.get(&id).map(|part| &part.members)
+    }
+}
+
+/// Members that come to sets and go from them, in order.
+type Changes = BTreeMap<(Phase, SetId), Vec<Member>>;
+
+/// What makes `now` of the keys that an address had.
+fn note_changes(
+    table: &DecisionTable,
+    before: &BTreeMap<Member, Action>,
+    now: &BTreeMap<Member, Action>,
+    changes: &mut Changes,
+) {
+    let mut note = |phase: Phase, member: &Member, action: Action| {
+        let set = set_of(table, member, action);
+        set.into_iter()
+            .for_each(|set| changes.entry((phase, set)).or_default().push(*member));
+    };
+    for (member, action) in now
+        .iter()
+        .filter(|(member, action)| before.get(member) != Some(action))
+    {
+        let phase = match kind_of(member) {
+            SetKind::AddressPorts => Phase::PortComes,
+            _ => Phase::AddressComes,
+        };
+        note(phase, member, *action);
+    }
+    for (member, action) in before
+        .iter()
+        .filter(|(member, action)| now.get(member) != Some(action))
+    {
+        let phase = match kind_of(member) {
+            SetKind::AddressPorts => Phase::PortGoes,
+            _ => Phase::AddressGoes,
+        };
+        note(phase, member, *action);
     }
 }
 
