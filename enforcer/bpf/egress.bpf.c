@@ -6,6 +6,7 @@
  * relocated, and one object serves all architectures of this byte order. */
 #include "events.h"
 #include "packet.h"
+#include "match.h"
 
 #define SOCK_RAW 3
 #define AF_INET6 10
@@ -20,8 +21,6 @@
 
 /* How long a UDP flow lives without a datagram: nf_conntrack_udp_timeout_stream. */
 #define UDP_FLOW_NANOSECONDS (120ULL * 1000000000ULL)
-
-#define PREFIX_OF_SET_AND_FAMILY ((DIGEST + 4) * 8)
 
 static __always_inline void count(const void *key)
 {
@@ -102,67 +101,20 @@ static __always_inline struct address own_address(const struct pod *pod, __u32 f
 	return none;
 }
 
-static __always_inline int in_addresses(const struct rule *rule, const struct flow *flow, __u64 now)
-{
-	struct member_key key = { .address = flow->peer };
-	const struct member *member;
-
-	__builtin_memcpy(key.set, rule->set, DIGEST);
-	member = bpf_map_lookup_elem(&egret_members, &key);
-	return member && (flow->was_allowed || member->expires == 0 || member->expires > now);
-}
-
-static __always_inline int in_networks(const struct rule *rule, const struct flow *flow)
-{
-	struct network_key key = { .prefix = PREFIX_OF_SET_AND_FAMILY + 128, .address = flow->peer };
-
-	__builtin_memcpy(key.set, rule->set, DIGEST);
-	return bpf_map_lookup_elem(&egret_networks, &key) != 0;
-}
-
-static __always_inline int in_address_ports(const struct rule *rule, const struct flow *flow)
-{
-	struct port_key key = { .address = flow->peer, .port = flow->port, .transport = flow->transport };
-
-	__builtin_memcpy(key.set, rule->set, DIGEST);
-	return bpf_map_lookup_elem(&egret_ports, &key) != 0;
-}
-
-static __always_inline int peer_matches(const struct rule *rule, const struct flow *flow, __u64 now)
-{
-	switch (rule->peer) {
-	case PEER_ANY:
-		return 1;
-	case PEER_ADDRESSES:
-		return in_addresses(rule, flow, now);
-	case PEER_NETWORKS:
-		return in_networks(rule, flow);
-	case PEER_ADDRESS_PORTS:
-		return in_address_ports(rule, flow);
-	case PEER_OWN_NODE:
-		return bpf_map_lookup_elem(&egret_node, &flow->peer) != 0;
-	}
-	return 0;
-}
-
-static __always_inline int port_matches(const struct rule *rule, const struct flow *flow)
-{
-	if (rule->transport == TRANSPORT_ICMP)
-		return flow->transport == (flow->peer.family == FAMILY_V4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
-	return rule->transport == 0 || (rule->transport == flow->transport && rule->first_port <= flow->port &&
-					flow->port <= rule->last_port);
-}
-
 struct judgement {
-	const struct list *list;
 	const struct chunk *chunk;
 	struct flow *flow;
 	__u64 now;
+	struct list *attribution;
+	struct list list;
 	__u32 base; /* index of the chunk's first rule */
 	__u32 next; /* no rule before this one is asked */
 	__u32 verdict;
 	__u8 direction;
+	__u8 counts_allowed;
 };
+
+#define COUNTS_ALLOWED 2
 
 #define NEXT_RULE 0
 #define STOP 1
@@ -174,22 +126,26 @@ static long judge_by_rule(__u64 index, struct judgement *judgement)
 	const struct rule *rule;
 	__u32 number = judgement->base + (__u32)index;
 
-	if (number >= judgement->list->count)
+	if (number >= judgement->list.count)
 		return STOP;
 	/* In assembly, for the compiler knows that this changes nothing, but the verifier does not. */
 	asm volatile("%0 &= %1" : "+r"(index) : "i"(RULES_PER_CHUNK - 1));
 	rule = &judgement->chunk->rules[index];
-	if (number < judgement->next || !port_matches(rule, flow) || !peer_matches(rule, flow, judgement->now))
+	if (number < judgement->next || !matches(rule, flow, judgement->now))
 		return NEXT_RULE;
-	if (!flow->is_counted || rule->action == ACTION_DENY)
+	if (rule->action == ACTION_DENY) {
+		judgement->verdict = DENY;
+		flow->denied_by = rule->counter;
+		*judgement->attribution = rule->attribution;
+		return STOP;
+	}
+	if (judgement->counts_allowed)
 		count(&rule->counter);
 	if (rule->action == ACTION_PASS) {
 		judgement->next = rule->next;
 		return NEXT_RULE;
 	}
 	judgement->verdict = rule->action == ACTION_ALLOW ? ALLOW : DENY;
-	if (judgement->verdict == DENY)
-		flow->denied_by = rule->counter;
 	return STOP;
 }
 
@@ -198,43 +154,84 @@ static long judge_by_chunk(__u64 index, struct judgement *judgement)
 	struct chunk_key key = { .index = (__u32)index };
 
 	judgement->base = (__u32)index * RULES_PER_CHUNK;
-	if (judgement->base >= judgement->list->count)
+	if (judgement->base >= judgement->list.count)
 		return STOP;
 	if (judgement->base + RULES_PER_CHUNK <= judgement->next)
 		return NEXT_RULE;
-	__builtin_memcpy(key.list, judgement->list->digest, DIGEST);
+	__builtin_memcpy(key.list, judgement->list.digest, DIGEST);
 	judgement->chunk = bpf_map_lookup_elem(&egret_rules, &key);
 	if (!judgement->chunk || bpf_loop(RULES_PER_CHUNK, judge_by_rule, judgement, 0) < 0) {
 		judgement->flow->denied_by = unruled(TIER_UNPROGRAMMED, ACTION_DENY, judgement->direction);
-		count(&judgement->flow->denied_by);
 		judgement->verdict = DENY;
 		return STOP;
 	}
 	return judgement->verdict == UNDECIDED ? NEXT_RULE : STOP;
 }
 
-/* The rules in order; behind the last one the flow is allowed, as for a pod that no policy selects. User
- * space has written a tier that isolates as one that ends in a rule which denies everything. */
-GLOBAL int judge(const struct list *list, struct flow *flow, __u8 direction)
+/* The rules in order. Counts nothing that is denied, and says which rules the one that denies stands for. */
+GLOBAL int walk(const struct list *list, struct flow *flow, struct list *attribution, __u8 flags)
 {
+	__u8 direction = flags & INGRESS, counts_allowed = flags & COUNTS_ALLOWED;
 	struct judgement judgement = {
-		.list = list,
 		.flow = flow,
+		.attribution = attribution,
 		.now = bpf_ktime_get_boot_ns(),
 		.verdict = UNDECIDED,
 		.direction = direction,
+		.counts_allowed = counts_allowed,
 	};
 
-	if (!list || !flow)
+	if (!list || !flow || !attribution)
 		return DENY;
-	if (list->count && bpf_loop(MAX_CHUNKS, judge_by_chunk, &judgement, 0) < 0)
+	judgement.list = *list;
+	if (bpf_loop(MAX_CHUNKS, judge_by_chunk, &judgement, 0) < 0)
 		return DENY;
-	if (judgement.verdict == UNDECIDED) {
-		if (!flow->is_counted)
-			count_unruled(TIER_DEFAULT, ACTION_ALLOW, direction);
-		return ALLOW;
+	return judgement.verdict;
+}
+
+/* A Deny that stands for several rules is told as the first of them that matches. */
+static __always_inline int decide(const struct list *list, struct flow *flow, __u8 flags)
+{
+	struct list attribution = {}, of_those = {};
+	int result = walk(list, flow, &attribution, flags);
+
+	if (result == DENY && attribution.count)
+		walk(&attribution, flow, &of_those, flags & INGRESS);
+	return result;
+}
+
+/* Behind the last rule the flow is allowed, as for a pod that no policy selects. User space has written a tier that
+ * isolates as one that ends in a rule which denies everything. */
+GLOBAL int judge(const struct pod *pod, struct flow *flow, __u8 direction)
+{
+	const struct list *list, *audit;
+	__u8 flags = direction & INGRESS;
+	int result = UNDECIDED;
+
+	if (!pod || !flow)
+		return DENY;
+	list = direction == EGRESS ? &pod->egress : &pod->ingress;
+	audit = direction == EGRESS ? &pod->audit_egress : &pod->audit_ingress;
+	/* What the packet filter behind allows, it counts. */
+	if (!flow->is_counted && !flow->is_backed)
+		flags |= COUNTS_ALLOWED;
+	if (list->count)
+		result = decide(list, flow, flags);
+	if (result != ALLOW && result != UNDECIDED) {
+		if (flow->is_backed && flow->denied_by.tier == TIER_UNPROGRAMMED) {
+			flow->denied_by.action = 0;
+			return ALLOW;
+		}
+		count(&flow->denied_by);
+		return DENY;
 	}
-	return judgement.verdict == ALLOW ? ALLOW : DENY;
+	if (result == UNDECIDED && (flags & COUNTS_ALLOWED))
+		count_unruled(TIER_DEFAULT, ACTION_ALLOW, direction);
+	if (audit->count && (flags & COUNTS_ALLOWED) && decide(audit, flow, direction & INGRESS) == DENY) {
+		flow->denied_by.action = flow->denied_by.tier == TIER_UNPROGRAMMED ? 0 : ACTION_WOULD_DENY;
+		count(&flow->denied_by);
+	}
+	return ALLOW;
 }
 
 static __always_inline struct udp_key key_of_udp(const struct pod *pod, const struct flow *flow, __u16 local_port)
@@ -288,6 +285,7 @@ static __always_inline int verdict(struct bpf_sock_addr *ctx, struct address pee
 	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
 	struct bpf_sock *socket = ctx->sk;
 	struct flow flow = {};
+	int result;
 
 	if (!pod->programmed) {
 		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, EGRESS);
@@ -297,6 +295,11 @@ static __always_inline int verdict(struct bpf_sock_addr *ctx, struct address pee
 	flow.port = bpf_ntohs((__u16)ctx->user_port);
 	flow.transport = transport_of(ctx->protocol);
 	if (is_self(pod, &flow.peer))
+		return ALLOW;
+	flow.is_backed = pod->is_backed != 0;
+	/* Judged by the address to which the node translates this one. */
+	if (flow.is_backed && (bpf_map_lookup_elem(&egret_translated, &flow.peer) ||
+			       bpf_map_lookup_elem(&egret_node, &flow.peer)))
 		return ALLOW;
 	/* A socket without a port has sent nothing yet, so it has no flow. */
 	if (flow.transport == IPPROTO_UDP && socket && socket->src_port) {
@@ -310,17 +313,17 @@ static __always_inline int verdict(struct bpf_sock_addr *ctx, struct address pee
 			flow.was_allowed = 1;
 		}
 	}
-	if (judge(&pod->egress, &flow, EGRESS) == DENY) {
+	result = judge(pod, &flow, EGRESS);
+	if (result == DENY || would_be_denied(&flow)) {
 		struct address local = own_address(pod, flow.peer.family);
 		struct place place = { .pod = pod->id, .is_outgoing = 1 };
 
 		place.local_port = socket ? socket->src_port : 0;
 		tell(&flow, &place, &local, 1);
-		return DENY;
 	}
-	if (socket)
+	if (result == ALLOW && socket)
 		remember(socket, pod, &flow, OPENED_BY_POD);
-	return ALLOW;
+	return result;
 }
 
 SEC("cgroup/connect4")
@@ -377,18 +380,18 @@ static __always_inline int is_listened_at(struct __sk_buff *skb, const struct ad
 static __always_inline int judge_opened(const struct pod *pod, struct flow *flow, __u16 local_port, __u8 opened_by)
 {
 	if (opened_by == OPENED_BY_PEER) {
-		struct flow inbound = *flow;
+		__u16 port = flow->port;
+		int result;
 
 		/* What the node itself sends to the pod is not judged. */
 		if (bpf_map_lookup_elem(&egret_node, &flow->peer))
 			return ALLOW;
-		inbound.port = local_port;
-		if (judge(&pod->ingress, &inbound, INGRESS) == ALLOW)
-			return ALLOW;
-		flow->denied_by = inbound.denied_by;
-		return DENY;
+		flow->port = local_port;
+		result = judge(pod, flow, INGRESS);
+		flow->port = port;
+		return result;
 	}
-	return judge(&pod->egress, flow, EGRESS);
+	return judge(pod, flow, EGRESS);
 }
 
 static __always_inline void report_denied(const struct pod *pod, const struct flow *flow, const struct address *local,
@@ -477,6 +480,36 @@ static __always_inline int has_flows(__u8 transport)
 	return transport == IPPROTO_UDP || transport == IPPROTO_SCTP;
 }
 
+/* Notes who opened a flow of datagrams, for those that the pod sends: the packet filter of the node judges packets. */
+GLOBAL int note_datagram(const struct pod *pod, const struct packet *packet, __u8 direction)
+{
+	struct udp_flow opened = { .seen = bpf_ktime_get_boot_ns() };
+	struct udp_key key = {};
+	struct udp_flow *known;
+
+	if (!pod || !packet || !packet->is_whole || packet->transport != IPPROTO_UDP)
+		return ALLOW;
+	key.pod = pod->id;
+	key.transport = packet->transport;
+	key.peer = direction == EGRESS ? packet->destination : packet->source;
+	key.peer_port = direction == EGRESS ? packet->destination_port : packet->source_port;
+	key.local_port = direction == EGRESS ? packet->source_port : packet->destination_port;
+	known = bpf_map_lookup_elem(&egret_udp, &key);
+	if (known && is_alive(known, opened.seen)) {
+		known->seen = opened.seen;
+		return ALLOW;
+	}
+	opened.generation = pod->generation;
+	opened.opened_by = direction == EGRESS ? OPENED_BY_POD : OPENED_BY_PEER;
+	bpf_map_update_elem(&egret_udp, &key, &opened, BPF_ANY);
+	return ALLOW;
+}
+
+static __always_inline int has_no_rules(const struct pod *pod)
+{
+	return !pod->egress.count && !pod->ingress.count && !pod->audit_egress.count && !pod->audit_ingress.count;
+}
+
 static __always_inline int is_echo_reply(const struct packet *packet)
 {
 	return packet->transport == IPPROTO_ICMPV6 ? packet->icmp_type == 129 :
@@ -498,12 +531,16 @@ int egret_departures(struct __sk_buff *skb)
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
 	if (!pod->programmed || !socket) {
+		if (pod->is_backed)
+			return ALLOW;
 		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, EGRESS);
 		return DENY;
 	}
-	if (!pod->egress.count && !pod->ingress.count)
+	if (has_no_rules(pod))
 		return ALLOW;
 	parse(skb, &packet);
+	if (pod->is_backed)
+		return note_datagram(pod, &packet, EGRESS);
 	if (is_self(pod, &packet.destination)) {
 		/* A datagram to the pod itself in the name of another would open the way to that one. */
 		if (packet.transport != IPPROTO_UDP || is_self(pod, &packet.source))
@@ -522,19 +559,19 @@ int egret_departures(struct __sk_buff *skb)
 	flow.transport = packet.transport;
 	flow.icmp_type = packet.icmp_type;
 	if (socket->type == SOCK_RAW || (flow.transport != IPPROTO_TCP && !has_flows(flow.transport)))
-		result = judge(&pod->egress, &flow, EGRESS);
+		result = judge(pod, &flow, EGRESS);
 	else if (has_flows(flow.transport))
 		result = judge_datagram(pod, socket, &flow, &packet.source, packet.source_port, OPENED_BY_POD);
 	else if (socket->state == BPF_TCP_LISTEN) /* Answers a SYN that was let in. */
 		return ALLOW;
 	else
 		result = judge_stream(skb, pod, socket, &flow, &packet.source, packet.source_port);
-	if (result == ALLOW)
+	if (result == ALLOW && !would_be_denied(&flow))
 		return ALLOW;
 	place.pod = pod->id;
 	place.local_port = packet.source_port;
 	tell_of_packet(&flow, &place, &packet.source);
-	return DENY;
+	return result == ALLOW ? ALLOW : DENY;
 }
 
 /* What reaches the pod's sockets. */
@@ -552,12 +589,16 @@ int egret_arrivals(struct __sk_buff *skb)
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
 	if (!pod->programmed || !socket) {
+		if (pod->is_backed)
+			return ALLOW;
 		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, INGRESS);
 		return DENY;
 	}
-	if (!pod->egress.count && !pod->ingress.count)
+	if (has_no_rules(pod))
 		return ALLOW;
 	parse(skb, &packet);
+	if (pod->is_backed)
+		return note_datagram(pod, &packet, INGRESS);
 	if (is_self(pod, &packet.source) || stays_on_link(&packet))
 		return ALLOW;
 	if (!packet.is_whole) {
@@ -574,7 +615,7 @@ int egret_arrivals(struct __sk_buff *skb)
 		result = judge_stream(skb, pod, socket, &flow, &packet.destination, packet.destination_port);
 	} else if (is_echo_reply(&packet)) {
 		/* Nothing remembers an echo request: who may be asked may answer. */
-		result = judge(&pod->egress, &flow, EGRESS);
+		result = judge(pod, &flow, EGRESS);
 	} else {
 		/* The last segment of a handshake meets the listener, too: a policy may have changed since the first. */
 		if (flow.transport == IPPROTO_TCP && socket->type != SOCK_RAW)
@@ -582,12 +623,12 @@ int egret_arrivals(struct __sk_buff *skb)
 					  !(flags & TCP_SYN);
 		result = judge_opened(pod, &flow, packet.destination_port, OPENED_BY_PEER);
 	}
-	if (result == ALLOW)
+	if (result == ALLOW && !would_be_denied(&flow))
 		return ALLOW;
 	place.pod = pod->id;
 	place.local_port = packet.destination_port;
 	tell_of_packet(&flow, &place, &packet.destination);
-	return DENY;
+	return result == ALLOW ? ALLOW : DENY;
 }
 
 /* In every network namespace (drivers/net/loopback.c). */

@@ -15,9 +15,17 @@ struct flow {
 	/* The same connection was counted where it was allowed first. */
 	__u8 is_counted;
 	__u8 icmp_type;
-	/* Set where it is denied. */
+	/* The pod's is_backed. */
+	__u8 is_backed;
+	__u8 unused;
+	/* Set where it is denied; with ACTION_WOULD_DENY where it is allowed, and policies in audit would deny it. */
 	struct counter_key denied_by;
 };
+
+static __always_inline int would_be_denied(const struct flow *flow)
+{
+	return flow->denied_by.action == ACTION_WOULD_DENY;
+}
 
 /* Counts what is told of a reason in this second: beyond the limit it is withheld, and counted as such. */
 static __always_inline struct reason_told *may_tell(const struct reason *reason)
@@ -60,7 +68,8 @@ struct place {
 static __always_inline void tell(const struct flow *flow, const struct place *place, const struct address *local,
 				 int has_task)
 {
-	struct reason reason = { .counter = flow->denied_by, .is_revoked = flow->was_allowed };
+	__u8 is_revoked = flow->was_allowed && !would_be_denied(flow);
+	struct reason reason = { .counter = flow->denied_by, .is_revoked = is_revoked };
 	struct reason_told *told = may_tell(&reason);
 	struct event *event;
 
@@ -81,7 +90,7 @@ static __always_inline void tell(const struct flow *flow, const struct place *pl
 	event->transport = flow->transport;
 	event->icmp_type = flow->icmp_type;
 	event->is_outgoing = place->is_outgoing;
-	event->is_revoked = flow->was_allowed;
+	event->is_revoked = is_revoked;
 	if (has_task) {
 		event->pid = bpf_get_current_pid_tgid() >> 32;
 		bpf_get_current_comm(event->command, sizeof(event->command));

@@ -22,6 +22,7 @@
 #define MAX_UDP_FLOWS 65536
 #define MAX_KNOWN_PODS 16384
 #define MAX_NODE_ADDRESSES 4096
+#define MAX_TRANSLATED 65536
 
 #define DIGEST 16
 
@@ -29,8 +30,16 @@
  * pointers may be null for all it knows. */
 #define GLOBAL __attribute__((noinline))
 
-enum action { ACTION_ALLOW = 1, ACTION_DENY = 2, ACTION_PASS = 3 };
-enum peer { PEER_ANY = 1, PEER_ADDRESSES = 2, PEER_NETWORKS = 3, PEER_ADDRESS_PORTS = 4, PEER_OWN_NODE = 5 };
+/* ACTION_WOULD_DENY: of counters alone. Policies in audit decide nothing. */
+enum action { ACTION_ALLOW = 1, ACTION_DENY = 2, ACTION_PASS = 3, ACTION_WOULD_DENY = 4 };
+enum peer {
+	PEER_ANY = 1,
+	PEER_ADDRESSES = 2,
+	PEER_NETWORKS = 3,
+	PEER_ADDRESS_PORTS = 4,
+	PEER_OWN_NODE = 5,
+	PEER_NETWORK_PORTS = 6,
+};
 
 /* Families as IANA numbers them for addresses (1 and 2); IPv4 fills the first word, the others are 0. A
  * v4-mapped address is an IPv4 address: the kernel sends IPv4 packets for it. */
@@ -50,6 +59,13 @@ struct counter_key {
 	char digest[DIGEST]; /* of tier, policy, rule and action */
 };
 
+/* A list of rules by the digest of its content: pods with equal rules share it, and a pod goes from one
+ * list to the next when its storage names the other digest. A missing chunk denies. */
+struct list {
+	char digest[DIGEST];
+	__u32 count; /* of rules; 0: no policy selects the pod in this direction */
+};
+
 struct rule {
 	struct counter_key counter;
 	char set[DIGEST];
@@ -60,12 +76,12 @@ struct rule {
 	__u8 peer;
 	__u8 transport; /* 0: every protocol and port; TRANSPORT_ICMP: ICMP or ICMPv6, by the family */
 	__u8 unused;
+	/* Of a Deny that stands for several rules: these, to find out which of them denies. */
+	struct list attribution;
 };
 
 #define TRANSPORT_ICMP 1
 
-/* A list of rules by the digest of its content: pods with equal rules share it, and a pod goes from one
- * list to the next when its storage names the other digest. A missing chunk denies. */
 struct chunk_key {
 	char list[DIGEST];
 	__u32 index;
@@ -73,11 +89,6 @@ struct chunk_key {
 
 struct chunk {
 	struct rule rules[RULES_PER_CHUNK];
-};
-
-struct list {
-	char digest[DIGEST];
-	__u32 count; /* of rules; 0: no policy selects the pod in this direction */
 };
 
 /* A pod, as its attach point knows it. All zero, which is what the kernel makes when a program is
@@ -88,9 +99,13 @@ struct pod {
 	__u32 generation; /* changes when open flows are to be judged again; never 0 when programmed */
 	struct list egress;
 	struct list ingress;
+	/* As they were with the policies in audit; without rules nothing is asked. */
+	struct list audit_egress;
+	struct list audit_ingress;
 	__u32 own_count;
 	struct address own[MAX_OWN_ADDRESSES];
-	__u32 unused;
+	/* A packet filter of the node judges as well, behind the translation of Services: what cannot be told here passes. */
+	__u32 is_backed;
 };
 
 struct member_key {
@@ -114,6 +129,15 @@ struct port_key {
 	__u16 port; /* host order */
 	__u8 transport;
 	__u8 unused;
+};
+
+struct network_port_key {
+	__u32 prefix; /* in bits, of all that follows */
+	char set[DIGEST];
+	__u16 port; /* host order */
+	__u8 transport;
+	__u8 unused;
+	struct address address;
 };
 
 struct udp_key {
@@ -239,6 +263,26 @@ struct {
 	__type(key, struct port_key);
 	__type(value, __u8);
 } egret_ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_MEMBERS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct network_port_key);
+	__type(value, __u8);
+} egret_net_ports SEC(".maps");
+
+/* Addresses of Services, which the node translates behind the pods' sockets. Asked for pods alone that are judged by a
+ * packet filter as well. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_TRANSLATED);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct address);
+	__type(value, __u8);
+} egret_translated SEC(".maps");
 
 /* The node's own addresses. */
 struct {

@@ -1,6 +1,6 @@
 //! Backends: each one makes a kernel hold the rules and sets of the last batch. A backend sees no API objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -41,6 +41,14 @@ pub trait Backend: Send + fmt::Debug {
     fn close_unknown_pods(&mut self) -> Result<bool, BackendError> {
         Ok(false)
     }
+
+    /// Whether it has to know the addresses of Services.
+    fn wants_services(&self) -> bool {
+        false
+    }
+
+    /// Sets the addresses of all Services: what a pod sends there, the node translates. Called when they change, before a batch.
+    fn set_services(&mut self, _addresses: &BTreeSet<IpAddr>) {}
 
     /// Applies a batch, field by field. The first one after `adopt` is complete.
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus;
@@ -413,3 +421,4 @@ pub mod memory;
 pub mod netfilter;
 pub mod nftables;
 pub mod ebpf;
+pub mod both;

@@ -240,7 +240,7 @@ async fn wait_for_turn(
 ) -> anyhow::Result<Option<Turn>> {
     match startup.backend {
         // The programs of the cgroups have one writer as well, which is in the node's network namespace.
-        BackendKind::Netfilter | BackendKind::Nftables | BackendKind::Ebpf => {}
+        BackendKind::Netfilter | BackendKind::Nftables | BackendKind::Ebpf | BackendKind::Both => {}
         BackendKind::Memory | BackendKind::None => return Ok(Some(Turn::at_once(None))),
     }
     let waiting = match Writer::try_acquire().context("the network namespace cannot be locked")? {

@@ -41,6 +41,7 @@ mod records;
 mod report;
 mod endpoints;
 mod networks;
+mod services;
 
 pub use endpoints::{EndpointLookup, Endpoints, JudgedBy, PacketEnd, PacketEnds};
 pub use input::{AdminRequest, Input, PeerId, PeerSender, SendQueueFull};
@@ -53,6 +54,7 @@ use drift::DriftDetector;
 use metrics::Metrics;
 use networks::{AppliedPod, Networks};
 use peers::Peers;
+use services::Services;
 use timer::Timer;
 use worker::BackendWorker;
 
@@ -124,6 +126,8 @@ pub struct Engine {
     lookups: Vec<EndpointLookup>,
     /// Networks of pods that the CNI plugin reported.
     networks: Networks,
+    /// Addresses of Services, for a backend that wants them.
+    services: Services,
 }
 
 /// Inputs since the last pass.
@@ -167,6 +171,7 @@ impl Engine {
                 is_closed: false,
                 resync_deadline: None,
             },
+            services: Services::new(setup.backend.wants_services()),
             worker: BackendWorker::Idle(setup.backend),
             search: SearchTask::default(),
             denied_left_since: None,
@@ -253,6 +258,7 @@ impl Engine {
         match input {
             Input::Cluster(events) => {
                 for event in events {
+                    self.services.note(&event);
                     self.compiler.handle(event, now);
                 }
             }

@@ -28,6 +28,7 @@ pub mod denied;
 mod channel;
 pub mod nflog;
 mod ring;
+pub mod merged;
 pub mod window;
 pub mod line;
 pub mod sink;
@@ -136,7 +137,8 @@ impl Reader {
             .as_ref()
             .map(|window| window.end().since(clock::now()));
         let patience = until.unwrap_or(REBIND_AFTER).as_millis();
-        let mut waits = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
+        let fds = channel.as_fds().into_iter();
+        let mut waits: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match poll(
             &mut waits,
             PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX),

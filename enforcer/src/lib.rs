@@ -18,7 +18,7 @@
 //! | [`state`] | files for the next start | `metrics` |
 //! | [`node`] | links, routes and veths of the node | |
 //! | [`address_report`] | the NodeAddressReport of the node | `node` |
-//! | [`backend`] | one kernel each: `netfilter`, `ebpf`, `memory`, `none` | `metrics`, `apply`, `node` |
+//! | [`backend`] | one kernel each: `netfilter`, `nftables`, `ebpf`, `both`, `memory`, `none` | `metrics`, `apply`, `node` |
 //! | [`engine`] | the one thread that owns compiler and backend | `metrics`, `apply`, `state`, `node`, `backend` |
 //! | [`watch`] | the source of objects | `state`, `engine` |
 //! | [`policy_report`] | the NodePolicyReport of the node | `engine`, `watch` |

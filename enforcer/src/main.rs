@@ -151,6 +151,7 @@ impl Cleanup<'_> {
                     pin_path: self.bpf_pins.to_owned(),
                     unknown: Stance::Allow,
                     events_per_second: None,
+                    is_backed: false,
                 };
                 Ebpf::new(options).remove_everything()?;
             }

@@ -8,9 +8,10 @@
 mod ebpf_world;
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ebpf_world::{Answer, World, allow, batch, deny, egress, pass, record, ruled, set, tier};
+use ebpf_world::{Answer, Pod, World, allow, batch, deny, egress, pass, record, ruled, set, tier};
 use egret_enforcer::backend::Backend;
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{DefaultAction, Member, MembersChanged, PeerMatch, PortMatch, Rule, SetKind};
@@ -568,6 +569,72 @@ fn the_last_of_two_thousand_rules_decides_and_lists_that_nobody_has_are_removed(
 }
 
 #[test]
+fn ordered_rules_are_looked_up_and_the_one_that_denies_is_counted() {
+    let Some(world) = World::new("ordered") else {
+        return;
+    };
+    let mut pod = world.pod("a");
+    let mut backend = world.backend();
+    let mut first = batch(1);
+    let mut rules = Vec::new();
+    for number in 0..60 {
+        let elsewhere = format!("203.0.{number}.0/24");
+        let (network, port, is_denied) = match number {
+            17 => ("198.18.2.10/32", Some(8080), true),
+            30 => ("198.18.2.8/29", None, false),
+            45 => ("198.18.2.0/24", None, true),
+            _ => (
+                elsewhere.as_str(),
+                (number % 3 == 0).then_some(443),
+                number % 2 == 0,
+            ),
+        };
+        let networks = set(&format!("networks of {number}"));
+        first.create_fixed(networks, network);
+        let mut rule = match is_denied {
+            true => deny(PeerMatch::In(networks), port),
+            false => allow(PeerMatch::In(networks), port),
+        };
+        rule.origin.rule = number;
+        rules.push(rule);
+    }
+    first.rules(
+        &pod,
+        egress(vec![tier(Tier::Admin, rules, DefaultAction::NextTier)]),
+    );
+    world.settled(&backend.apply(&first.batch, world.now()));
+
+    for (probe, answer) in [
+        ("tcp 198.18.2.10:8080", Answer::NotPermitted),
+        ("tcp 198.18.2.99:8080", Answer::NotPermitted),
+        ("udp 198.18.2.99:8080", Answer::NotPermitted),
+        ("tcp 203.0.6.1:443", Answer::NotPermitted),
+        ("tcp 198.18.2.11:8080", Answer::Ok),
+        ("udp 198.18.2.10:8080", Answer::Ok),
+        ("tcp 198.51.100.1:8080", Answer::Ok),
+    ] {
+        assert_eq!(pod.ask(probe), answer, "{probe}");
+    }
+    let counts = backend.counters().read().unwrap();
+    let denied_by = |rule: usize| {
+        let of_rule = counts.iter().filter(|count| {
+            count.key.action == Action::Deny.into()
+                && count.origin.as_ref().is_some_and(|(_, number)| *number == rule)
+        });
+        of_rule.map(|count| count.packets).sum::<u64>()
+    };
+    assert_eq!([17, 45, 6, 0].map(denied_by), [1, 2, 1, 0]);
+    let dump = backend.dump();
+    let rules = dump
+        .lines()
+        .find(|line| line.starts_with("default/a: uid"))
+        .unwrap();
+    let looked_up = (1..10).any(|count| rules.contains(&format!(" {count} egress rules")));
+    assert!(looked_up, "{rules}");
+    world.end(backend, [pod]);
+}
+
+#[test]
 fn a_socket_from_before_the_rules_is_judged_when_it_connects_or_sends_to() {
     let Some(world) = World::new("before") else { return };
     let mut pod = world.pod("a");
@@ -754,6 +821,8 @@ fn an_entry_that_finds_no_room_stays_closed_until_there_is_some() {
     let mut first = batch(1);
     let of_crowd = |number: u32| Member::Address(IpAddr::from((0x0a00_0000 + number).to_be_bytes()));
     first.create(crowd, SetKind::Addresses, (0..MAX_MEMBERS).map(of_crowd));
+    world.settled(&backend.apply(&first.batch, world.now()));
+    let mut first = batch(2);
     let alone = |text| [Member::Address(address(text))];
     first.create(peers, SetKind::Addresses, alone("198.18.2.10"));
     first.create(enemies, SetKind::Addresses, alone("198.18.2.11"));
@@ -777,7 +846,7 @@ fn an_entry_that_finds_no_room_stays_closed_until_there_is_some() {
     assert_eq!(denied.ask("tcp 198.18.2.11:8080"), Answer::NotPermitted);
     assert_eq!(denied.ask("tcp 198.18.2.12:8080"), Answer::NotPermitted);
 
-    let mut second = batch(2);
+    let mut second = batch(3);
     second.batch.members_changed.push(MembersChanged {
         set: crowd,
         added: Vec::new(),
@@ -825,6 +894,68 @@ fn programs_of_another_release_judge_until_they_are_replaced() {
     assert_eq!(unknown.ask("tcp 198.18.2.10:8080"), Answer::Ok);
     assert_eq!(world.releases(), 1);
     world.end(backend, [pod, unknown]);
+}
+
+#[test]
+fn another_build_of_the_programs_takes_over_under_load_and_gives_back() {
+    let Some(world) = World::new("upgrade") else {
+        return;
+    };
+    let (mut pod, mut loaded) = (world.pod("a"), world.pod("loaded"));
+    let peers = set("peers");
+    let mut all = batch(1);
+    all.create(
+        peers,
+        SetKind::Addresses,
+        [Member::Address(address("198.18.2.10"))],
+    );
+    for pod in [&pod, &loaded] {
+        let rules = [8080, 8082].map(|port| allow(PeerMatch::In(peers), Some(port)));
+        all.rules(
+            pod,
+            egress(vec![tier(Tier::NetworkPolicy, rules.into(), ISOLATED)]),
+        );
+    }
+    let mut backend = world.backend();
+    world.settled(&backend.apply(&all.batch, world.now()));
+    let is_open = |pod: &mut Pod| pod.ask("tcp 198.18.2.10:8082") != Answer::NotPermitted;
+    assert!(is_open(&mut pod));
+
+    let is_over = AtomicBool::new(false);
+    let (backend, tried) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut tried = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(loaded.ask("tcp 198.18.2.10:8080"), Answer::Ok);
+                assert_eq!(loaded.ask("tcp 198.18.2.11:8080"), Answer::NotPermitted);
+                assert_eq!(loaded.ask("udp 198.18.2.11:8080"), Answer::NotPermitted);
+                tried += 1;
+            }
+            tried
+        });
+        for _ in 0..5 {
+            drop(backend);
+            let Some(mut other) = world.backend_of_another_build() else {
+                backend = world.backend();
+                break;
+            };
+            world.settled(&other.apply(&all.batch, world.now()));
+            assert!(!is_open(&mut pod), "by the other build");
+            assert_eq!(world.releases(), 1, "over the same maps");
+            drop(other);
+            assert!(!is_open(&mut pod), "its links stay");
+            backend = world.backend();
+            world.settled(&backend.apply(&all.batch, world.now()));
+            assert!(is_open(&mut pod), "by this build again");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        (backend, load.join().unwrap())
+    });
+    assert!(tried > 10, "{tried} rounds under load");
+    // The counters are those of all builds.
+    let denied = world.count(&backend, Some(Tier::NetworkPolicy), Action::Deny);
+    assert_eq!(denied, 2 * tried);
+    world.end(backend, [pod, loaded]);
 }
 
 #[test]

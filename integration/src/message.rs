@@ -40,8 +40,8 @@ impl Pod {
             IpAddr::V6(_) => (Protocol::ICMPV6, ECHO_REQUEST_V6),
         };
         let socket = self.sockets().of_protocol(by, Type::DGRAM, protocol)?;
-        socket.connect(&SocketAddr::new(by, 0).into())?;
-        match socket.send(&[kind, 0, 0, 0, 0, 0, 0, 1]) {
+        let connected = socket.connect(&SocketAddr::new(by, 0).into());
+        match connected.and_then(|()| socket.send(&[kind, 0, 0, 0, 0, 0, 0, 1])) {
             // The programs of eBPF refuse the call.
             Err(error) if error.raw_os_error() == Some(nix::libc::EPERM) => return Ok(false),
             sent => sent?,
@@ -72,7 +72,11 @@ impl World {
         let bare = |address| SockAddr::from(SocketAddr::new(address, 0));
         server.bind(&bare(to.ip()))?;
         client.connect(&bare(to.ip()))?;
-        client.send(&initiation(INIT, [source, to.port()], 0))?;
+        match client.send(&initiation(INIT, [source, to.port()], 0)) {
+            // The programs of eBPF refuse the call.
+            Err(error) if error.raw_os_error() == Some(nix::libc::EPERM) => return Ok(Greeting::Lost),
+            sent => sent?,
+        };
         let is_ours = |kind: u8, ports: [u16; 2]| {
             move |packet: &[u8]| packet.starts_with(&words(ports)) && packet.get(SCTP_HEADER) == Some(&kind)
         };

@@ -31,6 +31,11 @@ impl Outcome {
         matches!(self, Self::Connected(_))
     }
 
+    /// Whether policy refused it: netfilter drops, the programs of eBPF refuse the call.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::TimedOut | Self::NotPermitted)
+    }
+
     /// # Panics
     /// When it did not connect: for tests that need the connection to go on.
     #[track_caller]

@@ -101,6 +101,28 @@ impl ServicePort {
         self
     }
 
+    /// The Service that kube-proxy would have seen.
+    fn object(&self, place: usize) -> String {
+        let port = self.cluster.map_or(1, |cluster| cluster.port());
+        let protocol = self.protocol.to_uppercase();
+        let list = |addresses: &mut dyn Iterator<Item = IpAddr>| {
+            let quoted: Vec<String> = addresses.map(|address| format!("'{address}'")).collect();
+            quoted.join(", ")
+        };
+        let cluster = list(&mut self.cluster.iter().map(SocketAddr::ip));
+        let outside = list(&mut self.outside.iter().map(SocketAddr::ip));
+        format!(
+            "apiVersion: v1
+kind: Service
+metadata: {{name: proxied-{place}, namespace: default}}
+spec:
+  clusterIPs: [{cluster}]
+  externalIPs: [{outside}]
+  ports: [{{name: only, port: {port}, protocol: {protocol}}}]
+"
+        )
+    }
+
     fn is_v4(&self) -> bool {
         let mut addresses = self.cluster.iter().chain(&self.outside).chain(&self.endpoints);
         addresses.next().is_none_or(SocketAddr::is_ipv4)
@@ -156,7 +178,20 @@ impl World {
     /// Has the node lead these Services on, instead of those before, as kube-proxy does when it syncs: what it jumps
     /// to for the first time it puts in front of everybody else's rules.
     pub fn proxy(&self, mode: ProxyMode, services: &[ServicePort]) -> Result<(), WorldError> {
+        if self.cgroup_root().is_some() {
+            self.announce_services(services)?;
+        }
         self.proxy_host().write(mode, services)
+    }
+
+    /// Writes the Services as objects: what judges at the socket has to know which addresses are translated.
+    fn announce_services(&self, services: &[ServicePort]) -> Result<(), WorldError> {
+        let objects = services
+            .iter()
+            .enumerate()
+            .map(|(place, service)| service.object(place));
+        let objects: Vec<String> = objects.collect();
+        self.manifests().write("proxied.yaml", &objects.join("---\n"))
     }
 
     fn proxy_host(&self) -> ProxyHost<'_> {

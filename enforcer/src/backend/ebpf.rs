@@ -6,6 +6,7 @@
 //! is judged as the pod that created it, whatever process holds it. Sets, counters and rules are found by digests of
 //! their content. Everything is pinned, and stays in force when the enforcer does not run.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,15 +14,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_kernel::links::Links;
-use egret_policies::rules::{Batch, Digest, Member, MembersChanged, SetId, SetKind};
+use egret_policies::rules::{Batch, Digest, Member, MembersChanged, NodeRules, SetId, SetKind};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use super::bypass::{Bypass, BypassKind, BypassReport};
+use super::netfilter::sets::merged::MergedSets;
 use super::unknown_pods::Stance;
 use super::{
-    Backend, BackendError, ConnectionSearch, EndedConnections, Pending, SyncStatus, VerdictCount,
-    VerdictCounters,
+    Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, Pending, SyncStatus,
+    VerdictCount, VerdictCounters,
 };
 
 mod pod;
@@ -29,6 +31,7 @@ mod render;
 mod layout;
 mod lists;
 mod tables;
+mod concurrent;
 mod counters;
 mod denied;
 mod cgroup;
@@ -39,15 +42,17 @@ mod programs;
 mod pins;
 mod syscall;
 
+use concurrent::ConcurrentMembers;
 use counters::{Counters, Established};
 use denied::DeniedSockets;
 use events::EventSource;
 use guard::Guard;
-use layout::POD_SIZE;
+use layout::{POD_SIZE, Table};
 use lists::Lists;
 use pins::Pins;
 use pod::{Kernel, Pod, Scope};
 use programs::Programs;
+use render::Share;
 use syscall::Map;
 use tables::Tables;
 
@@ -73,16 +78,22 @@ pub struct Options {
     pub unknown: Stance,
     /// How many events of one reason are told in a second; none if nobody reads them.
     pub events_per_second: Option<u32>,
+    /// Whether a packet filter judges as well: then the programs refuse what pods open and can be told of here, and leave
+    /// the rest to it.
+    pub is_backed: bool,
 }
 
 /// The backend.
 #[derive(Debug)]
 pub struct Ebpf {
     options: Options,
+    object: Cow<'static, [u8]>,
     pins: Pins,
     stage: Stage,
     counters: Arc<SharedCounters>,
+    merged_sets: MergedSets,
     sets: BTreeMap<SetId, SetKind>,
+    concurrent: Arc<ConcurrentMembers>,
     pods: BTreeMap<PodKey, Pod>,
     last_sweep: Timestamp,
     /// Whether there is any policy; none before the first batch.
@@ -117,20 +128,38 @@ impl Ebpf {
     /// A backend that has not touched the kernel.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        // The digest of the object file.
-        let object = Digest::of(programs::OBJECT).to_string();
+        let layouts = Digest::of(programs::LAYOUTS).to_string();
         Self {
-            pins: Pins::new(&options.pin_path, object),
+            pins: Pins::new(&options.pin_path, layouts),
             options,
+            object: Cow::Borrowed(programs::OBJECT),
             stage: Stage::Unread,
             counters: Arc::default(),
+            merged_sets: MergedSets::default(),
             sets: BTreeMap::new(),
+            concurrent: Arc::default(),
             pods: BTreeMap::new(),
             last_sweep: Timestamp::from_millis(0),
             has_policies: None,
             guard_fault: None,
             is_search_due: false,
         }
+    }
+
+    /// Runs programs of another build over the same maps, instead of its own.
+    #[must_use]
+    pub fn with_programs(self, object: Vec<u8>) -> Self {
+        Self {
+            object: object.into(),
+            ..self
+        }
+    }
+
+    /// Has each rule look into its own sets and count by itself.
+    #[must_use]
+    pub const fn without_merged_sets(mut self) -> Self {
+        self.merged_sets.leave_each_alone();
+        self
     }
 
     /// Where denied calls and packets are told.
@@ -154,12 +183,13 @@ impl Ebpf {
         self.pins
             .prepare()
             .map_err(|error| BackendError::new("prepare the directory for pins", error))?;
-        let programs =
-            Programs::load(&maps).map_err(|error| BackendError::new("load the eBPF programs", error))?;
+        let programs = Programs::load(&maps, &self.object)
+            .map_err(|error| BackendError::new("load the eBPF programs", error))?;
         events::set_limit(&maps, self.options.events_per_second.unwrap_or(0))
             .map_err(|error| BackendError::new("limit events", error))?;
-        let processors = aya::util::nr_cpus().map_err(|(path, error)| BackendError::new(path, error))?;
         let opened = |error| BackendError::new("open the pinned eBPF maps", error);
+        self.concurrent.open(&maps).map_err(opened)?;
+        let processors = aya::util::nr_cpus().map_err(|(path, error)| BackendError::new(path, error))?;
         Ok(Kernel {
             programs,
             storage: Map::open(&maps.join("egret_pods"), (size_of::<u64>(), POD_SIZE), 1).map_err(opened)?,
@@ -171,7 +201,25 @@ impl Ebpf {
             guard: Guard::open(&maps).map_err(opened)?,
             pins: self.pins.clone(),
             cgroup_root,
+            share: match self.options.is_backed {
+                true => Share::WhatItOpens,
+                false => Share::Everything,
+            },
         })
+    }
+
+    /// Adds members while a method runs on another thread.
+    #[must_use]
+    pub fn concurrent_members(&self) -> Arc<dyn ConcurrentSetUpdate> {
+        Arc::clone(&self.concurrent) as Arc<dyn ConcurrentSetUpdate>
+    }
+
+    /// Takes over what was added meanwhile.
+    fn adopt_concurrent(&mut self) {
+        let Some(kernel) = self.stage.kernel() else { return };
+        for (set, member, expires) in self.concurrent.take() {
+            kernel.tables.add(set, &member, expires);
+        }
     }
 
     /// Applies sets and members. The first time it also adopts records of the previous process.
@@ -203,11 +251,8 @@ impl Ebpf {
     }
 
     fn apply_pods(&mut self, batch: &Batch) {
-        if batch
-            .node_rules
-            .as_ref()
-            .is_some_and(|rules| !rules.exposed.tiers.is_empty())
-        {
+        let is_exposed = |rules: &NodeRules| !rules.exposed.tiers.is_empty();
+        if !self.options.is_backed && batch.node_rules.as_ref().is_some_and(is_exposed) {
             tracing::warn!(
                 "a ClusterEgressFirewall has services.exposure Reject, which the backend ebpf does not enforce: clients outside the cluster reach what Services lead to"
             );
@@ -275,7 +320,7 @@ impl Ebpf {
 
     /// Closes or opens unknown pods. Known pods have programs before.
     fn guard_unknown(&mut self) {
-        let is_closed = self.options.unknown.closes(self.has_policies);
+        let is_closed = !self.options.is_backed && self.options.unknown.closes(self.has_policies);
         let Some(kernel) = self.stage.kernel() else { return };
         let before = kernel.guard.fault().map(ToOwned::to_owned);
         self.guard_fault = kernel.set_unknown_closed(is_closed).err();
@@ -299,11 +344,33 @@ impl Ebpf {
         }
     }
 
+    /// The records by which a pod may connect, as the kernel holds them.
+    fn dump_records(&self, key: &PodKey, pod: &Pod) -> Vec<String> {
+        let (Stage::Adopted(kernel) | Stage::Running(kernel)) = &self.stage else {
+            return Vec::new();
+        };
+        let sets = pod.record_sets(&self.sets).into_iter();
+        let lines = sets.flat_map(|set| match kernel.tables.records_of(set) {
+            Ok(records) => records
+                .iter()
+                .map(|(address, expires)| {
+                    format!(
+                        "{key}: record {address} in {} until {}",
+                        set.digest(),
+                        expires.as_millis()
+                    )
+                })
+                .collect(),
+            Err(error) => vec![format!("{key}: records of {} unknown: {error}", set.digest())],
+        });
+        lines.collect()
+    }
+
     fn read_node(&mut self) -> Option<String> {
         let kernel = self.stage.kernel()?;
         match node_addresses() {
             Ok(own) => {
-                kernel.tables.set_node(own);
+                kernel.tables.set_addresses(Table::Node, own);
                 None
             }
             Err(error) => Some(format!("cannot list the node's addresses: {error}")),
@@ -322,10 +389,12 @@ impl Backend for Ebpf {
         metrics::describe();
         metrics::publish(&kernel);
         self.stage = Stage::Adopted(Box::new(kernel));
-        LIMITS
-            .iter()
-            .for_each(|limit| tracing::warn!(backend = "ebpf", "{limit}"));
-        super::metrics::publish_limits(self.name(), &LIMITS);
+        if !self.options.is_backed {
+            LIMITS
+                .iter()
+                .for_each(|limit| tracing::warn!(backend = "ebpf", "{limit}"));
+            super::metrics::publish_limits(self.name(), &LIMITS);
+        }
         Ok(())
     }
 
@@ -352,6 +421,11 @@ impl Backend for Ebpf {
     }
 
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
+        self.adopt_concurrent();
+        let batch = &*self.merged_sets.merge(batch);
+        if !self.options.is_backed {
+            super::metrics::ordered_rules(self.merged_sets.ordered());
+        }
         let is_first = matches!(self.stage, Stage::Adopted(_));
         let node = is_first.then(|| self.read_node()).flatten();
         self.apply_sets(batch, now);
@@ -376,7 +450,15 @@ impl Backend for Ebpf {
         }
     }
 
+    fn set_services(&mut self, addresses: &BTreeSet<IpAddr>) {
+        if let Some(kernel) = self.stage.kernel() {
+            let addresses = addresses.iter().copied();
+            kernel.tables.set_addresses(Table::Translated, addresses);
+        }
+    }
+
     fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
+        self.adopt_concurrent();
         let node = self.read_node();
         self.program(Scope::Unsettled);
         self.guard_unknown();
@@ -387,6 +469,7 @@ impl Backend for Ebpf {
     }
 
     fn reconcile(&mut self, now: Timestamp) -> SyncStatus {
+        self.adopt_concurrent();
         let node = self.read_node();
         let mut repaired = BTreeMap::new();
         if let Stage::Running(kernel) = &mut self.stage {
@@ -445,7 +528,8 @@ impl Backend for Ebpf {
     }
 
     fn dump(&self) -> String {
-        let mut lines: Vec<String> = LIMITS.iter().map(|limit| format!("not done: {limit}")).collect();
+        let limits = LIMITS.iter().filter(|_| !self.options.is_backed);
+        let mut lines: Vec<String> = limits.map(|limit| format!("not done: {limit}")).collect();
         if let Stage::Adopted(kernel) | Stage::Running(kernel) = &self.stage {
             let (members, pending) = kernel.tables.counts();
             let sets = self.sets.len();
@@ -465,7 +549,11 @@ impl Backend for Ebpf {
                 Err(error) => format!("TCP connections unknown: {error}"),
             });
         }
-        lines.extend(self.pods.iter().map(|(key, pod)| format!("{key}: {pod}")));
+        lines.extend(self.merged_sets.dump().lines().map(str::to_owned));
+        for (key, pod) in &self.pods {
+            lines.push(format!("{key}: {pod}"));
+            lines.extend(self.dump_records(key, pod));
+        }
         lines.join("\n") + "\n"
     }
 
@@ -473,6 +561,7 @@ impl Backend for Ebpf {
         self.stage = Stage::Unread;
         self.pods.clear();
         self.sets.clear();
+        self.merged_sets.forget();
         self.pins
             .remove_everything()
             .map_err(|error| BackendError::new("remove the pins", error))

@@ -80,6 +80,8 @@ pub enum BackendKind {
     Nftables,
     /// eBPF programs at the pods' cgroups.
     Ebpf,
+    /// Netfilter, with eBPF programs in front that refuse at the socket.
+    Both,
     /// Maps in this process; nothing is enforced.
     Memory,
     /// Everything is computed, nothing is enforced.
@@ -91,7 +93,7 @@ impl BackendKind {
     #[must_use]
     pub const fn is_packet_filter(self) -> bool {
         match self {
-            Self::Netfilter | Self::Nftables => true,
+            Self::Netfilter | Self::Nftables | Self::Both => true,
             Self::Ebpf | Self::Memory | Self::None => false,
         }
     }

@@ -2,6 +2,8 @@
 
 use anyhow::Context;
 use egret_enforcer::backend::Backend;
+use egret_enforcer::backend::both::Both;
+use egret_enforcer::backend::ebpf::events::EventSource;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
@@ -13,6 +15,7 @@ use egret_enforcer::backend::nftables::{self, Nftables};
 use egret_enforcer::backend::none::Unenforced;
 use egret_enforcer::config::{BackendKind, Config, StartupConfig};
 use egret_enforcer::events;
+use egret_enforcer::events::merged::Merged;
 use egret_enforcer::events::nflog::Nflog;
 use egret_enforcer::events::sink::Destination;
 use egret_enforcer::node::{Node, ReportedInterfaces};
@@ -23,21 +26,24 @@ pub(super) type Opened = (Box<dyn Backend>, Option<Box<dyn events::Source>>);
 
 pub(super) fn open(config: &Config, interfaces: &ReportedInterfaces) -> anyhow::Result<Opened> {
     let startup = &config.startup;
+    let is_each_alone = config.rule_metrics > 0;
     Ok(match startup.backend {
         BackendKind::Netfilter => {
-            let denials = DenialRegistry::default();
-            let netfilter = open_netfilter(startup, &denials, interfaces)?;
-            let netfilter = match config.rule_metrics > 0 {
-                true => netfilter.without_merged_sets(),
-                false => netfilter,
-            };
-            let group = startup.events.telling.group;
-            (Box::new(netfilter), Some(Box::new(Nflog { group, denials })))
+            let (netfilter, told) = open_netfilter(startup, is_each_alone, interfaces)?;
+            (Box::new(netfilter), Some(Box::new(told)))
+        }
+        BackendKind::Both => {
+            let (netfilter, dropped) = open_netfilter(startup, is_each_alone, interfaces)?;
+            let (ebpf, refused) = open_ebpf(startup, is_each_alone, true);
+            (
+                Box::new(Both::new(Box::new(netfilter), ebpf)),
+                Some(Box::new(Merged(vec![Box::new(dropped), Box::new(refused)]))),
+            )
         }
         BackendKind::Nftables => {
             let denials = DenialRegistry::default();
             let nftables = open_nftables(startup, &denials, interfaces)?;
-            let nftables = match config.rule_metrics > 0 {
+            let nftables = match is_each_alone {
                 true => nftables.without_merged_sets(),
                 false => nftables,
             };
@@ -45,17 +51,7 @@ pub(super) fn open(config: &Config, interfaces: &ReportedInterfaces) -> anyhow::
             (Box::new(nftables), Some(Box::new(Nflog { group, denials })))
         }
         BackendKind::Ebpf => {
-            tracing::info!(
-                "this backend does not count what policies in audit would deny; they are not in force all the same"
-            );
-            let events = &startup.events;
-            let ebpf = Ebpf::new(ebpf::Options {
-                cgroup_root: startup.cgroup_root.clone(),
-                pin_path: startup.bpf_pins.clone(),
-                unknown: startup.unknown.stance,
-                events_per_second: (events.to != Destination::Off).then_some(events.telling.per_second),
-            });
-            let told = ebpf.events();
+            let (ebpf, told) = open_ebpf(startup, is_each_alone, false);
             (Box::new(ebpf), Some(Box::new(told)))
         }
         BackendKind::Memory => (Box::new(InMemory::default()), None),
@@ -63,11 +59,28 @@ pub(super) fn open(config: &Config, interfaces: &ReportedInterfaces) -> anyhow::
     })
 }
 
+fn open_ebpf(startup: &StartupConfig, is_each_alone: bool, is_backed: bool) -> (Ebpf, EventSource) {
+    let events = &startup.events;
+    let ebpf = Ebpf::new(ebpf::Options {
+        cgroup_root: startup.cgroup_root.clone(),
+        pin_path: startup.bpf_pins.clone(),
+        unknown: startup.unknown.stance,
+        events_per_second: (events.to != Destination::Off).then_some(events.telling.per_second),
+        is_backed,
+    });
+    let told = ebpf.events();
+    match is_each_alone {
+        true => (ebpf.without_merged_sets(), told),
+        false => (ebpf, told),
+    }
+}
+
 fn open_netfilter(
     startup: &StartupConfig,
-    denials: &DenialRegistry,
+    is_each_alone: bool,
     interfaces: &ReportedInterfaces,
-) -> anyhow::Result<Netfilter> {
+) -> anyhow::Result<(Netfilter, Nflog)> {
+    let denials = DenialRegistry::default();
     let flavour = choose_flavour(startup.flavour)?;
     let node = Node::open().context("the routing table cannot be asked")?;
     let node = node.with_reported(interfaces.clone());
@@ -79,13 +92,19 @@ fn open_netfilter(
         telling: logs_denied.then_some(startup.events.telling),
     };
     let beside = check_foreign_marks(startup)?;
-    Ok(Netfilter::open(settings, Box::new(node))?
+    let netfilter = Netfilter::open(settings, Box::new(node))?
         .with_unknown_pods(startup.unknown.clone())
         .with_coexistence(beside)
         .with_bridges(startup.bridges)
         .with_preallocation()
         .replacing(|| nftables::cleanup::remove(true))
-        .telling(denials.clone()))
+        .telling(denials.clone());
+    let netfilter = match is_each_alone {
+        true => netfilter.without_merged_sets(),
+        false => netfilter,
+    };
+    let group = startup.events.telling.group;
+    Ok((netfilter, Nflog { group, denials }))
 }
 
 fn open_nftables(

@@ -120,6 +120,7 @@ impl Engine {
     fn collect_work(&mut self, now: Timestamp) -> Work {
         let has_found = self.search.take_result() == Some(SearchResult::Something);
         let mut work = Work {
+            services: self.services.take_changed(),
             links_changed: std::mem::take(&mut self.links_changed),
             poll_drift: self.drift.is_poll_due(now),
             are_denied_left: self.denied_left_since.take().is_some() | has_found,

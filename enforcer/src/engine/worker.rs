@@ -3,6 +3,7 @@
 //! sets that the batch does not touch.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_kernel::allocator;
@@ -151,6 +152,8 @@ impl InFlight {
 /// Work for the backend, in this order.
 #[derive(Debug, Default)]
 pub(super) struct Work {
+    /// The addresses of Services, if they changed.
+    pub(super) services: Option<BTreeSet<IpAddr>>,
     pub(super) batches: Vec<Batch>,
     pub(super) links_changed: bool,
     pub(super) poll_drift: bool,
@@ -196,6 +199,9 @@ impl Work {
     /// Does the work.
     pub(super) fn run(self, backend: &mut dyn Backend, metrics: &Metrics, now: Timestamp) -> WorkResult {
         let mut statuses = Vec::new();
+        if let Some(addresses) = &self.services {
+            backend.set_services(addresses);
+        }
         for batch in &self.batches {
             let started = metrics.start();
             statuses.push(backend.apply(batch, now));

@@ -17,8 +17,8 @@ pub trait Source: Send + fmt::Debug {
 
 /// A kernel that is listened to.
 pub trait Channel: fmt::Debug {
-    /// Readable when there is something to read.
-    fn as_fd(&self) -> BorrowedFd<'_>;
+    /// One of them is readable when there is something to read.
+    fn as_fds(&self) -> Vec<BorrowedFd<'_>>;
 
     /// Reads what there is.
     ///

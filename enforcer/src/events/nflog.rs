@@ -40,8 +40,8 @@ struct BoundGroup {
 }
 
 impl Channel for BoundGroup {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+    fn as_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.listener.as_fd()]
     }
 
     fn read(&mut self) -> Result<ReadPackets, String> {

@@ -37,8 +37,8 @@ struct Ring {
 }
 
 impl Channel for Ring {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.reader.as_fd()
+    fn as_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.reader.as_fd()]
     }
 
     fn read(&mut self) -> Result<ReadPackets, String> {
@@ -95,7 +95,10 @@ fn denial(reason: &EventReason) -> Option<Denial> {
         }
     };
     Some(Denial {
-        outcome: Outcome::Denied,
+        outcome: match reason.is_audit {
+            true => Outcome::WouldBeDenied,
+            false => Outcome::Denied,
+        },
         cause,
         direction: reason.direction,
     })

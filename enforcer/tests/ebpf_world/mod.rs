@@ -1,5 +1,7 @@
 //! Pods for the tests of the eBPF backend: each is a process of this test program, in a cgroup as the kubelet
 //! would name it and in a network namespace of its own, in which all addresses of the tests are on `lo`.
+//!
+//! It is longer than 800 lines because both sides of a question, test and pod, are one protocol.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -84,6 +86,7 @@ impl World {
             pin_path: directory.join("bpf"),
             unknown: Stance::DenyOncePolicies,
             events_per_second: Some(10),
+            is_backed: false,
         };
         Ok(Self { options, directory })
     }
@@ -93,6 +96,36 @@ impl World {
         let mut backend = Ebpf::new(self.options.clone());
         backend.adopt(self.now()).unwrap();
         backend
+    }
+
+    /// A backend with programs of another build, in which pods may connect to no port 8082; none where there is no clang.
+    pub(crate) fn backend_of_another_build(&self) -> Option<Ebpf> {
+        if Command::new("clang-14").arg("--version").output().is_err() {
+            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "clang-14 is missing");
+            return None;
+        }
+        let build = self.directory.join("build");
+        fs::create_dir_all(&build).unwrap();
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
+        for name in ["Makefile", "events.h", "maps.h", "match.h", "packet.h"] {
+            fs::copy(sources.join(name), build.join(name)).unwrap();
+        }
+        let source = fs::read_to_string(sources.join("egress.bpf.c")).unwrap();
+        let first = "return verdict(ctx, v4(ctx->user_ip4)) ? 1 : 0;";
+        let refusing = format!("if (ctx->user_port == bpf_htons(8082)) return 0; {first}");
+        let changed = source.replacen(first, &refusing, 1);
+        assert_ne!(changed, source, "the source is another one");
+        fs::write(build.join("egress.bpf.c"), changed).unwrap();
+        let make = Command::new("make")
+            .args(["-s", "-C"])
+            .arg(&build)
+            .output()
+            .unwrap();
+        assert!(make.status.success(), "{}", String::from_utf8_lossy(&make.stderr));
+        let object = fs::read(build.join("egress.bpf.o")).unwrap();
+        let mut backend = Ebpf::new(self.options.clone()).with_programs(object);
+        backend.adopt(self.now()).unwrap();
+        Some(backend)
     }
 
     /// Asserts that nothing is pending.
@@ -676,6 +709,13 @@ pub(crate) fn batch(revision: u64) -> Made {
 }
 
 impl Made {
+    /// A set of networks that a policy writes out.
+    pub(crate) fn create_fixed(&mut self, id: SetId, network: &str) {
+        self.create(id, SetKind::Networks, [Member::Network(network.parse().unwrap())]);
+        let spec = self.batch.sets_created.last_mut().unwrap();
+        spec.breadth = Breadth::Narrow;
+    }
+
     pub(crate) fn create(&mut self, id: SetId, kind: SetKind, members: impl IntoIterator<Item = Member>) {
         self.batch.sets_created.push(SetSpec {
             id,

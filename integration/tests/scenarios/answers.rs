@@ -92,12 +92,7 @@ pub(super) fn an_address_lives_as_long_as_the_shortest_alias_on_its_way(world: &
         .set("edge.example", Records::addresses(["203.0.113.7"]).ttl(3600));
     deployment.ask("client", "www.example.test");
     deployment.assert_reaches("client", "203.0.113.7");
-    let records = deployment
-        .world
-        .node()
-        .holdings()?
-        .records_of(deployment.pod("client"));
-    let left = records[&ip("203.0.113.7")];
+    let left = deployment.kernel_records_left("client")[&ip("203.0.113.7")];
     assert!((15..=21).contains(&left), "{left} s left of 20");
     Ok(())
 }

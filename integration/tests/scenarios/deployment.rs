@@ -1,6 +1,7 @@
 //! The usual setup of a scenario: pods, a policy, both daemons; and helpers for look-ups, connections and expectations.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     sync::mpsc::{self, Receiver},
     time::Duration,
@@ -11,6 +12,8 @@ use egret_integration::{
     World,
 };
 pub(super) use egret_integration::{is_soon, within};
+
+use nix::time::{ClockId, clock_gettime};
 
 use super::backend_override;
 
@@ -223,10 +226,7 @@ impl Deployment<'_> {
     #[track_caller]
     pub(super) fn assert_refused(&self, pod: &str, address: &str) {
         let outcome = self.reach(pod, address);
-        assert!(
-            matches!(outcome, Outcome::TimedOut | Outcome::NotPermitted),
-            "{pod} to {address}: {outcome:?}"
-        );
+        assert!(outcome.is_denied(), "{pod} to {address}: {outcome:?}");
     }
 
     /// Whether the kernel holds a record that lets the pod reach the address.
@@ -241,8 +241,45 @@ impl Deployment<'_> {
 
     /// The addresses that the pod may reach by name, as the kernel has them.
     pub(super) fn kernel_records(&self, pod: &str) -> Vec<IpAddr> {
+        self.kernel_records_left(pod).into_keys().collect()
+    }
+
+    /// The same, each with the seconds that it has left.
+    pub(super) fn kernel_records_left(&self, pod: &str) -> BTreeMap<IpAddr, u64> {
+        if backend_override::is_ebpf() {
+            return self.records_in_maps(pod);
+        }
         let held = self.world.node().holdings().expect("the kernel can be asked");
-        held.records_of(self.pod(pod)).into_keys().collect()
+        held.records_of(self.pod(pod))
+    }
+
+    /// What the kernel holds of the enforcer and must not change when a daemon comes and goes: rules and sets, or maps and programs.
+    pub(super) fn standing(&self) -> Vec<String> {
+        match backend_override::pins() {
+            Some(pins) => pins,
+            None => self
+                .world
+                .node()
+                .holdings()
+                .expect("the kernel can be asked")
+                .standing(),
+        }
+    }
+
+    /// The enforcer reads the maps of its programs.
+    fn records_in_maps(&self, pod: &str) -> BTreeMap<IpAddr, u64> {
+        let (_, rules) = self.enforcer.get("/rules").expect("the enforcer answers");
+        let pod = self.pod(pod);
+        let of_pod = format!("{}/{}: record ", pod.namespace(), pod.name());
+        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every kernel has it");
+        let now = Duration::from(now).as_millis();
+        let records = rules.lines().filter_map(|line| {
+            let (address, rest) = line.strip_prefix(&of_pod)?.split_once(' ')?;
+            let until = rest.rsplit(' ').next()?.parse::<u128>().ok()?;
+            let left = until.checked_sub(now).filter(|left| *left > 0)?;
+            Some((ip(address), u64::try_from(left / 1000).ok()?))
+        });
+        records.collect()
     }
 
     /// Waits until dnsd is connected to the enforcer and has its interest.

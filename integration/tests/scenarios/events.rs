@@ -99,7 +99,7 @@ pub(super) fn a_denied_connection_is_told_with_its_rule_and_the_name_that_the_po
             (&2.into(), &address.into())
         );
         assert_eq!(line["peer"]["name"].as_str(), name, "{line}");
-        if backend_override::is_ebpf() {
+        if backend_override::judges_sockets() {
             // This process calls connect(2), with a socket of the pod.
             assert_eq!(line["process"]["pid"], std::process::id(), "{line}");
         } else {

@@ -76,7 +76,7 @@ impl Scenario {
         let Some(mut world) = World::or_skip() else {
             return Ok(());
         };
-        if backend_override::is_ebpf() {
+        if backend_override::judges_sockets() {
             world.put_pods_in_cgroups()?;
         }
         (self.story)(&mut world)?;

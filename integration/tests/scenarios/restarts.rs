@@ -6,6 +6,7 @@ use std::time::Duration;
 use egret_integration::{Daemon, Family, Lookup, RecordType, Records, World, node, uninterrupted};
 use nix::sys::signal::Signal;
 
+use super::backend_override;
 use super::deployment::{
     Deployment, PATIENCE, Setup, TestResult, eventually, ip, is_soon, metrics, only_names,
 };
@@ -14,12 +15,11 @@ use super::deployment::{
 pub(super) fn rules_and_sets_stay_while_the_enforcer_is_away(world: &mut World) -> TestResult {
     let mut deployment = learn_one(world)?;
     let mut open = deployment.assert_reaches("client", "203.0.113.7");
-    let before = deployment.world.node().holdings()?;
+    let before = deployment.standing();
     for end in [Daemon::terminate, Daemon::kill] {
         end(&mut deployment.enforcer)?;
-        let after = deployment.world.node().holdings()?;
-        assert_eq!(after.standing(), before.standing());
-        assert!(after.holds(deployment.pod("client"), ip("203.0.113.7")));
+        assert_eq!(deployment.standing(), before);
+        assert!(deployment.kernel_holds("client", "203.0.113.7"));
         assert!(open.is_alive());
         deployment.assert_reaches("client", "203.0.113.7");
         deployment.assert_refused("client", "203.0.113.8");
@@ -34,7 +34,7 @@ pub(super) fn a_restarted_enforcer_changes_nothing_that_is_right(world: &mut Wor
     let mut deployment = learn_one(world)?;
     let mut open = deployment.assert_reaches("client", "203.0.113.7");
     deployment.assert_refused("client", "203.0.113.8");
-    let before = deployment.world.node().holdings()?;
+    let before = deployment.standing();
     let allowed = verdicts(&deployment.enforcer, "allow");
     let denied = verdicts(&deployment.enforcer, "deny");
     assert!(allowed > 0.0 && denied > 0.0);
@@ -43,10 +43,9 @@ pub(super) fn a_restarted_enforcer_changes_nothing_that_is_right(world: &mut Wor
         end(&mut deployment.enforcer)?;
         deployment.enforcer.restart()?;
         deployment.enforcer.wait_until_ready()?;
-        let after = deployment.world.node().holdings()?;
-        assert_eq!(after.standing(), before.standing());
+        assert_eq!(deployment.standing(), before);
         assert!(
-            after.holds(deployment.pod("client"), ip("203.0.113.7")),
+            deployment.kernel_holds("client", "203.0.113.7"),
             "nothing but the kernel knew it"
         );
         assert!(open.is_alive());
@@ -78,7 +77,17 @@ pub(super) fn a_source_that_is_gone_at_start_counts_as_it_was_known_last(world: 
     let away = folder.with_extension("away");
     std::fs::rename(&folder, &away)?;
     let binary = deployment.enforcer.spec().binary.display().to_string();
-    let clean = [binary.as_str(), "cleanup", "--state", "", "--state-objects", ""];
+    let pins = backend_override::pin_path().unwrap_or_else(|| "/nonexistent".to_owned());
+    let clean = [
+        binary.as_str(),
+        "cleanup",
+        "--state",
+        "",
+        "--state-objects",
+        "",
+        "--bpf-pins",
+        &pins,
+    ];
     deployment.world.node().run_well(&clean)?;
     deployment.assert_reaches("client", "203.0.113.8");
 

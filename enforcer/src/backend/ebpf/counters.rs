@@ -5,12 +5,12 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use egret_policies::rules::{Action, Direction, Tier};
+use egret_policies::rules::{Direction, Tier};
 
 use super::layout::{CounterKey, CounterTier};
 use super::syscall::{Map, Update};
 use crate::backend::series::Series;
-use crate::backend::{BackendError, Decider, VerdictCount, VerdictCounters, VerdictKey};
+use crate::backend::{Action, BackendError, Decider, VerdictCount, VerdictCounters, VerdictKey};
 
 /// TCP connections that were established, as sock_ops counts them.
 #[derive(Debug)]
@@ -178,7 +178,7 @@ fn verdict_key(key: CounterKey) -> VerdictKey {
     };
     VerdictKey {
         decider,
-        action: key.action.into(),
+        action: key.action,
         direction: key.direction,
     }
 }
@@ -198,7 +198,7 @@ fn every_key() -> impl Iterator<Item = CounterKey> {
             direction,
             digest: None,
         };
-        [Action::Allow, Action::Deny, Action::Pass].map(key)
+        [Action::Allow, Action::Deny, Action::Pass, Action::WouldDeny].map(key)
     })
 }
 

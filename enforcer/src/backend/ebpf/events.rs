@@ -14,7 +14,7 @@ use super::SharedCounters;
 use super::counters::Counters;
 use super::layout::{CounterKey, parse_address};
 use super::syscall::{Map, Update};
-use crate::backend::Decider;
+use crate::backend::{Action, Decider};
 
 /// `sizeof(struct event)`.
 const EVENT_SIZE: usize = 96;
@@ -54,6 +54,8 @@ pub struct EventReason {
     pub origin: Option<(Arc<str>, usize)>,
     /// Whether the flow was allowed before.
     pub is_revoked: bool,
+    /// Whether it was allowed, and policies in audit would deny it.
+    pub is_audit: bool,
     /// The key of the limit.
     key: ReasonKey,
 }
@@ -178,6 +180,7 @@ fn parse(octets: &[u8], counters: &Counters) -> Option<DeniedEvent> {
             direction: key.direction,
             origin,
             is_revoked: is_revoked != 0,
+            is_audit: key.action == Action::WouldDeny,
             key: ReasonKey(reason),
         },
         cgroup: (cgroup != 0).then_some(cgroup),

@@ -4,10 +4,12 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 use std::time::Duration;
 
-use egret_policies::rules::{Action, Digest, Direction, Member, SetId, Tier};
+use egret_policies::rules::{Digest, Direction, Member, SetId, Tier};
 use egret_shared::net::{IpNet, PortRange, Transport};
 use egret_shared::time::Timestamp;
 use ipnet::Ipv4Net;
+
+use crate::backend::Action;
 
 /// `RULES_PER_CHUNK`.
 pub(super) const RULES_PER_CHUNK: usize = 64;
@@ -21,15 +23,17 @@ pub(super) const MAX_CHUNKS_OF_ALL: usize = 16_384;
 pub(super) const MAX_KNOWN_PODS: usize = 16_384;
 /// `MAX_NODE_ADDRESSES`.
 pub(super) const MAX_NODE_ADDRESSES: usize = 4096;
+/// `MAX_TRANSLATED`.
+pub(super) const MAX_TRANSLATED: usize = 65_536;
 /// `MAX_OWN_ADDRESSES`: further ones are judged like any other.
 const MAX_OWN_ADDRESSES: usize = 4;
 /// `sizeof(struct pod)`.
-pub(super) const POD_SIZE: usize = 144;
+pub(super) const POD_SIZE: usize = 184;
 /// `sizeof(struct chunk)`.
 pub(super) const CHUNK_SIZE: usize = RULES_PER_CHUNK * RULE_SIZE;
 /// `sizeof(struct chunk_key)`.
 pub(super) const CHUNK_KEY_SIZE: usize = 20;
-const RULE_SIZE: usize = 48;
+const RULE_SIZE: usize = 68;
 const NANOSECONDS_PER_MILLISECOND: u64 = 1_000_000;
 
 /// A map of members, by the layout of its keys.
@@ -41,12 +45,23 @@ pub(super) enum Table {
     Networks,
     /// `egret_ports`.
     Ports,
+    /// `egret_net_ports`.
+    NetworkPorts,
     /// `egret_node`: no set, the node's own addresses.
     Node,
+    /// `egret_translated`: no set, the addresses of Services.
+    Translated,
 }
 
 impl Table {
-    pub(super) const ALL: [Self; 4] = [Self::Members, Self::Networks, Self::Ports, Self::Node];
+    pub(super) const ALL: [Self; 6] = [
+        Self::Members,
+        Self::Networks,
+        Self::Ports,
+        Self::NetworkPorts,
+        Self::Node,
+        Self::Translated,
+    ];
 
     /// Octets of a key and of a value.
     pub(super) const fn sizes(self) -> (usize, usize) {
@@ -54,7 +69,8 @@ impl Table {
             Self::Members => (36, 8),
             Self::Networks => (40, 1),
             Self::Ports => (40, 1),
-            Self::Node => (20, 1),
+            Self::NetworkPorts => (44, 1),
+            Self::Node | Self::Translated => (20, 1),
         }
     }
 }
@@ -76,11 +92,17 @@ impl ElementKey {
                 table: Table::Members,
                 key: [set, &address(*peer)].concat(),
             },
-            // No rule over networks with ports is rendered, so nothing asks for them.
-            Member::Network(network) | Member::NetworkPort(network, ..) => Self {
+            Member::Network(network) => Self {
                 table: Table::Networks,
-                key: network_key(set, network),
+                key: network_key(set, &[], network),
             },
+            Member::NetworkPort(network, transport, port) => {
+                let [high, low] = port.get().to_ne_bytes();
+                Self {
+                    table: Table::NetworkPorts,
+                    key: network_key(set, &[high, low, transport.number(), 0], network),
+                }
+            }
             Member::AddressPort(peer, transport, port) => {
                 let port = port.get().to_ne_bytes();
                 let key = [set, &address(*peer), &port, &[transport.number(), 0]].concat();
@@ -92,10 +114,10 @@ impl ElementKey {
         }
     }
 
-    /// The element of one of the node's addresses.
-    pub(super) fn of_node(own: IpAddr) -> Self {
+    /// The element of an address in a table without sets.
+    pub(super) fn of_address(table: Table, own: IpAddr) -> Self {
         Self {
-            table: Table::Node,
+            table,
             key: address(own).to_vec(),
         }
     }
@@ -104,14 +126,19 @@ impl ElementKey {
     pub(super) fn set(&self) -> Option<&[u8]> {
         match self.table {
             Table::Members | Table::Ports => Some(&self.key[..16]),
-            Table::Networks => Some(&self.key[4..20]),
-            Table::Node => None,
+            Table::Networks | Table::NetworkPorts => Some(&self.key[4..20]),
+            Table::Node | Table::Translated => None,
         }
+    }
+
+    /// The address of a member of [`Table::Members`].
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        parse_address(self.key.get(16..)?)
     }
 
     /// Ranges that hold the members of a set. For networks that is the whole map, because keys begin with the prefix
     /// length.
-    pub(super) fn ranges_of(set: SetId) -> [Range<Self>; 3] {
+    pub(super) fn ranges_of(set: SetId) -> [Range<Self>; 4] {
         let digest = set.digest();
         let set = digest.as_str().as_bytes();
         let range = |table, first: &[u8], last: &[u8]| {
@@ -126,7 +153,8 @@ impl ElementKey {
         let behind = [set, &[u8::MAX; 24]].concat();
         [
             range(Table::Members, set, &behind),
-            range(Table::Networks, &[], &[u8::MAX; 41]),
+            range(Table::Networks, &[], &[u8::MAX; 45]),
+            range(Table::NetworkPorts, &[], &[u8::MAX; 45]),
             range(Table::Ports, set, &behind),
         ]
     }
@@ -135,7 +163,7 @@ impl ElementKey {
     pub(super) fn value(&self, expires: Option<Timestamp>) -> Vec<u8> {
         match self.table {
             Table::Members => expires.map_or(0, nanoseconds).to_ne_bytes().to_vec(),
-            Table::Networks | Table::Ports | Table::Node => vec![1],
+            Table::Networks | Table::Ports | Table::NetworkPorts | Table::Node | Table::Translated => vec![1],
         }
     }
 }
@@ -156,6 +184,12 @@ pub(super) fn later(held: &[u8], value: Vec<u8>) -> Vec<u8> {
     } else {
         value
     }
+}
+
+/// When a value of [`Table::Members`] expires, if it does.
+pub(super) fn expiry(value: &[u8]) -> Option<Timestamp> {
+    let expires = value.try_into().map_or(0, u64::from_ne_bytes);
+    (expires != 0).then(|| Timestamp::from_millis(expires / NANOSECONDS_PER_MILLISECOND))
 }
 
 /// Whether a value of [`Table::Members`] has expired.
@@ -199,11 +233,12 @@ pub(super) fn parse_address(octets: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// `struct network_key`: the prefix counts the bits of set and family as well.
-fn network_key(set: &[u8], network: &IpNet) -> Vec<u8> {
+/// `struct network_key` and `struct network_port_key`: the prefix counts the bits of set, port and family as well.
+fn network_key(set: &[u8], port: &[u8], network: &IpNet) -> Vec<u8> {
     let network = canonical(network);
-    let prefix = (16 + 4) * 8 + u32::from(network.prefix_len());
-    [&prefix.to_ne_bytes(), set, &address(network.network())].concat()
+    let before = u32::try_from(set.len() + port.len() + 4).expect("some octets");
+    let prefix = before * 8 + u32::from(network.prefix_len());
+    [&prefix.to_ne_bytes(), set, port, &address(network.network())].concat()
 }
 
 /// A network inside `::ffff:0:0/96` is an IPv4 network.
@@ -271,6 +306,7 @@ const fn action_number(action: Action) -> u8 {
         Action::Allow => 1,
         Action::Deny => 2,
         Action::Pass => 3,
+        Action::WouldDeny => 4,
     }
 }
 
@@ -282,6 +318,8 @@ pub(super) struct RuleValue {
     pub(super) ports: PortValue,
     /// Where a Pass continues.
     pub(super) next: u32,
+    /// The rules for which a Deny stands.
+    pub(super) attribution: ListName,
 }
 
 /// `enum peer`, with its set.
@@ -291,6 +329,7 @@ pub(super) enum PeerValue {
     Addresses(SetId),
     Networks(SetId),
     AddressPorts(SetId),
+    NetworkPorts(SetId),
     OwnNode,
 }
 
@@ -311,6 +350,7 @@ impl RuleValue {
             PeerValue::Networks(set) => (3, Some(set)),
             PeerValue::AddressPorts(set) => (4, Some(set)),
             PeerValue::OwnNode => (5, None),
+            PeerValue::NetworkPorts(set) => (6, Some(set)),
         };
         let (transport, first, last) = match self.ports {
             PortValue::Any => (0, 0, 0),
@@ -327,6 +367,7 @@ impl RuleValue {
         octets.extend(first.to_ne_bytes());
         octets.extend(last.to_ne_bytes());
         octets.extend([action_number(self.counter.action), peer, transport, 0]);
+        octets.extend(self.attribution.to_octets());
     }
 }
 
@@ -367,6 +408,12 @@ impl RuleList {
 }
 
 impl ListName {
+    /// No rules.
+    pub(super) const EMPTY: Self = Self {
+        digest: None,
+        count: 0,
+    };
+
     /// A list that no map has: the programs deny.
     pub(super) const CLOSED: Self = Self {
         digest: None,
@@ -391,6 +438,10 @@ pub(super) struct PodValue {
     pub(super) own: Vec<IpAddr>,
     pub(super) egress: ListName,
     pub(super) ingress: ListName,
+    /// Of both directions, with the policies in audit.
+    pub(super) audit: [ListName; 2],
+    /// Whether a packet filter judges as well.
+    pub(super) is_backed: bool,
 }
 
 impl PodValue {
@@ -403,9 +454,11 @@ impl PodValue {
         octets.extend(self.generation.to_ne_bytes());
         octets.extend(self.egress.to_octets());
         octets.extend(self.ingress.to_octets());
+        self.audit.iter().for_each(|list| octets.extend(list.to_octets()));
         octets.extend(own_count.to_ne_bytes());
         own.iter().for_each(|own| octets.extend(address(*own)));
-        octets.resize(POD_SIZE, 0);
+        octets.resize(POD_SIZE - 4, 0);
+        octets.extend(u32::from(self.is_backed).to_ne_bytes());
         octets
     }
 }
@@ -468,9 +521,11 @@ mod tests {
             own: vec!["2001:db8::1".parse().unwrap(); 5],
             egress: RuleList::of(&[]).name,
             ingress: ListName::CLOSED,
+            audit: [ListName::EMPTY; 2],
+            is_backed: true,
         };
         let octets = pod.to_octets();
-        assert_eq!(octets.len(), 144);
+        assert_eq!(octets.len(), POD_SIZE);
         assert_eq!(generation_of(&octets), Some(7));
         assert_eq!(generation_of(&[0; POD_SIZE]), None);
     }

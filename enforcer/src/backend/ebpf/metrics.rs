@@ -2,7 +2,9 @@
 
 use metrics::gauge;
 
-use super::layout::{MAX_CHUNKS_OF_ALL, MAX_KNOWN_PODS, MAX_MEMBERS, MAX_NODE_ADDRESSES, Table};
+use super::layout::{
+    MAX_CHUNKS_OF_ALL, MAX_KNOWN_PODS, MAX_MEMBERS, MAX_NODE_ADDRESSES, MAX_TRANSLATED, Table,
+};
 use super::pod::Kernel;
 use crate::metrics::{as_gauge, describe_gauges};
 
@@ -28,7 +30,9 @@ pub(super) fn publish(kernel: &Kernel) {
             Table::Members => ("members", MAX_MEMBERS),
             Table::Networks => ("networks", MAX_MEMBERS),
             Table::Ports => ("ports", MAX_MEMBERS),
+            Table::NetworkPorts => ("network-ports", MAX_MEMBERS),
             Table::Node => ("node", MAX_NODE_ADDRESSES),
+            Table::Translated => ("services", MAX_TRANSLATED),
         };
         set(name, sizes.get(&table).copied().unwrap_or(0), limit);
     }

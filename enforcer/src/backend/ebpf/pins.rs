@@ -1,9 +1,10 @@
 //! Pins in a BPF file system, which keep programs, maps and attachments when the enforcer ends: `<pin
-//! path>/<object>/<map>` and `<pin path>/<object>/pods/<uid>/<hook>`, where `<object>` is the digest of the compiled
-//! programs.
+//! path>/<layouts>/<map>` and `<pin path>/<layouts>/pods/<uid>/<hook>`, where `<layouts>` is the digest of the layouts of
+//! maps (`bpf/maps.h`).
 //!
-//! So programs never use maps of another release. Until this release has programmed a pod, the other release's programs
-//! judge it; in between both judge, and both must allow.
+//! A release with the same layouts takes over the maps, and has each link run its own program. One with other layouts has
+//! maps of its own: until it has programmed a pod, the other release's programs judge it; in between both judge, and both
+//! must allow.
 
 use std::fs;
 use std::io;

@@ -18,7 +18,7 @@ use super::layout::{CounterKey, ListName, PodValue, RuleList, generation_of};
 use super::lists::Lists;
 use super::pins::Pins;
 use super::programs::{self, HOOKS_OF_A_POD, Programs};
-use super::render::{Rendered, render};
+use super::render::{Rendered, Share, render};
 use super::syscall::{Map, Update};
 use super::tables::{Fault, Tables};
 
@@ -35,6 +35,8 @@ pub(super) struct Kernel {
     pub(super) guard: Guard,
     pub(super) pins: Pins,
     pub(super) cgroup_root: PathBuf,
+    /// What the programs judge.
+    pub(super) share: Share,
 }
 
 /// A pod of this node.
@@ -50,10 +52,12 @@ pub(super) struct Pod {
 }
 
 /// The lists that judge a pod, with the numbers of their rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct PodLists {
     egress: ListName,
     ingress: ListName,
+    audit: [ListName; 2],
+    attributions: Vec<ListName>,
     counts: [usize; 2],
 }
 
@@ -61,8 +65,15 @@ impl PodLists {
     const CLOSED: Self = Self {
         egress: ListName::CLOSED,
         ingress: ListName::CLOSED,
+        audit: [ListName::EMPTY; 2],
+        attributions: Vec::new(),
         counts: [0; 2],
     };
+
+    fn names(&self) -> impl Iterator<Item = ListName> {
+        let judging = [self.egress, self.ingress].into_iter().chain(self.audit);
+        judging.chain(self.attributions.iter().copied())
+    }
 }
 
 /// How far a pod is programmed.
@@ -154,6 +165,14 @@ impl Pod {
         }
     }
 
+    /// The sets of records that its rules for what it opens name.
+    pub(super) fn record_sets(&self, sets: &BTreeMap<SetId, SetKind>) -> BTreeSet<SetId> {
+        let named = self.rules.egress.sets();
+        named
+            .filter(|set| sets.get(set) == Some(&SetKind::Records))
+            .collect()
+    }
+
     /// Programs it. Returns whether something was not as it should be.
     fn program(
         &mut self,
@@ -185,7 +204,7 @@ impl Pod {
         if let Some(why) = self.wrong_set(kernel) {
             return Err(why);
         }
-        render(&self.rules, |set| sets.get(&set).copied()).map_err(|error| error.to_string())
+        render(&self.rules, kernel.share, |set| sets.get(&set).copied()).map_err(|error| error.to_string())
     }
 
     /// A set that would let through too much. Only a missing member of an Allow does no harm.
@@ -231,9 +250,11 @@ impl Pod {
             .storage
             .lookup(&id.to_ne_bytes())
             .map_err(|error| format!("cannot read its rules: {error}"))?;
-        let hooks =
-            programs::hooks_in_place(&pins, id).map_err(|error| format!("cannot read its links: {error}"))?;
-        let value = self.value(id, held.as_deref());
+        let hooks = kernel
+            .programs
+            .hooks_in_place(&pins, id)
+            .map_err(|error| format!("cannot read its links: {error}"))?;
+        let value = self.value(id, held.as_deref(), kernel.share);
         let is_in_place = hooks == HOOKS_OF_A_POD && held.as_ref() == Some(&value);
         if !is_in_place {
             self.attach(kernel, cgroup, id, &pins, &value)?;
@@ -270,7 +291,7 @@ impl Pod {
     }
 
     /// The value of its attach point. The generation changes only if flows are re-evaluated.
-    fn value(&self, id: u64, held: Option<&[u8]>) -> Vec<u8> {
+    fn value(&self, id: u64, held: Option<&[u8]>, share: Share) -> Vec<u8> {
         let before = held.and_then(generation_of).unwrap_or(0);
         let generation = if self.reevaluate || before == 0 {
             before.wrapping_add(1).max(1)
@@ -283,6 +304,8 @@ impl Pod {
             own: self.rules.addresses.clone(),
             egress: self.lists.egress,
             ingress: self.lists.ingress,
+            audit: self.lists.audit,
+            is_backed: share == Share::WhatItOpens,
         }
         .to_octets()
     }
@@ -290,16 +313,22 @@ impl Pod {
 
 /// Writes the lists of a pod, before its storage names them.
 fn write_lists(kernel: &mut Kernel, rendered: &Rendered) -> Result<PodLists, String> {
-    let [egress, ingress] = [&rendered.egress, &rendered.ingress].map(|rules| RuleList::of(rules));
-    for list in [&egress, &ingress] {
+    let [audit_egress, audit_ingress] = &rendered.audit;
+    let judging = [&rendered.egress, &rendered.ingress, audit_egress, audit_ingress];
+    let judging = judging.map(|rules| RuleList::of(rules));
+    // Those that others name come first.
+    for list in rendered.attributions.iter().chain(&judging) {
         kernel
             .lists
             .write(list)
             .map_err(|error| format!("its rules cannot be written: {error}"))?;
     }
+    let [egress, ingress, audit_egress, audit_ingress] = judging.map(|list| list.name);
     Ok(PodLists {
-        egress: egress.name,
-        ingress: ingress.name,
+        egress,
+        ingress,
+        audit: [audit_egress, audit_ingress],
+        attributions: rendered.attributions.iter().map(|list| list.name).collect(),
         counts: [rendered.egress.len(), rendered.ingress.len()],
     })
 }
@@ -358,7 +387,8 @@ fn register_counters(
     sets: &BTreeMap<SetId, SetKind>,
     scope: Scope,
 ) {
-    let rendered = |pod: &Pod| render(&pod.rules, |set| sets.get(&set).copied()).ok();
+    let share = kernel.share;
+    let rendered = |pod: &Pod| render(&pod.rules, share, |set| sets.get(&set).copied()).ok();
     let used = LazyCell::new(|| {
         let labels = pods
             .values()
@@ -391,9 +421,7 @@ impl Kernel {
 
     /// Removes lists that no pod names. A pod whose storage still names one is denied everything.
     fn remove_unused_lists<'a>(&mut self, pods: impl Iterator<Item = &'a Pod>) {
-        let used = pods
-            .flat_map(|pod| [pod.lists.egress, pod.lists.ingress])
-            .collect();
+        let used = pods.flat_map(|pod| pod.lists.names()).collect();
         if let Err(error) = self.lists.retain(&used) {
             tracing::error!(%error, "lists of rules that no pod has stay");
         }

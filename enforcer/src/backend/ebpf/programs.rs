@@ -1,8 +1,9 @@
 //! Loads the programs, and attaches them to the cgroups of pods.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use aya::programs::{CgroupSkb, CgroupSockAddr, ProgramError, SockOps};
@@ -83,10 +84,15 @@ const GUARD: [Hook; 2] = [
     },
 ];
 
+/// The layouts of the maps: programs and enforcers with the same text share maps.
+pub(super) const LAYOUTS: &[u8] = include_bytes!("../../../bpf/maps.h");
+
 /// Loaded programs.
 #[derive(Debug)]
 pub(super) struct Programs {
     object: Ebpf,
+    /// Their ids in the kernel.
+    ids: BTreeMap<&'static str, u32>,
     /// Why this kernel does not take the guard of unknown pods.
     guard_error: Option<String>,
 }
@@ -106,17 +112,25 @@ pub(super) enum LoadError {
 }
 
 impl Programs {
-    /// Loads the programs with the maps pinned in a directory, and pins missing maps. With maps of their own they would
+    /// Loads the programs of an object with the maps pinned in a directory, and pins missing maps. With maps of their own they would
     /// judge by nothing.
-    pub(super) fn load(maps: &Path) -> Result<Self, LoadError> {
-        let mut object = EbpfLoader::new().default_map_pin_directory(maps).load(OBJECT)?;
+    pub(super) fn load(maps: &Path, object: &[u8]) -> Result<Self, LoadError> {
+        let mut object = EbpfLoader::new().default_map_pin_directory(maps).load(object)?;
         for hook in HOOKS {
             load(&mut object, hook)?;
         }
         // It needs a newer kernel (bpf_get_netns_cookie in programs of this kind: 6.15).
         let guarded = GUARD.into_iter().try_for_each(|hook| load(&mut object, hook));
+        let mut ids = BTreeMap::new();
+        for hook in HOOKS.into_iter().chain(GUARD) {
+            let loaded = object.program(hook.program).map(|program| program.info());
+            if let Some(Ok(info)) = loaded {
+                ids.insert(hook.program, info.id());
+            }
+        }
         Ok(Self {
             object,
+            ids,
             guard_error: guarded.err().map(|error| error.to_string()),
         })
     }
@@ -158,18 +172,42 @@ impl Programs {
         let pin = pins.join(hook.program);
         if let Some(link) = pinned_link(&pin)? {
             if syscall::cgroup_of_link(&link)? == id {
-                return Ok(());
+                return match self.runs(hook, &link)? {
+                    true => Ok(()),
+                    // Of an earlier enforcer, over the same maps.
+                    false => syscall::replace_program(&link, self.program(hook)?),
+                };
             }
             // The pod of this UID had another cgroup before: a static pod that was recreated.
             fs::remove_file(&pin)?;
         }
+        let link = syscall::attach(self.program(hook)?, cgroup.as_fd(), hook.attach_type)?;
+        syscall::pin(&link, &pin)
+    }
+
+    fn program(&self, hook: Hook) -> io::Result<BorrowedFd<'_>> {
         let program = self
             .object
             .program(hook.program)
             .ok_or_else(|| io::Error::other("no such program"))?;
-        let program = program.fd().map_err(io::Error::other)?;
-        let link = syscall::attach(program.as_fd(), cgroup.as_fd(), hook.attach_type)?;
-        syscall::pin(&link, &pin)
+        Ok(program.fd().map_err(io::Error::other)?.as_fd())
+    }
+
+    /// Whether a link runs the program of this process.
+    fn runs(&self, hook: Hook, link: &OwnedFd) -> io::Result<bool> {
+        let program = syscall::program_of_link(link)?;
+        Ok(self.ids.get(hook.program) == Some(&program))
+    }
+
+    /// How many hooks of a pod are attached to its cgroup, and run the programs of this process.
+    pub(super) fn hooks_in_place(&self, pins: &Path, id: u64) -> io::Result<usize> {
+        let mut count = 0;
+        for hook in HOOKS {
+            if let Some(link) = pinned_link(&pins.join(hook.program))? {
+                count += usize::from(syscall::cgroup_of_link(&link)? == id && self.runs(hook, &link)?);
+            }
+        }
+        Ok(count)
     }
 }
 
@@ -192,17 +230,6 @@ fn load(object: &mut Ebpf, hook: Hook) -> Result<(), LoadError> {
 pub(super) fn is_severed(pins: &Path) -> io::Result<bool> {
     let link = pinned_link(&pins.join(HOOKS[0].program))?;
     link.map_or(Ok(true), |link| syscall::cgroup_of_link(&link).map(|id| id == 0))
-}
-
-/// How many hooks of a pod are attached to its cgroup.
-pub(super) fn hooks_in_place(pins: &Path, id: u64) -> io::Result<usize> {
-    let mut count = 0;
-    for hook in HOOKS {
-        if let Some(link) = pinned_link(&pins.join(hook.program))? {
-            count += usize::from(syscall::cgroup_of_link(&link)? == id);
-        }
-    }
-    Ok(count)
 }
 
 /// The hooks of each pod.
@@ -241,7 +268,7 @@ mod tests {
         fs::create_dir(&cgroup).unwrap();
         pins.prepare().unwrap();
 
-        let programs = Programs::load(&pins.maps()).unwrap();
+        let programs = Programs::load(&pins.maps(), OBJECT).unwrap();
         let id = fs::metadata(&cgroup).unwrap().ino();
         let killed = || Err(io::Error::other("killed here"));
         let attached = programs.attach(&cgroup, id, &pins.pod("a"), killed);

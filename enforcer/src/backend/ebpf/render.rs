@@ -4,11 +4,14 @@
 use std::sync::Arc;
 
 use egret_policies::rules::{
-    Action, DefaultAction, Digest, Direction, Origin, PeerMatch, PodRules, PortMatch, Rule, SetId, SetKind,
-    Tier, TierRules,
+    Action, DefaultAction, Digest, Direction, DirectionRules, Origin, PeerMatch, PodRules, PortMatch, Rule,
+    SetId, SetKind, Tier, TierRules,
 };
 
-use super::layout::{CounterKey, CounterTier, MAX_RULES, PeerValue, PortValue, RuleValue};
+use super::layout::{
+    CounterKey, CounterTier, ListName, MAX_RULES, PeerValue, PortValue, RuleList, RuleValue,
+};
+use crate::backend;
 
 /// Why rules cannot be rendered: the pod is denied everything instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,8 +20,6 @@ pub(super) enum Unrenderable {
     TooMany { direction: Direction, count: usize },
     #[error("a rule of {policy} names the set {set}, which was never made")]
     UnknownSet { policy: Arc<str>, set: Digest },
-    #[error("the set {set} is of networks with ports, for which the eBPF programs have no map")]
-    NetworkPorts { set: Digest },
     #[error("a rule of {policy} is about the pod itself, which the eBPF programs do not judge")]
     Itself { policy: Arc<str> },
 }
@@ -28,20 +29,62 @@ pub(super) enum Unrenderable {
 pub(super) struct Rendered {
     pub(super) egress: Vec<RuleValue>,
     pub(super) ingress: Vec<RuleValue>,
+    /// Of both directions, with the policies in audit.
+    pub(super) audit: [Vec<RuleValue>; 2],
+    /// The rules for which others stand.
+    pub(super) attributions: Vec<RuleList>,
     pub(super) labels: Vec<(CounterKey, (Arc<str>, usize))>,
+}
+
+/// What of a pod's rules the programs judge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Share {
+    /// All.
+    Everything,
+    /// What the pod opens: a packet filter judges everything as well.
+    WhatItOpens,
 }
 
 /// Renders the rules of a pod; `kind_of` gives the kinds of sets.
 pub(super) fn render(
     pod: &PodRules,
+    share: Share,
     kind_of: impl Fn(SetId) -> Option<SetKind>,
 ) -> Result<Rendered, Unrenderable> {
-    let egress = List::of(pod, Direction::Egress, &kind_of)?;
-    let ingress = List::of(pod, Direction::Ingress, &kind_of)?;
+    let none = DirectionRules::default();
+    let (ingress, audit) = match share {
+        Share::Everything => (&pod.ingress, [&pod.audit.egress, &pod.audit.ingress]),
+        Share::WhatItOpens => (&none, [&none; 2]),
+    };
+    let egress = List::of(&pod.egress, Direction::Egress, &kind_of)?;
+    let ingress = List::of(ingress, Direction::Ingress, &kind_of)?;
+    let [audit_egress, audit_ingress] = audit;
+    let audit_egress = List::of(audit_egress, Direction::Egress, &kind_of)?;
+    let audit_ingress = List::of(audit_ingress, Direction::Ingress, &kind_of)?;
+    let would_deny = |list: &List| {
+        let denying = list.labels.iter();
+        let denying = denying.filter(|(key, _)| key.action == backend::Action::Deny);
+        let labels = denying.map(|(key, origin)| {
+            let action = backend::Action::WouldDeny;
+            (CounterKey { action, ..*key }, origin.clone())
+        });
+        labels.collect::<Vec<_>>()
+    };
+    let audited = [&audit_egress, &audit_ingress].map(would_deny);
+    let mut labels = audited.concat();
+    let mut attributions = Vec::new();
+    let [egress, ingress, audit_egress, audit_ingress] =
+        [egress, ingress, audit_egress, audit_ingress].map(|list| {
+            attributions.extend(list.attributions);
+            (list.rules, list.labels)
+        });
+    labels.extend(egress.1.into_iter().chain(ingress.1));
     Ok(Rendered {
-        egress: egress.rules,
-        ingress: ingress.rules,
-        labels: egress.labels.into_iter().chain(ingress.labels).collect(),
+        egress: egress.0,
+        ingress: ingress.0,
+        audit: [audit_egress.0, audit_ingress.0],
+        attributions,
+        labels,
     })
 }
 
@@ -49,21 +92,23 @@ pub(super) fn render(
 struct List {
     direction: Direction,
     rules: Vec<RuleValue>,
+    attributions: Vec<RuleList>,
     labels: Vec<(CounterKey, (Arc<str>, usize))>,
 }
 
 impl List {
     fn of(
-        pod: &PodRules,
+        rules: &DirectionRules,
         direction: Direction,
         kind_of: &impl Fn(SetId) -> Option<SetKind>,
     ) -> Result<Self, Unrenderable> {
         let mut list = Self {
             direction,
             rules: Vec::new(),
+            attributions: Vec::new(),
             labels: Vec::new(),
         };
-        for tier in &pod.direction(direction).tiers {
+        for tier in &rules.tiers {
             list.append(tier, kind_of)?;
         }
         match list.rules.len() {
@@ -98,13 +143,16 @@ impl List {
                     peer: in_set(except, rule, kind_of)?,
                     ports: PortValue::Any,
                     next: behind,
+                    attribution: ListName::EMPTY,
                 });
             }
+            let attribution = self.attribution(tier.tier, rule, kind_of)?;
             self.rules.push(RuleValue {
                 counter,
                 peer: peer(rule, kind_of)?,
                 ports,
                 next,
+                attribution,
             });
         }
         if tier.default_action == DefaultAction::Deny {
@@ -114,9 +162,34 @@ impl List {
                 peer: PeerValue::Any,
                 ports: PortValue::Any,
                 next,
+                attribution: ListName::EMPTY,
             });
         }
         Ok(())
+    }
+
+    /// The list of the rules for which a Deny stands: the first that matches is the one that denies.
+    fn attribution(
+        &mut self,
+        tier: Tier,
+        rule: &Rule,
+        kind_of: &impl Fn(SetId) -> Option<SetKind>,
+    ) -> Result<ListName, Unrenderable> {
+        let Some(rules) = &rule.attribution else {
+            return Ok(ListName::EMPTY);
+        };
+        let tier = TierRules {
+            tier,
+            rules: rules.to_vec(),
+            default_action: DefaultAction::NextTier,
+        };
+        let several = DirectionRules { tiers: vec![tier] };
+        let list = Self::of(&several, self.direction, kind_of)?;
+        let named = RuleList::of(&list.rules);
+        let name = named.name;
+        self.attributions.push(named);
+        self.labels.extend(list.labels);
+        Ok(name)
     }
 
     /// Equal rules of different pods share a counter, also after a restart.
@@ -124,7 +197,7 @@ impl List {
         let text = format!("{}\n{action:?}\n{}\n{}", tier.word(), origin.policy, origin.rule);
         let counter = CounterKey {
             tier: CounterTier::Policy(tier),
-            action,
+            action: action.into(),
             direction: self.direction,
             digest: Some(Digest::of(&text)),
         };
@@ -163,7 +236,7 @@ fn in_set(
         Some(SetKind::Addresses | SetKind::Records) => Ok(PeerValue::Addresses(set)),
         Some(SetKind::Networks) => Ok(PeerValue::Networks(set)),
         Some(SetKind::AddressPorts) => Ok(PeerValue::AddressPorts(set)),
-        Some(SetKind::NetworkPorts) => Err(Unrenderable::NetworkPorts { set: set.digest() }),
+        Some(SetKind::NetworkPorts) => Ok(PeerValue::NetworkPorts(set)),
         None => Err(Unrenderable::UnknownSet {
             policy: Arc::clone(&rule.origin.policy),
             set: set.digest(),
@@ -230,7 +303,7 @@ mod tests {
                 DefaultAction::Deny,
             ),
         ]);
-        let rendered = render(&pod, |_| None).unwrap();
+        let rendered = render(&pod, Share::Everything, |_| None).unwrap();
         let list: Vec<_> = rendered
             .egress
             .iter()
@@ -239,10 +312,10 @@ mod tests {
         assert_eq!(
             list,
             [
-                (Action::Pass, PeerValue::Any, 2),
-                (Action::Deny, PeerValue::OwnNode, 2),
-                (Action::Allow, PeerValue::Any, 4),
-                (Action::Deny, PeerValue::Any, 4),
+                (Action::Pass.into(), PeerValue::Any, 2),
+                (Action::Deny.into(), PeerValue::OwnNode, 2),
+                (Action::Allow.into(), PeerValue::Any, 4),
+                (Action::Deny.into(), PeerValue::Any, 4),
             ]
         );
         assert_eq!(rendered.egress[3].ports, PortValue::Any);
@@ -260,7 +333,7 @@ mod tests {
             firewalls(vec![excepting(Action::Pass), excepting(Action::Deny)]),
             firewalls(vec![rule(Action::Deny, PeerMatch::Any)]),
         ]);
-        let rendered = render(&pod, |_| Some(SetKind::Networks)).unwrap();
+        let rendered = render(&pod, Share::Everything, |_| Some(SetKind::Networks)).unwrap();
         let list: Vec<_> = rendered
             .egress
             .iter()
@@ -269,11 +342,11 @@ mod tests {
         assert_eq!(
             list,
             [
-                (Action::Pass, PeerValue::Networks(cluster), 2),
-                (Action::Pass, PeerValue::Networks(set), 4),
-                (Action::Pass, PeerValue::Networks(cluster), 4),
-                (Action::Deny, PeerValue::Networks(set), 4),
-                (Action::Deny, PeerValue::Any, 5),
+                (Action::Pass.into(), PeerValue::Networks(cluster), 2),
+                (Action::Pass.into(), PeerValue::Networks(set), 4),
+                (Action::Pass.into(), PeerValue::Networks(cluster), 4),
+                (Action::Deny.into(), PeerValue::Networks(set), 4),
+                (Action::Deny.into(), PeerValue::Any, 5),
             ]
         );
         assert_eq!(
@@ -298,7 +371,7 @@ mod tests {
             }],
             DefaultAction::NextTier,
         )];
-        let rendered = render(&pod, |_| None).unwrap();
+        let rendered = render(&pod, Share::Everything, |_| None).unwrap();
         assert_eq!((rendered.egress.len(), rendered.ingress.len()), (2, 1));
         assert_eq!(rendered.ingress[0].ports, PortValue::Icmp);
         let directions = |rules: &[RuleValue]| rules[0].counter.direction;
@@ -309,11 +382,19 @@ mod tests {
 
     #[test]
     fn no_tier_is_no_rule_and_an_isolating_tier_without_rules_is_one() {
-        assert_eq!(render(&pod(Vec::new()), |_| None).unwrap().egress.len(), 0);
+        assert_eq!(
+            render(&pod(Vec::new()), Share::Everything, |_| None)
+                .unwrap()
+                .egress
+                .len(),
+            0
+        );
         let isolated = pod(vec![tier(Tier::NetworkPolicy, Vec::new(), DefaultAction::Deny)]);
         assert_eq!(
-            render(&isolated, |_| None).unwrap().egress[0].counter.action,
-            Action::Deny
+            render(&isolated, Share::Everything, |_| None).unwrap().egress[0]
+                .counter
+                .action,
+            backend::Action::Deny
         );
     }
 
@@ -325,7 +406,7 @@ mod tests {
             DefaultAction::Deny,
         )]);
         assert_eq!(
-            render(&many, |_| None),
+            render(&many, Share::Everything, |_| None),
             Err(Unrenderable::TooMany {
                 direction: Direction::Egress,
                 count: MAX_RULES + 1
@@ -338,7 +419,7 @@ mod tests {
             DefaultAction::Deny,
         )]);
         assert_eq!(
-            render(&unknown, |_| None),
+            render(&unknown, Share::Everything, |_| None),
             Err(Unrenderable::UnknownSet {
                 policy: "Kind/a".into(),
                 set: set.digest()

@@ -19,6 +19,7 @@ const OBJ_GET: c_long = 7;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
 const MAP_LOOKUP_AND_DELETE_ELEM: c_long = 21;
 const LINK_CREATE: c_long = 28;
+const LINK_UPDATE: c_long = 29;
 const LINK_DETACH: c_long = 34;
 /// Of asm-generic/socket.h.
 const SO_NETNS_COOKIE: libc::c_int = 71;
@@ -161,6 +162,18 @@ pub(super) fn attach(
     owned(fd)
 }
 
+/// Has a link run another program from its next call on: no call runs neither, and none runs both.
+pub(super) fn replace_program(link: &OwnedFd, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attributes = LinkUpdate {
+        link: number(link),
+        program: number(&program),
+        flags: 0,
+        old_program: 0,
+    };
+    // SAFETY: the attributes hold no addresses.
+    unsafe { bpf(LINK_UPDATE, &mut attributes) }.map(drop)
+}
+
 /// Detaches a link at once. Without it, the program runs on until the kernel's worker gets to the last pin
 /// that was removed (kernel/bpf/syscall.c, bpf_link_put).
 pub(super) fn detach(link: &OwnedFd) -> io::Result<()> {
@@ -199,6 +212,13 @@ pub(super) fn cgroup_of_link(link: &OwnedFd) -> io::Result<u64> {
     // `struct bpf_link_info`: type and id, prog_id and padding, cgroup_id (kernel/bpf/cgroup.c).
     let [_, _, cgroup] = info::<[u64; 3]>(link)?;
     Ok(cgroup)
+}
+
+/// The id of a link's program.
+pub(super) fn program_of_link(link: &OwnedFd) -> io::Result<u32> {
+    // `struct bpf_link_info`: type, id, prog_id.
+    let [_, _, program] = info::<[u32; 3]>(link)?;
+    Ok(program)
 }
 
 /// The cookie of this thread's network namespace.
@@ -253,6 +273,14 @@ struct LinkCreate {
     target: u32,
     attach_type: u32,
     flags: u32,
+}
+
+#[repr(C)]
+struct LinkUpdate {
+    link: u32,
+    program: u32,
+    flags: u32,
+    old_program: u32,
 }
 
 #[repr(C)]

@@ -1,14 +1,15 @@
 //! Members of sets and the node's own addresses in maps: desired and programmed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use egret_policies::rules::{Member, SetId};
 use egret_shared::time::Timestamp;
 
-use super::layout::{ElementKey, MAX_MEMBERS, Table, has_expired, has_expired_for, later};
+use super::layout::{ElementKey, MAX_MEMBERS, Table, expiry, has_expired, has_expired_for, later};
 use super::syscall::{Map, Update};
 use crate::apply::tracker::Tracker;
 
@@ -88,14 +89,21 @@ impl Tables {
         elements.iter().for_each(|element| self.unwant(element));
     }
 
-    /// Sets the node's own addresses.
-    pub(super) fn set_node(&mut self, own: impl IntoIterator<Item = std::net::IpAddr>) {
-        let own: Vec<_> = own.into_iter().map(ElementKey::of_node).collect();
-        let is_node = |element: &&ElementKey| element.table == Table::Node;
-        let wanted: Vec<_> = self.tracker.desired().keys().filter(is_node).cloned().collect();
+    /// Sets the addresses of a table without sets: those of the node, or of Services.
+    pub(super) fn set_addresses(&mut self, table: Table, own: impl IntoIterator<Item = IpAddr>) {
+        let own = own.into_iter().map(|own| ElementKey::of_address(table, own));
+        let own: BTreeSet<_> = own.collect();
+        let is_of_table = |element: &&ElementKey| element.table == table;
+        let wanted: Vec<_> = self
+            .tracker
+            .desired()
+            .keys()
+            .filter(is_of_table)
+            .cloned()
+            .collect();
         wanted
             .iter()
-            .filter(|element| !own.contains(element))
+            .filter(|element| !own.contains(*element))
             .for_each(|element| self.unwant(element));
         own.into_iter().for_each(|element| {
             let value = element.value(None);
@@ -181,6 +189,25 @@ impl Tables {
         sizes
     }
 
+    /// The records of a set that the kernel holds now, expired ones among them.
+    pub(super) fn records_of(&self, set: SetId) -> io::Result<BTreeMap<IpAddr, Timestamp>> {
+        let map = &self.maps[&Table::Members];
+        let mut records = BTreeMap::new();
+        for key in map.keys()? {
+            let element = ElementKey {
+                table: Table::Members,
+                key,
+            };
+            if element.set() != Some(set.digest().as_str().as_bytes()) {
+                continue;
+            }
+            if let (Some(address), Some(value)) = (element.address(), map.lookup(&element.key)?) {
+                records.extend(expiry(&value).map(|expires| (address, expires)));
+            }
+        }
+        Ok(records)
+    }
+
     /// The numbers of members and of pending ones.
     pub(super) fn counts(&self) -> (usize, usize) {
         (
@@ -238,6 +265,8 @@ const fn name(table: Table) -> &'static str {
         Table::Members => "egret_members",
         Table::Networks => "egret_networks",
         Table::Ports => "egret_ports",
+        Table::NetworkPorts => "egret_net_ports",
         Table::Node => "egret_node",
+        Table::Translated => "egret_translated",
     }
 }
