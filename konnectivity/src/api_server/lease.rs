@@ -38,7 +38,8 @@ impl LeasePlace {
 
 /// What counts of a Lease; none of one that was never held, or says not for how long.
 pub(crate) fn read_lease(spec: &Value, resource_version: &str) -> Option<Lease> {
-    let renewed = spec["renewTime"].as_str().or(spec["acquireTime"].as_str())?;
+    let renewed = spec["renewTime"].as_str();
+    let renewed = renewed.or_else(|| spec["acquireTime"].as_str())?;
     let seconds = spec["leaseDurationSeconds"].as_u64()?;
     Some(Lease {
         renewed: renewed.to_owned(),

@@ -499,9 +499,18 @@ fn peer(direction: Direction) -> BoxedStrategy<Peer> {
         .prop_map(|list| Peer::External(list.iter().map(|network| network.parse().unwrap()).collect()));
     let names = subsequence(PATTERNS.as_slice(), 0..3)
         .prop_map(|list| Peer::Names(list.iter().map(|pattern| pattern.parse().unwrap()).collect()));
+    let services = (
+        option::of(select(vec!["default", "red"])),
+        option::of(select(vec!["kubernetes", "web"])),
+    )
+        .prop_map(|(namespace, name)| Peer::Services {
+            namespace: namespace.map(Into::into),
+            name: name.map(Into::into),
+        });
     match direction {
         Direction::Egress => prop_oneof![
             4 => pods,
+            1 => services,
             2 => networks,
             1 => selector().prop_map(Peer::Nodes),
             1 => selector().prop_map(Peer::NodeAddresses),
