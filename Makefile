@@ -31,15 +31,15 @@ help: ## This list.
 demo: packages-demo build ## A node, pods and a little internet on this machine: what is allowed, refused, learned, held, expired (KEEP=1 leaves it running).
 	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" target/debug/demo
 
-# OTHER=commit: the chart is upgraded to that commit's programs and rolled back. They are compiled apart: cargo would take one's libraries for the other's.
+# OTHER=commit: upgraded to that commit's chart and programs, and rolled back. They are compiled apart: cargo would take one's libraries for the other's.
 OTHER_SOURCE = target/other/$(OTHER)
 .PHONY: cluster
-cluster: packages-cluster build ## A Kubernetes cluster of two nodes on this machine, with the chart and a policy; needs Go (KEEP=1 leaves it running, OTHER=commit upgrades to that).
+cluster: packages-cluster build ## A Kubernetes cluster of three nodes on this machine, with the chart and a policy; needs Go (KEEP=1 leaves it running, OTHER=commit upgrades to that).
 ifneq ($(OTHER),)
 	@[[ -d "$(OTHER_SOURCE)" ]] || { mkdir -p "$(OTHER_SOURCE)" && git archive "$(OTHER)" | tar -xm -C "$(OTHER_SOURCE)"; }
 	@CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) build --locked --workspace --bins --manifest-path "$(OTHER_SOURCE)/Cargo.toml" --target-dir "$(OTHER_SOURCE)/target"
 endif
-	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" $(if $(OTHER),EGRET_OTHER_BIN_DIR="$(CURDIR)/$(OTHER_SOURCE)/target/debug") target/debug/cluster
+	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" $(if $(OTHER),EGRET_OTHER_SOURCE="$(CURDIR)/$(OTHER_SOURCE)") target/debug/cluster
 
 # Most tests wait, for processes to start and for time-outs: four at a time on two cores take half the time of two.
 .PHONY: test

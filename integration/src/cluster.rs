@@ -1,6 +1,7 @@
-//! A cluster on this machine: etcd, an API server, controllers, a scheduler and two nodes with kubelet, containerd and kube-proxy, each in
+//! A cluster on this machine: etcd, an API server, controllers, a scheduler and three nodes with kubelet, containerd and kube-proxy, each in
 //! namespaces of its own. The Helm chart is installed with the image of this source, and a policy with a name is shown.
 
+mod backends;
 mod control_plane;
 mod image;
 mod kubectl;
@@ -33,7 +34,7 @@ use self::{
 pub use machine::init;
 
 /// Nodes, counted from 1: their number is in their addresses.
-const NODES: [u8; 2] = [1, 2];
+const NODES: [u8; 3] = [1, 2, 3];
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -97,7 +98,7 @@ impl Cluster {
         }
         cluster.connect_nodes()?;
         let kubectl = cluster.kubectl();
-        until(stop, "both nodes are Ready", Duration::from_secs(120), || {
+        until(stop, "all nodes are Ready", Duration::from_secs(120), || {
             let ready = kubectl.get(&[
                 "nodes",
                 "-o",

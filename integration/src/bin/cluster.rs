@@ -1,4 +1,4 @@
-//! `make cluster`: a Kubernetes cluster of two nodes on this machine, with Egret. `KEEP=1` leaves it running.
+//! `make cluster`: a Kubernetes cluster of three nodes on this machine, with Egret. `KEEP=1` leaves it running.
 
 use std::{env, path::Path, process::ExitCode};
 

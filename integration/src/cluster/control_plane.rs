@@ -9,7 +9,7 @@ use std::{
 
 use crate::{demo::Stop, kubernetes};
 
-use super::{Failure, kubectl::Kubectl, machine::Machine, preconditions::Programs, until};
+use super::{Failure, NODES, kubectl::Kubectl, machine::Machine, preconditions::Programs, until};
 
 pub(super) const ADDRESS: &str = "10.100.0.1";
 pub(super) const ALLOWED_ADDRESS: &str = "10.100.0.201";
@@ -18,14 +18,12 @@ pub(super) const REFUSED_ADDRESS: &str = "10.100.0.202";
 pub(super) const DIRECT_ADDRESS: &str = "10.100.0.203";
 const BRIDGE: &str = "cluster";
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// Who asks the API server, each with the groups.
-const USERS: [(&str, &str, &str); 6] = [
+/// Who asks the API server beside the nodes, each with the groups.
+const USERS: [(&str, &str, &str); 4] = [
     ("admin", "admin", "system:masters"),
     ("controller-manager", "system:kube-controller-manager", ""),
     ("scheduler", "system:kube-scheduler", ""),
     ("kube-proxy", "system:kube-proxy", ""),
-    ("node-1", "system:node:node-1", "system:nodes"),
-    ("node-2", "system:node:node-2", "system:nodes"),
 ];
 
 /// The machine that it runs on.
@@ -180,12 +178,17 @@ impl ControlPlane {
         kubernetes::write_token_keys(&self.folder)?;
         let server = SocketAddr::new(ADDRESS.parse()?, 6443);
         let mut tokens = String::new();
-        for (file, user, group) in USERS {
+        let users = USERS.map(|(file, user, group)| (file.to_owned(), user.to_owned(), group));
+        let nodes = NODES.map(|number| {
+            let name = format!("node-{number}");
+            (name.clone(), format!("system:node:{name}"), "system:nodes")
+        });
+        for (file, user, group) in users.into_iter().chain(nodes) {
             // A letter first, or YAML could take it for a number.
             let token = format!("t{:032x}", rand::random::<u128>());
             tokens += &format!("{token},{user},{user},\"{group}\"\n");
             let kubeconfig = kubernetes::kubeconfig(server, &self.folder, &token);
-            fs::write(self.kubeconfig(file), kubeconfig)?;
+            fs::write(self.kubeconfig(&file), kubeconfig)?;
         }
         fs::write(self.folder.join("tokens.csv"), tokens)?;
         Ok(())

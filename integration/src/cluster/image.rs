@@ -15,8 +15,8 @@ pub(super) const TOOLS: &str = "egret.test/tools:1";
 /// Egret, and another build of it.
 pub(super) const EGRET: &str = "ghcr.io/egret-project/egret";
 pub(super) const OTHER_BUILD: &str = "ghcr.io/egret-project/egret-other";
-/// Names the folder of the programs of another build.
-const OTHER_PROGRAMS: &str = "EGRET_OTHER_BIN_DIR";
+/// Names the folder of the source of another build, with its programs in target/debug.
+const OTHER_SOURCE: &str = "EGRET_OTHER_SOURCE";
 const PROGRAMS: [&str; 6] = [
     "dnsd",
     "enforcer",
@@ -38,9 +38,9 @@ impl Images {
         let egret = build_egret(EGRET, &binaries, &folder.join("egret"))?;
         let tools = build_tools(programs, folder, &egret)?;
         let mut archives = vec![egret, tools];
-        if let Some(other) = env::var_os(OTHER_PROGRAMS) {
+        if let Some(other) = other_source() {
             // An earlier build may lack one of them, which no node starts: then it is this one's.
-            let other = PROGRAMS.map(|program| Path::new(&other).join(program));
+            let other = PROGRAMS.map(|program| other.join("target/debug").join(program));
             let chosen = other.into_iter().zip(binaries);
             let binaries = chosen
                 .map(|(other, this)| if other.exists() { other } else { this })
@@ -48,7 +48,7 @@ impl Images {
             archives.push(build_egret(OTHER_BUILD, &binaries, &folder.join("other"))?);
         } else {
             screen.line(&format!(
-                "{OTHER_PROGRAMS} names no other build: the upgrade is to a second image of the same programs"
+                "{OTHER_SOURCE} names no other build: the upgrade is to a second image of the same programs"
             ));
         }
         Ok(Self(archives))
@@ -61,10 +61,15 @@ impl Images {
     /// The image that stands for another build where there is none, and its source.
     pub(super) fn second_name() -> Option<[String; 2]> {
         let version = env!("CARGO_PKG_VERSION");
-        env::var_os(OTHER_PROGRAMS)
+        other_source()
             .is_none()
             .then(|| [EGRET, OTHER_BUILD].map(|name| format!("{name}:{version}")))
     }
+}
+
+/// The source of another build, if one is named.
+pub(super) fn other_source() -> Option<PathBuf> {
+    env::var_os(OTHER_SOURCE).map(PathBuf::from)
 }
 
 /// Of programs that are built, without their symbols.

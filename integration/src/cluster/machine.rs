@@ -249,9 +249,21 @@ impl Process {
         environment.split(|&octet| octet == 0).any(is_it)
     }
 
+    pub(super) fn has_thread(&self, name: &str) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
+        let mut threads = threads.into_iter().flatten().flatten();
+        threads.any(|thread| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+        })
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Result<(), Failure> {
+        Ok(signal::kill(Pid::from_raw(self.pid), signal)?)
+    }
+
     /// Ends it by SIGKILL.
     pub(super) fn kill(&self) -> Result<(), Failure> {
-        Ok(signal::kill(Pid::from_raw(self.pid), Signal::SIGKILL)?)
+        self.signal(Signal::SIGKILL)
     }
 }
 
@@ -320,6 +332,7 @@ fn mount_cgroups() -> Result<(), Failure> {
     let none = None::<&str>;
     let hierarchies = hierarchies()?;
     mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none)?;
+    mount(Some("bpf"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none)?;
     if let [(path, kind, _)] = &*hierarchies {
         mount(Some("cgroup2"), path, Some(&**kind), MsFlags::empty(), none)?;
         return Ok(());

@@ -5,7 +5,7 @@ use std::fs;
 use crate::peers::go_module;
 
 use super::{
-    Failure,
+    Failure, NODES,
     image::{EGRET, TOOLS},
     story::{ROLLED_OUT_WITHIN, Story},
     until,
@@ -22,8 +22,8 @@ const WORKLOAD: [(&str, &str); 1] = [("kube-system", "daemonset/node-local-dns")
 /// Not every kernel has interfaces of the type dummy, and one that is there is taken as it is.
 const ENTRY: &str =
     "ip link add nodelocaldns type dummy || ip link add nodelocaldns type ifb; exec /node-cache \"$@\"";
-/// Of a change on both nodes.
-const LOST_AT_MOST: usize = 10;
+/// Of a change on all nodes.
+const LOST_AT_MOST: usize = 10 * NODES.len();
 /// Answered queries before and after each change.
 const QUERIES: usize = 200;
 
@@ -110,10 +110,10 @@ fn runs(story: &Story<'_>, image: &str) -> Result<(), Failure> {
         "-o",
         columns,
     ];
-    let what = format!("both pods of node-local-dns run {image}");
+    let what = format!("all pods of node-local-dns run {image}");
     until(story.stop, &what, ROLLED_OUT_WITHIN, || {
         let pods = story.kubectl.get(&ask)?;
-        if pods.lines().eq([&*wanted; 2]) {
+        if pods.lines().eq([&*wanted; NODES.len()]) {
             Ok(true)
         } else {
             Err(pods.into())

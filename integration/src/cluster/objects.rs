@@ -1,6 +1,7 @@
 //! What is applied to the cluster.
 
 use super::{
+    NODES,
     control_plane::{ALLOWED_ADDRESS, DIRECT_ADDRESS, REFUSED_ADDRESS},
     image::TOOLS,
 };
@@ -81,7 +82,7 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {{name: client, namespace: shop}}
 spec:
-  replicas: 2
+  replicas: {replicas}
   selector: {{matchLabels: {{app: client}}}}
   template:
     metadata: {{labels: {{app: client}}}}
@@ -90,39 +91,38 @@ spec:
       topologySpreadConstraints:
       - {{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {{matchLabels: {{app: client}}}}}}
       containers: [{{name: client, image: {TOOLS}}}]
-"
+",
+        replicas = NODES.len()
     )
 }
 
 /// A pod whose first action is a connection to an allowed address. It prints the page, how many segments its kernel sent again,
 /// what comes of the refused address, and the page of the allowed name after a lookup.
 pub(super) fn new_pod(name: &str, node: &str) -> String {
-    format!(
-        "apiVersion: v1
-kind: Pod
-metadata: {{name: {name}, namespace: shop}}
-spec:
-  restartPolicy: Never
-  terminationGracePeriodSeconds: 0
-  nodeName: {node}
-  containers:
-  - name: new
-    image: {TOOLS}
-    command:
-    - sh
-    - -c
-    - |
-      busybox timeout 20 wget -q -O - http://{DIRECT_ADDRESS}/
-      busybox awk '/^Tcp: [0-9]/ {{ print $13 }}' /proc/net/snmp
-      busybox timeout 3 wget -q -O - http://{REFUSED_ADDRESS}/ 2>/dev/null || echo refused
-      nslookup {ALLOWED} >/dev/null
-      busybox timeout 3 wget -q -O - http://{ALLOWED_ADDRESS}/
+    let script = format!(
+        "busybox timeout 20 wget -q -O - http://{DIRECT_ADDRESS}/
+busybox awk '/^Tcp: [0-9]/ {{ print $13 }}' /proc/net/snmp
+busybox timeout 3 wget -q -O - http://{REFUSED_ADDRESS}/ 2>/dev/null || echo refused
+nslookup {ALLOWED} >/dev/null
+busybox timeout 3 wget -q -O - http://{ALLOWED_ADDRESS}/
 "
-    )
+    );
+    pod(name, node, &script)
 }
 
 /// A pod that connects to an allowed address, first once and then until it succeeds.
 pub(super) fn unknown_pod(name: &str, node: &str) -> String {
+    let script = format!(
+        "busybox timeout 2 wget -q -O - http://{DIRECT_ADDRESS}/ 2>/dev/null || echo closed
+until busybox timeout 2 wget -q -O - http://{DIRECT_ADDRESS}/ 2>/dev/null; do sleep 1; done
+"
+    );
+    pod(name, node, &script)
+}
+
+/// A pod of this node that runs a script to its end.
+fn pod(name: &str, node: &str, script: &str) -> String {
+    let script = script.replace('\n', "\n      ");
     format!(
         "apiVersion: v1
 kind: Pod
@@ -138,8 +138,7 @@ spec:
     - sh
     - -c
     - |
-      busybox timeout 2 wget -q -O - http://{DIRECT_ADDRESS}/ 2>/dev/null || echo closed
-      until busybox timeout 2 wget -q -O - http://{DIRECT_ADDRESS}/ 2>/dev/null; do sleep 1; done
+      {script}
 "
     )
 }

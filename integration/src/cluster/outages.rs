@@ -91,7 +91,7 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
     follows_policies(story)
 }
 
-/// A policy that is applied now is in force on both nodes, and is gone when it is deleted.
+/// A policy that is applied now is in force on all nodes, and is gone when it is deleted.
 fn follows_policies(story: &mut Story<'_>) -> Result<(), Failure> {
     story.kubectl.apply(DENY_ALL)?;
     let says = |kubectl: &Kubectl, expected: &str| {
@@ -125,11 +125,14 @@ fn kill_and_wait(story: &Story<'_>, node: usize, program: &str, url: &str) -> Re
 }
 
 /// The process of a DaemonSet on a node.
-fn of_node(node: &Node, program: &str) -> Result<Process, Failure> {
+pub(super) fn of_node(node: &Node, program: &str) -> Result<Process, Failure> {
     let processes = node.machine().processes(program)?;
-    let found = processes
-        .into_iter()
-        .find(|process| process.arguments.get(1).is_none_or(|first| first != "controller"));
+    let found = processes.into_iter().find(|process| {
+        process
+            .arguments
+            .get(1)
+            .is_none_or(|first| !["controller", "probe"].contains(&&**first))
+    });
     found.ok_or_else(|| format!("{program} does not run").into())
 }
 

@@ -8,7 +8,7 @@ use crate::{
 };
 
 use super::{
-    Cluster, Failure,
+    Cluster, Failure, NODES, backends, image,
     kubectl::Kubectl,
     node::Node,
     node_local_dns,
@@ -19,7 +19,10 @@ use super::{
     until, upgrade,
 };
 
-pub(super) const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/egret");
+/// In the source of a build.
+pub(super) const CHART: &str = "deploy/helm/egret";
+/// That of the other build.
+pub(super) const OTHER_CHART: &str = "other/deploy/helm/egret";
 /// Egret's workloads, each with its namespace.
 pub(super) const WORKLOADS: [(&str, &str); 3] = [
     ("egret-system", "daemonset/egret-enforcer"),
@@ -66,10 +69,12 @@ impl Story<'_> {
         self.show_status()?;
         outages::play(self)?;
         upgrade::play(self)?;
+        backends::nftables(self)?;
         self.delete_policy()?;
         if keep {
             return Ok(());
         }
+        backends::ebpf(self)?;
         uninstall::play(self, &before)
     }
 
@@ -197,15 +202,20 @@ impl Story<'_> {
         )
     }
 
-    /// Runs helm with arguments that spaces part, and shows them.
+    /// Runs helm with arguments that spaces part, [`CHART`] and [`OTHER_CHART`] among them, and shows them.
     pub(super) fn helm(&self, arguments: &str) -> Result<(), Failure> {
         self.screen.typed("$ helm", arguments);
-        let arguments = arguments.replace("deploy/helm/egret", CHART);
-        self.kubectl.helm(&arguments.split(' ').collect::<Vec<_>>())?;
+        let other = image::other_source().map(|source| format!("{}/{CHART}", source.display()));
+        let arguments = arguments.split(' ').map(|word| match word {
+            CHART => concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/egret"),
+            OTHER_CHART => other.as_deref().unwrap_or_default(),
+            word => word,
+        });
+        self.kubectl.helm(&arguments.collect::<Vec<_>>())?;
         Ok(())
     }
 
-    /// Traffic of both clients; `judges` as for [`Traffic::start`].
+    /// Traffic of all clients; `judges` as for [`Traffic::start`].
     pub(super) fn traffic(&self, judges: bool) -> Result<Traffic, Failure> {
         Traffic::start(&self.client_namespaces()?, judges)
     }
@@ -243,7 +253,7 @@ pub(super) fn metrics_of(node: &Node) -> Result<Metrics, Failure> {
     Ok(Metrics::parse(&text)?)
 }
 
-/// Whether both clients, one on each node, say this of the page: `hello` when they get it, else `refused`.
+/// Whether all clients, one on each node, say this of the page: `hello` when they get it, else `refused`.
 pub(super) fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<bool, Failure> {
     let pods = kubectl.get(&[
         "pods",
@@ -266,7 +276,7 @@ pub(super) fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<b
             return Err(format!("{pod} says {} of {name}", said.trim()).into());
         }
     }
-    Ok(pods.len() == 2)
+    Ok(pods.len() == NODES.len())
 }
 
 /// With what Kubernetes says of its pods.

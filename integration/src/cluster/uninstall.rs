@@ -73,6 +73,16 @@ pub(super) fn play(story: &mut Story<'_>, before: &Traces) -> Result<(), Failure
         .helm("upgrade egret deploy/helm/egret --namespace kube-system --reuse-values --set cleanup=true")?;
     story.roll_out(&WORKLOADS[..1])?;
     story.helm("uninstall egret --namespace kube-system --wait")?;
+    story.step("dnsd has ended", |kubectl| {
+        let pods = [
+            "pods",
+            "-n",
+            "kube-system",
+            "-l",
+            "app.kubernetes.io/name=egret-dnsd",
+        ];
+        Ok(kubectl.get(&[&pods[..], &["-o", "name"]].concat())?.is_empty())
+    })?;
     let traffic = story.traffic(false)?;
     story.more_traffic(&traffic, 100)?;
     drop(traffic);
