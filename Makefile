@@ -7,9 +7,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # Debian package : a file or command that shows that it is there.
-DEMO_PACKAGES := iptables:iptables ipset:ipset conntrack:conntrack iproute2:ip curl:curl procps:ps
+DEMO_PACKAGES := iptables:iptables ipset:ipset nftables:nft conntrack:conntrack iproute2:ip curl:curl procps:ps
 # Go is not among them: Debian's is too old for what dnsd is compared with, and for kube-apiserver (integration/peers).
-TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h nftables:nft prometheus:promtool dnsutils:dig \
+TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h prometheus:promtool dnsutils:dig \
   knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h etcd-server:etcd patch:patch containernetworking-plugins:/usr/lib/cni/bridge
 IMAGE_PACKAGES := jq:jq binutils:readelf debian-archive-keyring:/usr/share/keyrings/debian-archive-keyring.gpg containerd:containerd runc:runc
 CLUSTER_PACKAGES := $(DEMO_PACKAGES) $(IMAGE_PACKAGES) etcd-server:etcd containernetworking-plugins:/usr/lib/cni/ptp busybox-static:/bin/busybox
@@ -28,8 +28,8 @@ help: ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 .PHONY: demo
-demo: packages-demo build ## A node, pods and a little internet on this machine: what is allowed, refused, learned, held, expired (KEEP=1 leaves it running).
-	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" target/debug/demo
+demo: packages-demo build ## A node, pods and a little internet on this machine: what is allowed, refused, learned, held, expired (KEEP=1 leaves it running, BACKEND=nftables).
+	@$(AS_ROOT) env KEEP="$(KEEP)" BACKEND="$(BACKEND)" EGRET_BIN_DIR="$(CURDIR)/target/debug" target/debug/demo
 
 # OTHER=commit: upgraded to that commit's chart and programs, and rolled back. They are compiled apart: cargo would take one's libraries for the other's.
 OTHER_SOURCE = target/other/$(OTHER)

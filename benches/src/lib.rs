@@ -10,6 +10,7 @@ use egret_shared::time::Timestamp;
 
 pub mod big;
 pub mod process;
+pub mod ruleset;
 
 /// The moment at which benches begin.
 pub const START: Timestamp = Timestamp::from_millis(1_000_000);

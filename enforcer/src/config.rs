@@ -526,6 +526,15 @@ mod tests {
     }
 
     #[test]
+    fn the_backend_netfilter_is_called_iptables_as_well() {
+        let arguments = ["--source", "dir:/m", "--node", "n", "--backend", "iptables"];
+        let startup = config(&arguments).unwrap().startup;
+        assert_eq!(startup.backend, BackendKind::Netfilter);
+        let of_file: BackendKind = serde_json::from_str("\"iptables\"").unwrap();
+        assert_eq!(of_file, BackendKind::Netfilter);
+    }
+
+    #[test]
     fn dnsd_stands_in_for_kube_dns_where_its_addresses_are_written() {
         let dns = |arguments: &[&str]| {
             let arguments = [&["--source", "dir:/m", "--node", "n"], arguments].concat();

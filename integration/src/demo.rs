@@ -74,16 +74,16 @@ struct Row {
     seen: Seen,
 }
 
-/// Plays the whole story; with `keep`, everything stays until Ctrl-C or SIGTERM.
+/// Plays the whole story on a backend; with `keep`, everything stays until Ctrl-C or SIGTERM.
 ///
 /// # Errors
 /// When the world or the daemons cannot be started at all.
-pub fn run(keep: bool) -> Result<Ending, DemoError> {
+pub fn run(keep: bool, backend: &str) -> Result<Ending, DemoError> {
     let begun = Instant::now();
     let stop = Stop::listen()?;
     let screen = Screen::of_stdout();
     screen.plain("Egret on one node: DNS answers that open exactly the doors that policies name.");
-    let mut deployment = Deployment::build(screen)?;
+    let mut deployment = Deployment::build(screen, backend)?;
     let mut rows = play(&mut deployment, &stop);
     let interrupted = rows.len() < STORY.len();
     if keep && !interrupted {

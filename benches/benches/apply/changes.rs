@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use egret_benches::big::change::{self, Change};
+use egret_benches::ruleset::Ruleset;
 use egret_enforcer::backend::netfilter::WriteStats;
-use egret_kernel::iptables::Flavour;
 use egret_policies::rules::Batch;
 
 use crate::meter::{memory, of_programs, own, percentile};
@@ -15,10 +15,10 @@ use crate::world::{self, Node};
 const LONG_ENOUGH: Duration = Duration::from_secs(20);
 
 /// Prints both tables, the second with changes that have one of the words.
-pub(crate) fn measure(flavour: Flavour, words: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn measure(ruleset: Ruleset, words: &[&str]) -> anyhow::Result<()> {
     world::enter()?;
-    println!("### {}\n", flavour.name());
-    let mut node = Node::new(flavour)?;
+    println!("### {}\n", ruleset.name());
+    let mut node = Node::new(ruleset)?;
     first_sync(&mut node)?;
     println!(
         "| change | rounds | ms until in force p50 | p99 | ms until what is open was asked again p50 | p99 | own CPU ms | programs' CPU ms | restores | chains | bytes |"
@@ -58,7 +58,7 @@ fn first_sync(node: &mut Node) -> anyhow::Result<()> {
     let batches = node.batches();
     let compiling = wall.elapsed();
     node.apply(&batches)?;
-    let written = node.backend.written();
+    let written = node.written();
     println!(
         "first sync: {:.2} s ({:.2} s of it the batch; own CPU {:.2} s, programs' {:.2} s), {} chains, {} octets; \
          {compiled:.0} MiB before, {:.0} MiB after\n",
@@ -138,7 +138,7 @@ fn without_suspects(batch: Batch) -> Batch {
 
 impl Taken {
     fn round(&mut self, node: &mut Node, batches: Vec<Batch>) -> anyhow::Result<()> {
-        let (programs, before) = (of_programs()?, node.backend.written());
+        let (programs, before) = (of_programs()?, node.written());
         let (wall, used) = (Instant::now(), own());
         node.put_in_force(&batches)?;
         self.in_force.push(wall.elapsed());
@@ -146,7 +146,7 @@ impl Taken {
         self.times.push(wall.elapsed());
         self.cpu += own() - used;
         self.programs += of_programs()? - programs;
-        let after = node.backend.written();
+        let after = node.written();
         self.written.restores += after.restores - before.restores;
         self.written.chains += after.chains - before.chains;
         self.written.bytes += after.bytes - before.bytes;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use egret_benches::big::{Elsewhere, GATEWAY, NAMESPACES_HERE, entities_of, namespace, pod, policy};
+use egret_benches::ruleset::Ruleset;
 use egret_benches::{START, compiler};
 use egret_kernel::iptables::Flavour;
 use egret_policies::compiler::Event;
@@ -26,14 +27,14 @@ pub(crate) fn measure(times: usize) -> anyhow::Result<()> {
     world::enter()?;
     println!("{HEAD}");
     with_a_compiler(times)?;
-    with_netfilter(times / KERNEL_SHARE, Node::new(Flavour::Nft)?)
+    with_netfilter(times / KERNEL_SHARE, Node::new(Ruleset::Netfilter(Flavour::Nft))?)
 }
 
 /// The same with `netfilter` alone, all of them in the kernel, on a node whose rules cost little: a policy for each namespace.
 pub(crate) fn measure_in_the_kernel(times: usize) -> anyhow::Result<()> {
     world::enter()?;
     println!("{HEAD}");
-    with_netfilter(times, Node::of(small(), Flavour::Nft)?)
+    with_netfilter(times, Node::of(small(), Ruleset::Netfilter(Flavour::Nft))?)
 }
 
 const HEAD: &str = "| | pod changes | MiB | in use | own CPU of a change, ms | of the kernel's memory what is not given back by itself, MiB: slab, of each processor |\n|---|---|---|---|---|---|";

@@ -1,7 +1,7 @@
 //! Promise S-6: what a change costs at the kernel edge, on a node of 110 pods in a cluster of 10,000 policies and 5,000 pods.
-//! The real compiler and the real backend `netfilter`, in a network namespace of its own, in both flavours; needs root.
+//! The real compiler and the real backends `netfilter`, in both flavours, and `nftables`, each in a network namespace of its own; needs root.
 //!
-//! `cargo bench -p egret-benches --bench apply -- nft` measures only one flavour, `-- nft label answer` only changes with one of
+//! `cargo bench -p egret-benches --bench apply -- nft` measures only one of these (`legacy`, `nft`, `nftables`), `-- nft label answer` only changes with one of
 //! these words, and `-- churn 100000` so many pod changes, to see what memory they leave behind (`-- churn kernel 20000`:
 //! all of them in the kernel, on a small node). EGRET_BENCH_EACH_ALONE has each
 //! rule look into a set of its own.
@@ -17,7 +17,7 @@ mod world;
 use std::process::Command;
 
 use anyhow::Context as _;
-use egret_kernel::iptables::Flavour;
+use egret_benches::ruleset::Ruleset;
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args()
@@ -26,14 +26,15 @@ fn main() -> anyhow::Result<()> {
         .collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        [] => alone(&[Flavour::Legacy.name()])
-            .and_then(|()| alone(&[Flavour::Nft.name()]))
+        [] => Ruleset::ALL
+            .iter()
+            .try_for_each(|ruleset| alone(&[ruleset.name()]))
             .and_then(|()| alone(&["churn", "100000"])),
         ["churn", "kernel", times] => {
             churn::measure_in_the_kernel(times.parse().context("a number of changes")?)
         }
         ["churn", times] => churn::measure(times.parse().context("a number of changes")?),
-        [flavour, some @ ..] => changes::measure(flavour.parse().map_err(anyhow::Error::msg)?, some),
+        [ruleset, some @ ..] => changes::measure(ruleset.parse().map_err(anyhow::Error::msg)?, some),
     }
 }
 

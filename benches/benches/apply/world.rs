@@ -5,14 +5,18 @@ use std::process::Command;
 
 use anyhow::Context as _;
 use egret_benches::big::Elsewhere;
+use egret_benches::ruleset::Ruleset;
 use egret_benches::{START, compiler};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::model::settings::DenyAction;
 use egret_enforcer::backend::netfilter::model::settings::NflogSettings;
-use egret_enforcer::backend::netfilter::{Netfilter, Settings};
+use egret_enforcer::backend::netfilter::model::unknown_pods::UnknownPods;
+use egret_enforcer::backend::netfilter::{Netfilter, Settings, WriteStats};
+use egret_enforcer::backend::nftables::{Nftables, Settings as NftablesSettings};
+use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_enforcer::node::{Locate, Location};
-use egret_kernel::iptables::{Flavour, InterfaceName};
+use egret_kernel::iptables::InterfaceName;
 use egret_policies::compiler::{Compiler, Event, InSync};
 use egret_policies::model::cluster::Entity;
 use egret_policies::rules::Batch;
@@ -42,33 +46,78 @@ pub(crate) fn enter() -> anyhow::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Node {
     compiler: Compiler<InSync>,
-    pub(crate) backend: Netfilter,
+    backend: Renderer,
     pub(crate) now: Timestamp,
+}
+
+#[derive(Debug)]
+enum Renderer {
+    Netfilter(Box<Netfilter>),
+    Nftables(Box<Nftables>),
+}
+
+impl Renderer {
+    fn open(ruleset: Ruleset) -> anyhow::Result<Self> {
+        let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).expect("the default masks do not overlap");
+        let telling = Some(NflogSettings {
+            group: 100,
+            per_second: 10,
+        });
+        let deny = DenyAction::Drop;
+        let is_each_alone = std::env::var_os("EGRET_BENCH_EACH_ALONE").is_some();
+        Ok(match ruleset {
+            Ruleset::Netfilter(flavour) => {
+                let settings = Settings {
+                    flavour,
+                    marks,
+                    deny,
+                    telling,
+                };
+                let backend = Netfilter::open(settings, Box::new(ByAddress))?.with_preallocation();
+                Self::Netfilter(Box::new(match is_each_alone {
+                    true => backend.without_merged_sets(),
+                    false => backend,
+                }))
+            }
+            Ruleset::Nftables => {
+                let settings = NftablesSettings {
+                    marks,
+                    deny,
+                    telling,
+                    unknown: UnknownPods {
+                        stance: Stance::Allow,
+                        interfaces: Vec::new(),
+                    },
+                    accepted_marks: Vec::new(),
+                };
+                let backend = Nftables::open(settings, Box::new(ByAddress))?;
+                Self::Nftables(Box::new(match is_each_alone {
+                    true => backend.without_merged_sets(),
+                    false => backend,
+                }))
+            }
+        })
+    }
+
+    fn backend(&mut self) -> &mut dyn Backend {
+        match self {
+            Self::Netfilter(backend) => &mut **backend,
+            Self::Nftables(backend) => &mut **backend,
+        }
+    }
 }
 
 impl Node {
     /// The whole cluster is known, and nothing is in the kernel.
-    pub(crate) fn new(flavour: Flavour) -> anyhow::Result<Self> {
-        Self::of(Elsewhere::TARGET.entities(), flavour)
+    pub(crate) fn new(ruleset: Ruleset) -> anyhow::Result<Self> {
+        Self::of(Elsewhere::TARGET.entities(), ruleset)
     }
 
     /// The same of another cluster.
-    pub(crate) fn of(cluster: impl IntoIterator<Item = Entity>, flavour: Flavour) -> anyhow::Result<Self> {
+    pub(crate) fn of(cluster: impl IntoIterator<Item = Entity>, ruleset: Ruleset) -> anyhow::Result<Self> {
         let compiler = compiler(cluster).in_sync();
-        let settings = Settings {
-            flavour,
-            marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).expect("the default masks do not overlap"),
-            deny: DenyAction::Drop,
-            telling: Some(NflogSettings {
-                group: 100,
-                per_second: 10,
-            }),
-        };
-        let mut backend = Netfilter::open(settings, Box::new(ByAddress))?.with_preallocation();
-        if std::env::var_os("EGRET_BENCH_EACH_ALONE").is_some() {
-            backend = backend.without_merged_sets();
-        }
-        backend.adopt(START)?;
+        let mut backend = Renderer::open(ruleset)?;
+        backend.backend().adopt(START)?;
         Ok(Self {
             compiler,
             backend,
@@ -105,15 +154,23 @@ impl Node {
     pub(crate) fn put_in_force(&mut self, batches: &[Batch]) -> anyhow::Result<()> {
         let mut standing = SyncStatus::default();
         for batch in batches {
-            standing = self.backend.apply(batch, self.now);
+            standing = self.backend.backend().apply(batch, self.now);
         }
         anyhow::ensure!(!standing.wants_retry(), "{standing:?}");
         Ok(())
     }
 
+    /// What programs of iptables and ipset wrote; of a table of nftables nothing is counted.
+    pub(crate) fn written(&self) -> WriteStats {
+        match &self.backend {
+            Renderer::Netfilter(backend) => backend.written(),
+            Renderer::Nftables(_) => WriteStats::default(),
+        }
+    }
+
     /// … and for those that are open.
     pub(crate) fn ask_what_is_open(&mut self) {
-        self.backend.search_and_end();
+        self.backend.backend().search_and_end();
     }
 }
 

@@ -23,15 +23,13 @@ mod records;
 mod peer;
 
 use anyhow::{Context as _, ensure};
+use egret_benches::ruleset::Ruleset;
 use egret_integration::Peer;
-use egret_kernel::iptables::Flavour;
 
 use cluster::Size;
 use load::Kind;
 use testbed::{Enforcing, Testbed};
 use turns::Row;
-
-const FLAVOURS: [Flavour; 2] = [Flavour::Legacy, Flavour::Nft];
 
 type Part = (&'static str, fn(usize) -> anyhow::Result<()>);
 
@@ -84,17 +82,17 @@ fn promise(rounds: usize) -> anyhow::Result<()> {
     let testbed = |enforcing| Testbed::enforced_by(size, enforcing);
     let nothing = [testbed(Enforcing::Nothing)?, testbed(Enforcing::Nothing)?];
     let mut enforced = Vec::new();
-    for flavour in FLAVOURS {
+    for ruleset in Ruleset::ALL {
         enforced.push((
-            flavour,
-            testbed(Enforcing::OneRule(flavour))?,
-            testbed(Enforcing::Egret(flavour))?,
-            testbed(Enforcing::EachAlone(flavour))?,
+            ruleset,
+            testbed(Enforcing::OneRule(ruleset))?,
+            testbed(Enforcing::Egret(ruleset))?,
+            testbed(Enforcing::EachAlone(ruleset))?,
         ));
     }
     let mut rows = vec![Row::new("no rules", &nothing[0])];
-    for (flavour, one, egret, alone) in &enforced {
-        let name = flavour.name();
+    for (ruleset, one, egret, alone) in &enforced {
+        let name = ruleset.name();
         rows.push(Row::new(format!("{name}: one rule"), one));
         rows.push(Row::new(format!("{name}: **egret**"), egret));
         rows.push(Row::new(format!("{name}: egret, last pod"), egret).of_last_pod());
@@ -103,10 +101,10 @@ fn promise(rounds: usize) -> anyhow::Result<()> {
     rows.push(Row::new("no rules, again", &nothing[1]));
     let seen = turns::of(&rows, &Kind::ALL, rounds)?;
     seen.print(&size.to_string());
-    for flavour in FLAVOURS {
+    for ruleset in Ruleset::ALL {
         let (egret, one) = (
-            format!("{}: **egret**", flavour.name()),
-            format!("{}: one rule", flavour.name()),
+            format!("{}: **egret**", ruleset.name()),
+            format!("{}: one rule", ruleset.name()),
         );
         seen.print_against(&egret, &one);
     }
@@ -122,13 +120,13 @@ fn compared(rounds: usize) -> anyhow::Result<()> {
         let (theirs, daemon) = peer::testbed(size, &binary)?;
         let nothing = Testbed::enforced_by(size, Enforcing::Nothing)?;
         let mut ours = Vec::new();
-        for flavour in FLAVOURS {
-            ours.push((flavour, Testbed::enforced_by(size, Enforcing::Egret(flavour))?));
+        for ruleset in Ruleset::ALL {
+            ours.push((ruleset, Testbed::enforced_by(size, Enforcing::Egret(ruleset))?));
         }
         let mut rows = vec![Row::new("no rules", &nothing)];
         rows.extend(
             ours.iter()
-                .map(|(flavour, testbed)| Row::new(format!("egret, {}", flavour.name()), testbed)),
+                .map(|(ruleset, testbed)| Row::new(format!("egret, {}", ruleset.name()), testbed)),
         );
         rows.push(Row::new("kube-network-policies", &theirs).with_helper(daemon.pid()));
         let seen = turns::of(&rows, &[Kind::Connect], rounds).with_context(|| daemon.log())?;

@@ -2,9 +2,9 @@
 //! alone, as the enforcer has it where each is counted (`--rule-metrics`).
 
 use anyhow::Context as _;
+use egret_benches::ruleset::Ruleset;
 use serde_json::{Value, json};
 
-use crate::FLAVOURS;
 use crate::cluster::Size;
 use crate::load::Kind;
 use crate::plot::{self, Panel};
@@ -140,8 +140,8 @@ pub(crate) fn rules(rounds: usize) -> anyhow::Result<()> {
 
 fn measure(shape: Shape, title: &str, rounds: usize) -> anyhow::Result<Panel> {
     let mut lines = Vec::new();
-    for flavour in FLAVOURS {
-        let one = Testbed::enforced_by(Size::SMALL, Enforcing::OneRule(flavour))?;
+    for ruleset in Ruleset::ALL {
+        let one = Testbed::enforced_by(Size::SMALL, Enforcing::OneRule(ruleset))?;
         let mut testbeds = Vec::new();
         for number in NUMBERS {
             let size = Size {
@@ -150,12 +150,12 @@ fn measure(shape: Shape, title: &str, rounds: usize) -> anyhow::Result<Panel> {
             };
             testbeds.push((
                 looked_up(number),
-                Testbed::enforced_by(size, Enforcing::Egret(flavour))?,
+                Testbed::enforced_by(size, Enforcing::Egret(ruleset))?,
             ));
             if number <= MOST_WALKED {
                 testbeds.push((
                     walked(number),
-                    Testbed::enforced_by(size, Enforcing::EachAlone(flavour))?,
+                    Testbed::enforced_by(size, Enforcing::EachAlone(ruleset))?,
                 ));
             }
         }
@@ -168,11 +168,11 @@ fn measure(shape: Shape, title: &str, rounds: usize) -> anyhow::Result<Panel> {
         let seen = turns::of(&rows, &KINDS, rounds)?;
         for (kind, kind_name) in KINDS.into_iter().zip(["connect", "UDP round trip"]) {
             lines.push((
-                format!("{kind_name}, {}", flavour.name()),
+                format!("{kind_name}, {}", ruleset.name()),
                 ratios(&seen, kind, looked_up),
             ));
             lines.push((
-                format!("{kind_name}, {}, walked", flavour.name()),
+                format!("{kind_name}, {}, walked", ruleset.name()),
                 ratios(&seen, kind, walked),
             ));
         }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use egret_benches::ruleset::Ruleset;
 use egret_integration::Daemon;
 use egret_kernel::Family;
 use egret_kernel::ipset::{IpSets, Kind, Member, MemberChange, SetEntry, SetSpec};
@@ -78,7 +79,7 @@ pub(crate) fn addresses(rounds: usize) -> anyhow::Result<()> {
             "egress": [{"name": "names", "action": "Accept", "to": [{"domainNames": ["*.bench.example"]}]}],
         },
     }));
-    let enforcer = testbed.start_enforcer(Flavour::Nft)?;
+    let enforcer = testbed.start_enforcer(Ruleset::Netfilter(Flavour::Nft))?;
     let mut dnsd = Dnsd::join(&testbed)?;
     let mut shares = [const { Vec::<f64>::new() }; BURSTS.len()];
     let mut floors = [const { Vec::<f64>::new() }; BURSTS.len()];

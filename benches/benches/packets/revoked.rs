@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use egret_benches::ruleset::Ruleset;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_integration::Daemon;
 use egret_kernel::Family;
@@ -13,7 +14,6 @@ use egret_kernel::conntrack::{Conntrack, FlowFilter};
 use egret_policies::rules::Direction;
 use socket2::{Domain, Socket, Type};
 
-use crate::FLAVOURS;
 use crate::cluster::{FIRST, LAST, PORT, Size};
 use crate::cpu;
 use crate::load::{self, micros};
@@ -46,9 +46,9 @@ pub(crate) fn revocation(rounds: usize) -> anyhow::Result<()> {
     println!("\n### A policy forbids what is open, of {FLOWS} flows; medians (most)\n");
     println!("| | until the last one ended, ms | CPU of the enforcer, ms | of programs, ms |");
     println!("|---|---|---|---|");
-    for flavour in FLAVOURS {
+    for ruleset in Ruleset::ALL {
         let testbed = Testbed::new(Size::TARGET)?;
-        let enforcer = testbed.start_enforcer(flavour)?;
+        let enforcer = testbed.start_enforcer(ruleset)?;
         testbed.wait_until_enforced().with_context(|| enforcer.log())?;
         let situations: [(&str, Situation); 3] = [
             ("a pod's 500 TCP connections, nothing else open", few_alone),
@@ -67,7 +67,7 @@ pub(crate) fn revocation(rounds: usize) -> anyhow::Result<()> {
                 testbed.forget_flows()?;
                 cpu::when_idle(enforcer.pid())?;
             }
-            print(&format!("{}: {name}", flavour.name()), &seen);
+            print(&format!("{}: {name}", ruleset.name()), &seen);
         }
     }
     Ok(())

@@ -1,8 +1,7 @@
 //! What becomes of the cost when there is more of everything.
 
-use egret_kernel::iptables::Flavour;
+use egret_benches::ruleset::Ruleset;
 
-use crate::FLAVOURS;
 use crate::cluster::Size;
 use crate::load::Kind;
 use crate::plot::{self, Panel};
@@ -72,13 +71,13 @@ fn measure(growth: &Growth, rounds: usize) -> anyhow::Result<Panel> {
 }
 
 fn measure_with(
-    enforcing: fn(Flavour) -> Enforcing,
+    enforcing: fn(Ruleset) -> Enforcing,
     growth: &Growth,
     rounds: usize,
 ) -> anyhow::Result<Panel> {
     let mut lines = Vec::new();
-    for flavour in FLAVOURS {
-        let seen = grown(growth, enforcing(flavour), rounds)?;
+    for ruleset in Ruleset::ALL {
+        let seen = grown(growth, enforcing(ruleset), rounds)?;
         for (kind, name) in KINDS
             .into_iter()
             .zip(["connect", "UDP round trip", "unanswered UDP"])
@@ -91,7 +90,7 @@ fn measure_with(
             let ratio =
                 |(number, _): &(usize, Size)| seen.ratio(&number.to_string(), "no rules", kind, figure);
             let ratios = growth.sizes.iter().map(ratio).collect();
-            lines.push((format!("{name}, {}", flavour.name()), ratios));
+            lines.push((format!("{name}, {}", ruleset.name()), ratios));
         }
     }
     print(growth, &lines);

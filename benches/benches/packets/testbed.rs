@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use egret_benches::ruleset::Ruleset;
 use egret_integration::{Daemon, PodSpec, World};
-use egret_kernel::iptables::Flavour;
 use serde_json::{Value, json};
 
 use crate::cluster::{self, FIRST, FORBIDDEN, LAST, PORT, SERVER, STAND_INS, Size};
@@ -24,11 +24,11 @@ pub(crate) enum Enforcing {
     /// Nobody: no table, no rule, no tracking of connections.
     Nothing,
     /// One rule that accepts what is of an open connection.
-    OneRule(Flavour),
+    OneRule(Ruleset),
     /// The enforcer wrote its rules.
-    Egret(Flavour),
+    Egret(Ruleset),
     /// It wrote each rule over a set of its own, as it does where each is counted.
-    EachAlone(Flavour),
+    EachAlone(Ruleset),
 }
 
 /// A node with two clients, their server and 107 interfaces more.
@@ -58,15 +58,23 @@ impl Testbed {
         let testbed = Self::new(size)?;
         match enforcing {
             Enforcing::Nothing => {}
-            Enforcing::OneRule(flavour) => testbed.write_one_rule(flavour)?,
-            Enforcing::Egret(flavour) => testbed.leave_rules(flavour, &[])?,
-            Enforcing::EachAlone(flavour) => testbed.leave_rules(flavour, &["--rule-metrics", "1"])?,
+            Enforcing::OneRule(ruleset) => testbed.write_one_rule(ruleset)?,
+            Enforcing::Egret(ruleset) => testbed.leave_rules(ruleset, &[])?,
+            Enforcing::EachAlone(ruleset) => testbed.leave_rules(ruleset, &["--rule-metrics", "1"])?,
         }
         Ok(testbed)
     }
 
     /// What every stateful firewall begins with.
-    fn write_one_rule(&self, flavour: Flavour) -> anyhow::Result<()> {
+    fn write_one_rule(&self, ruleset: Ruleset) -> anyhow::Result<()> {
+        let flavour = match ruleset {
+            Ruleset::Netfilter(flavour) => flavour,
+            Ruleset::Nftables => {
+                let rule = "table inet one { chain forward { type filter hook forward priority 0; \
+                            ct state established,related accept; }; }";
+                return Ok(self.world.node().run_well(&["nft", rule])?);
+            }
+        };
         let program = format!("iptables-{}", flavour.name());
         let rule = "-A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT";
         let argv: Vec<&str> = std::iter::once(program.as_str()).chain(rule.split(' ')).collect();
@@ -74,20 +82,24 @@ impl Testbed {
     }
 
     /// What the enforcer wrote stays when it is gone.
-    fn leave_rules(&self, flavour: Flavour, options: &[&str]) -> anyhow::Result<()> {
-        let enforcer = self.start_enforcer_with(flavour, options)?;
+    fn leave_rules(&self, ruleset: Ruleset, options: &[&str]) -> anyhow::Result<()> {
+        let enforcer = self.start_enforcer_with(ruleset, options)?;
         self.wait_until_enforced().with_context(|| enforcer.log())
     }
 
     /// The enforcer of this build, once its rules are in force.
-    pub(crate) fn start_enforcer(&self, flavour: Flavour) -> anyhow::Result<Daemon> {
-        self.start_enforcer_with(flavour, &[])
+    pub(crate) fn start_enforcer(&self, ruleset: Ruleset) -> anyhow::Result<Daemon> {
+        self.start_enforcer_with(ruleset, &[])
     }
 
-    fn start_enforcer_with(&self, flavour: Flavour, options: &[&str]) -> anyhow::Result<Daemon> {
+    fn start_enforcer_with(&self, ruleset: Ruleset, options: &[&str]) -> anyhow::Result<Daemon> {
         self.write_manifests()?;
-        let spec = self.world.enforcer("netfilter").in_folder(release_folder()?);
-        let spec = spec.with(["--resync", "0s", "--iptables", flavour.name()]);
+        let spec = self
+            .world
+            .enforcer(ruleset.backend())
+            .in_folder(release_folder()?);
+        let spec = spec.with(["--resync", "0s"]);
+        let spec = spec.with(ruleset.options().iter().copied());
         let spec = spec.with(options.iter().copied());
         let mut daemon = self.world.launch(spec)?;
         let start = Instant::now();

@@ -75,6 +75,8 @@ impl fmt::Display for Source {
 #[serde(rename_all = "lowercase")]
 pub enum BackendKind {
     /// iptables and ipset.
+    #[value(alias = "iptables")]
+    #[serde(alias = "iptables")]
     Netfilter,
     /// A table of nftables.
     Nftables,

@@ -1,4 +1,5 @@
-//! `make demo`: shows on this machine, step by step, what Egret does. `KEEP=1` leaves it running.
+//! `make demo`: shows on this machine, step by step, what Egret does. `KEEP=1` leaves it running, `BACKEND=nftables` needs no programs of
+//! iptables and ipset.
 
 use std::process::ExitCode;
 
@@ -6,7 +7,9 @@ use egret_integration::demo::{self, Ending};
 
 fn main() -> ExitCode {
     let keep = std::env::var("KEEP").is_ok_and(|value| !value.is_empty() && value != "0");
-    match demo::run(keep) {
+    let backend = std::env::var("BACKEND").unwrap_or_default();
+    let backend = if backend.is_empty() { "netfilter" } else { &backend };
+    match demo::run(keep, backend) {
         Ok(Ending::AsExpected) => ExitCode::SUCCESS,
         Ok(Ending::Differs) => ExitCode::from(1),
         Ok(Ending::Interrupted) => ExitCode::from(130),

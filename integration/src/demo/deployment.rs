@@ -38,11 +38,12 @@ pub(super) struct Deployment {
     pub(super) enforcer: Daemon,
     pub(super) world: World,
     screen: Screen,
+    backend: String,
 }
 
 impl Deployment {
     /// Builds the world and starts both daemons in it.
-    pub(super) fn build(screen: Screen) -> Result<Self, DemoError> {
+    pub(super) fn build(screen: Screen, backend: &str) -> Result<Self, DemoError> {
         screen.heading("    The world");
         let world = World::new()?
             .with(PodSpec::new("client").in_namespace("shop"))?
@@ -58,11 +59,12 @@ impl Deployment {
         fs::write(&config, GRACE)?;
         let configured = |spec: DaemonSpec| spec.with(["--config".to_owned(), config.display().to_string()]);
         screen.line(&format!("{} says: {}", config.display(), GRACE.trim_end()));
-        let enforcer = start(screen, &world, configured(world.enforcer("netfilter")))?;
+        let enforcer = start(screen, &world, configured(world.enforcer(backend)))?;
         let dnsd = start(screen, &world, configured(world.dnsd()))?;
         Ok(Self {
             dnsd,
             enforcer,
+            backend: backend.to_owned(),
             world,
             screen,
         })
@@ -70,6 +72,11 @@ impl Deployment {
 
     pub(super) fn screen(&self) -> Screen {
         self.screen
+    }
+
+    /// Whether the rules are a table of nftables, and not those of iptables and ipset.
+    pub(super) fn is_native(&self) -> bool {
+        self.backend == "nftables"
     }
 
     pub(super) fn name(&self) -> String {

@@ -30,7 +30,11 @@ impl Deployment {
         screen.line("The policies; edit, add or remove one and try again:");
         screen.typed("#", &format!("ls {}", self.world.manifests().folder().display()));
         screen.line("What the kernel holds:");
-        for command in ["ipset list", "iptables-save -c", "conntrack -L"] {
+        let listing: &[&str] = match self.is_native() {
+            true => &["nft list table inet egret"],
+            false => &["ipset list", "iptables-save -c"],
+        };
+        for command in listing.iter().chain(&["conntrack -L"]) {
             screen.typed("#", &in_the_node(self.world.node(), command));
         }
         screen.line("What the daemons count and say:");

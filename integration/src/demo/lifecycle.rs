@@ -103,7 +103,8 @@ pub(super) fn clean_up(deployment: &mut Deployment) -> Result<Seen, DemoError> {
         screen.line(&format!("{}: {}", daemon.spec().name, describe_end(end)));
     }
     let node = deployment.world.node();
-    let stayed = held_by_the_kernel(node)?;
+    let is_native = deployment.is_native();
+    let stayed = held_by_the_kernel(node, is_native)?;
     let enforcer = deployment.enforcer.spec().binary.display().to_string();
     let state = deployment.world.state().display().to_string();
     let objects = deployment.world.state_objects().display().to_string();
@@ -120,7 +121,7 @@ pub(super) fn clean_up(deployment: &mut Deployment) -> Result<Seen, DemoError> {
         "--state-objects",
         &objects,
     ])?;
-    let left = held_by_the_kernel(node)?;
+    let left = held_by_the_kernel(node, is_native)?;
     Ok(Seen::new(
         output.success() && stayed.iter().all(|count| *count > 0) && left == [0, 0],
         format!(
@@ -131,7 +132,11 @@ pub(super) fn clean_up(deployment: &mut Deployment) -> Result<Seen, DemoError> {
 }
 
 /// How many rules and sets are Egret's, by their names.
-fn held_by_the_kernel(node: &Node) -> Result<[usize; 2], DemoError> {
+fn held_by_the_kernel(node: &Node, is_native: bool) -> Result<[usize; 2], DemoError> {
+    if is_native {
+        let listed = node.nftables_list().unwrap_or_default();
+        return Ok(["{\"rule\":", "{\"set\":"].map(|object| listed.matches(object).count()));
+    }
     let rules = [Family::V4, Family::V6].map(|family| node.iptables_save(family));
     let mut count = 0;
     for rules in rules {

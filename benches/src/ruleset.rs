@@ -1,0 +1,60 @@
+//! Whose rules are measured.
+
+use std::str::FromStr;
+
+use egret_kernel::iptables::Flavour;
+
+/// A backend with the kernel's packet filter; of `netfilter` both flavours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ruleset {
+    /// Rules of iptables, sets of ipset.
+    Netfilter(Flavour),
+    /// One native table.
+    Nftables,
+}
+
+impl Ruleset {
+    /// All of them.
+    pub const ALL: [Self; 3] = [
+        Self::Netfilter(Flavour::Legacy),
+        Self::Netfilter(Flavour::Nft),
+        Self::Nftables,
+    ];
+
+    /// As tables call it: `nft` is iptables with that flavour.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Netfilter(flavour) => flavour.name(),
+            Self::Nftables => "nftables",
+        }
+    }
+
+    /// What chooses it, as options of the enforcer.
+    #[must_use]
+    pub const fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Netfilter(Flavour::Legacy) => &["--iptables", "legacy"],
+            Self::Netfilter(Flavour::Nft) => &["--iptables", "nft"],
+            Self::Nftables => &[],
+        }
+    }
+
+    /// The value of `--backend`.
+    #[must_use]
+    pub const fn backend(self) -> &'static str {
+        match self {
+            Self::Netfilter(_) => "netfilter",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
+impl FromStr for Ruleset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|ruleset| ruleset.name() == text);
+        found.ok_or_else(|| format!("{text}: want legacy, nft or nftables"))
+    }
+}
