@@ -283,10 +283,6 @@ impl Pair {
         value(&page, name)
     }
 
-    pub(crate) fn server_process(&self) -> &Process {
-        &self.server
-    }
-
     /// From the next start on the server has this soft limit of open files, and a hard one that is enough.
     pub(crate) fn limit_open_files(&mut self, soft: u32) {
         let (binary, arguments) = &mut self.command;
