@@ -166,7 +166,7 @@ fn identifiers_are_a_query() {
 #[test]
 fn an_operators_unknown_identifier_is_an_error_and_an_agents_is_passed_over() {
     let refused = [
-        "zone=a",
+        "colour=a",
         "ipv4=node",
         "ipv4=fd00::1",
         "ipv6=10.0.0.1",
@@ -179,8 +179,8 @@ fn an_operators_unknown_identifier_is_an_error_and_an_agents_is_passed_over() {
         assert!(identifiers.has_host("n"), "{text}");
         assert_eq!(left_out.len(), 1, "{text}");
     }
-    let unknown = Identifiers::parse("zone=a").unwrap_err();
-    assert_eq!(unknown, InvalidIdentifiers::Key("zone".into()));
+    let unknown = Identifiers::parse("colour=a").unwrap_err();
+    assert_eq!(unknown, InvalidIdentifiers::Key("colour".into()));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use egret_integration::{
     Daemon, DaemonSpec, Lookup, PodSpec, RecordType, Records, ResponseCode, Transport, World, node, upstream,
 };
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::backend_override;
@@ -107,6 +108,10 @@ pub(super) fn the_manifest_of_node_local_dns_serves_pods(world: &mut World) -> T
     eventually("it has its rules", || {
         rules(world).is_ok_and(|rules| rules.contains("NodeLocal"))
     });
+    // Told to end, it answers on until `lameduck` is over, or it is told again.
+    dnsd.signal(Signal::SIGTERM)?;
+    eventually("it is in lameduck mode", || dnsd.log().contains("lameduck mode"));
+    assert!(answers(world, "client", &Lookup::of(NAME, RecordType::A).at(node::DNS)));
     dnsd.terminate()?;
     enforcer.terminate()?;
     assert!(!rules(world)?.contains("NodeLocal"));
