@@ -15,6 +15,8 @@ const ALLOWED: &str = "203.0.113.7:7";
 const FORBIDDEN: &str = "203.0.113.8:7";
 const QUICK: Duration = Duration::from_millis(500);
 const SHORT: Duration = Duration::from_millis(60);
+/// A first packet that goes astray at the moment of a change is sent again after one second, and again after two.
+const WITH_RETRANSMISSIONS: Duration = Duration::from_secs(4);
 
 /// Allows the first address, and others that concern nobody.
 fn policy(others: usize) -> String {
@@ -39,28 +41,65 @@ fn connect(world: &World, to: &str, patience: Duration) -> Outcome {
     world.pod("client").connect_tcp(to, patience)
 }
 
-/// Tries the forbidden address, in two threads, while something is done; returns how often it was tried and reached.
-fn while_knocking(
+/// What was tried while something was done.
+struct Tried {
+    forbidden: AtomicUsize,
+    reached: AtomicUsize,
+    allowed: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+/// Tries the forbidden address in two threads, and the allowed one in a third, while something is done.
+fn while_connecting(
     world: &World,
     work: impl FnOnce() -> TestResult,
-) -> Result<(usize, usize), Box<dyn std::error::Error>> {
-    let (is_over, tried, reached) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+) -> Result<Tried, Box<dyn std::error::Error>> {
+    let is_over = AtomicBool::new(false);
+    let tried = Tried {
+        forbidden: AtomicUsize::new(0),
+        reached: AtomicUsize::new(0),
+        allowed: AtomicUsize::new(0),
+        refused: AtomicUsize::new(0),
+    };
+    let try_often = |to: &str,
+                     patience: Duration,
+                     number: &AtomicUsize,
+                     wrong: &AtomicUsize,
+                     is_wrong: fn(bool) -> bool| {
+        while !is_over.load(Ordering::Relaxed) {
+            let outcome = connect(world, to, patience);
+            number.fetch_add(1, Ordering::Relaxed);
+            wrong.fetch_add(usize::from(is_wrong(outcome.is_connected())), Ordering::Relaxed);
+        }
+    };
     let done = std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    let is_reached = connect(world, FORBIDDEN, SHORT).is_connected();
-                    tried.fetch_add(1, Ordering::Relaxed);
-                    reached.fetch_add(usize::from(is_reached), Ordering::Relaxed);
-                }
+                try_often(FORBIDDEN, SHORT, &tried.forbidden, &tried.reached, |connected| {
+                    connected
+                })
             });
         }
+        scope.spawn(|| {
+            let (number, wrong) = (&tried.allowed, &tried.refused);
+            try_often(ALLOWED, WITH_RETRANSMISSIONS, number, wrong, |connected| {
+                !connected
+            });
+        });
         let done = work();
         is_over.store(true, Ordering::Relaxed);
         done
     });
     done?;
-    Ok((tried.into_inner(), reached.into_inner()))
+    Ok(tried)
+}
+
+fn assert_exact(tried: Tried) {
+    let [forbidden, reached, allowed, refused] =
+        [tried.forbidden, tried.reached, tried.allowed, tried.refused].map(AtomicUsize::into_inner);
+    assert!(forbidden > 0 && allowed > 0);
+    assert_eq!(reached, 0, "of {forbidden}");
+    assert_eq!(refused, 0, "of {allowed}");
 }
 
 fn has_table(world: &World) -> bool {
@@ -81,7 +120,7 @@ fn a_change_of_backend_under_traffic_lets_nothing_through_and_ends_nothing() -> 
     };
     let mut enforcer = world.start(world.enforcer("netfilter"))?;
     let mut open = connect(&world, ALLOWED, QUICK).connection();
-    let (tried, reached) = while_knocking(&world, || {
+    let tried = while_connecting(&world, || {
         for (round, backend) in ["nftables", "netfilter", "nftables"].into_iter().enumerate() {
             let end = [Daemon::terminate, Daemon::kill][round % 2];
             end(&mut enforcer)?;
@@ -98,8 +137,7 @@ fn a_change_of_backend_under_traffic_lets_nothing_through_and_ends_nothing() -> 
         }
         Ok(())
     })?;
-    assert!(tried > 0);
-    assert_eq!(reached, 0, "of {tried}");
+    assert_exact(tried);
     drop(enforcer);
     Ok(())
 }
@@ -111,7 +149,7 @@ fn an_enforcer_that_is_killed_at_any_moment_of_a_change_lets_nothing_through() -
     };
     let mut enforcer = world.start(world.enforcer("nftables"))?;
     let mut open = connect(&world, ALLOWED, QUICK).connection();
-    let (tried, reached) = while_knocking(&world, || {
+    let tried = while_connecting(&world, || {
         for round in 0..12 {
             world.manifests().write("policy.yaml", &policy(1 + round % 5))?;
             // The change is under way, or is not: either will do.
@@ -124,8 +162,7 @@ fn an_enforcer_that_is_killed_at_any_moment_of_a_change_lets_nothing_through() -
         }
         Ok(())
     })?;
-    assert!(tried > 0);
-    assert_eq!(reached, 0, "of {tried}");
+    assert_exact(tried);
     assert!(connect(&world, ALLOWED, QUICK).is_connected());
     drop(enforcer);
     Ok(())

@@ -111,7 +111,11 @@ pub(super) fn the_manifest_of_node_local_dns_serves_pods(world: &mut World) -> T
     // Told to end, it answers on until `lameduck` is over, or it is told again.
     dnsd.signal(Signal::SIGTERM)?;
     eventually("it is in lameduck mode", || dnsd.log().contains("lameduck mode"));
-    assert!(answers(world, "client", &Lookup::of(NAME, RecordType::A).at(node::DNS)));
+    assert!(answers(
+        world,
+        "client",
+        &Lookup::of(NAME, RecordType::A).at(node::DNS)
+    ));
     dnsd.terminate()?;
     enforcer.terminate()?;
     assert!(!rules(world)?.contains("NodeLocal"));
