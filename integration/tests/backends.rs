@@ -123,7 +123,6 @@ const BOTH_LIMITS: Limits = &[
         &[
             "a_packet_in_anothers_name_gains_nothing",
             "a_neighbours_address_gains_nothing_behind_another_port",
-            "errors_of_path_mtu_reach_who_may_send_and_no_other_icmp_does",
             "neighbours_are_found_where_everything_is_denied",
             "a_refused_sender_hears_it_at_once_in_both_directions_and_families",
             "what_others_accept_is_judged_first_and_where_it_is_not_that_is_said",
@@ -197,7 +196,6 @@ const EBPF_LIMITS: Limits = &[
         "a denied call fails at once (EPERM), and the story waits for a timeout or cannot go on",
         &[
             "a_packet_in_anothers_name_gains_nothing",
-            "errors_of_path_mtu_reach_who_may_send_and_no_other_icmp_does",
             "a_neighbours_address_gains_nothing_behind_another_port",
             "a_refused_sender_hears_it_at_once_in_both_directions_and_families",
         ],

@@ -229,7 +229,8 @@ spec:
     let deployment = Setup::of(policy).instead([]).deploy(world)?;
     eventually("what is forbidden ends", || !dropped.hears());
     assert!(kept.hears(), "what is allowed goes on");
-    dropped.ask()?;
+    // A backend may refuse the call itself.
+    drop(dropped.ask());
     assert!(!dropped.hears(), "it is asked for in vain");
     drop(deployment);
     Ok(())
