@@ -162,31 +162,23 @@ fn note_changes(
     now: &BTreeMap<Member, Action>,
     changes: &mut Changes,
 ) {
-    let mut note = |phase: Phase, member: &Member, action: Action| {
-        let set = set_of(table, member, action);
-        set.into_iter()
-            .for_each(|set| changes.entry((phase, set)).or_default().push(*member));
-    };
-    for (member, action) in now
-        .iter()
-        .filter(|(member, action)| before.get(member) != Some(action))
-    {
-        let phase = match kind_of(member) {
-            SetKind::AddressPorts => Phase::PortComes,
-            _ => Phase::AddressComes,
+    let mut note =
+        |keys: &BTreeMap<Member, Action>, others: &BTreeMap<Member, Action>, [port, address]: [Phase; 2]| {
+            for (member, action) in keys
+                .iter()
+                .filter(|(member, action)| others.get(member) != Some(action))
+            {
+                let phase = match kind_of(member) {
+                    SetKind::AddressPorts => port,
+                    _ => address,
+                };
+                if let Some(set) = set_of(table, member, *action) {
+                    changes.entry((phase, set)).or_default().push(*member);
+                }
+            }
         };
-        note(phase, member, *action);
-    }
-    for (member, action) in before
-        .iter()
-        .filter(|(member, action)| now.get(member) != Some(action))
-    {
-        let phase = match kind_of(member) {
-            SetKind::AddressPorts => Phase::PortGoes,
-            _ => Phase::AddressGoes,
-        };
-        note(phase, member, *action);
-    }
+    note(now, before, [Phase::PortComes, Phase::AddressComes]);
+    note(before, now, [Phase::PortGoes, Phase::AddressGoes]);
 }
 
 /// The set that has a key.
