@@ -35,7 +35,7 @@ pub(crate) struct Cluster {
 
 /// Where an API server runs, and where its etcd is.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct ControlPlane {
     /// Without one, connections are made directly.
     pub(crate) selector: Option<String>,
     /// None is the test's own.
@@ -210,17 +210,17 @@ egressSelections:
 
 impl Cluster {
     pub(crate) fn start(selector: &str) -> Option<Self> {
-        let place = Place {
+        let control_plane = ControlPlane {
             selector: Some(selector.to_owned()),
-            ..Place::default()
+            ..ControlPlane::default()
         };
-        let cluster = Self::start_at(place)?;
+        let cluster = Self::start_of(control_plane)?;
         cluster.wait_until_ready();
         Some(cluster)
     }
 
     /// Before it is ready.
-    pub(crate) fn start_at(place: Place) -> Option<Self> {
+    pub(crate) fn start_of(control_plane: ControlPlane) -> Option<Self> {
         let binary = Peer::KUBE_APISERVER.build().unwrap()?;
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name).display().to_string();
@@ -229,9 +229,9 @@ impl Cluster {
         fs::write(file("tokens.pub"), key.public_key_pem()).unwrap();
         fs::write(file("tokens.csv"), format!("{TOKEN},admin,1,system:masters\n")).unwrap();
         keys::write(folder.path());
-        let (etcd_in, etcd_host) = match place.etcd {
+        let (etcd_in, etcd_host) = match control_plane.etcd {
             Some((namespace, host)) => (Some(namespace), host),
-            None => (place.namespace.clone(), "127.0.0.1".to_owned()),
+            None => (control_plane.namespace.clone(), "127.0.0.1".to_owned()),
         };
         let (client, peer) = (
             format!("http://{etcd_host}:{}", free_port()),
@@ -262,7 +262,7 @@ impl Cluster {
             format!("--service-account-signing-key-file={}", file("tokens.key")),
             format!("--token-auth-file={}", file("tokens.csv")),
         ];
-        if let Some(selector) = place.selector {
+        if let Some(selector) = control_plane.selector {
             fs::write(file("egress.yaml"), selector).unwrap();
             server.push(format!("--egress-selector-config-file={}", file("egress.yaml")));
         }
@@ -277,7 +277,7 @@ impl Cluster {
             "--kubelet-preferred-address-types=InternalIP",
         ];
         let arguments: Vec<_> = server.into_iter().chain(fixed.map(str::to_owned)).collect();
-        let namespace = place.namespace;
+        let namespace = control_plane.namespace;
         let server = Process::start_in(
             namespace.as_deref(),
             "kube-apiserver",

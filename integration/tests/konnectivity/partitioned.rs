@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::api_server::{Cluster, LOG, Place, answer, kubelet, refusing_webhook, selector, serve_tls};
+use super::api_server::{Cluster, ControlPlane, LOG, answer, kubelet, refusing_webhook, selector, serve_tls};
 use super::pair::{Front, Namespaces, Pair, Program};
 use super::partition::{AGGREGATED, CONTROL_PLANE, NODE, Partition, WEBHOOK, address};
 use super::process::{free_port, within};
@@ -42,7 +42,7 @@ impl Site {
 
     /// An API server of the control plane; none where it cannot be built.
     fn cluster(&self, selector: Option<String>) -> Option<Cluster> {
-        let cluster = Cluster::start_at(Place {
+        let cluster = Cluster::start_of(ControlPlane {
             selector,
             namespace: Some(self.partition.control_plane.name().to_owned()),
             etcd: None,
@@ -195,7 +195,7 @@ fn etcd_may_be_where_the_agents_are() {
         site.pair.file("etcd.sock")
     );
     let start = |selector: String| {
-        Cluster::start_at(Place {
+        Cluster::start_of(ControlPlane {
             selector: Some(selector),
             namespace: Some(site.partition.control_plane.name().to_owned()),
             etcd: Some((site.partition.nodes.name().to_owned(), NODE.to_owned())),
