@@ -320,6 +320,41 @@ fn nodes_are_counted_when_their_enforcer_has_realized_a_policy() -> TestResult {
     Ok(())
 }
 
+/// The report names what was there; the enforcer of now knows no object of any kind of policy.
+#[test]
+fn a_report_is_written_anew_where_no_policy_is_left() -> TestResult {
+    let Some(mut cluster) = Cluster::start() else {
+        return Ok(());
+    };
+    cluster.start_controller();
+    let start = |cluster: &Cluster| {
+        let enforcer = cluster.kubernetes.enforcer(&cluster.world, "memory");
+        cluster.world.start(enforcer)
+    };
+    let enforcer = start(&cluster)?;
+    cluster.apply(&firewall("seven", "203.0.113.7"))?;
+    within(PATIENCE, "the node has realized it", || {
+        cluster.condition("cef", "seven", "Programmed") == "True Programmed: 1/1 nodes"
+    });
+    cluster.apply(MISUNDERSTOOD)?;
+    let report = || cluster.get("nodepolicyreport", "node-1");
+    within(PATIENCE, "the node names what it closes", || {
+        report()["exceptions"].is_array()
+    });
+    drop(enforcer);
+    for object in ["cef/seven", "cef/misunderstood", "networkpolicy/misunderstood"] {
+        cluster
+            .kubernetes
+            .kubectl(&cluster.world, &["delete", object])?;
+    }
+    let _enforcer = start(&cluster)?;
+    within(PATIENCE, "the node names nothing", || {
+        let report = report();
+        report.is_object() && report["exceptions"].is_null() && report["realized"].is_null()
+    });
+    Ok(())
+}
+
 /// One node has an enforcer; of the other there is a report from before it was made anew under its name.
 #[test]
 fn the_startup_taint_goes_when_the_enforcer_of_that_very_node_has_policy_in_force() -> TestResult {

@@ -36,7 +36,8 @@ pub(super) fn definition() -> Definition {
             "Which policies the node of the same name has programmed. Its enforcer writes it; the controller counts \
              nodes by it.",
             vec![
-                required(
+                // Server-side apply drops a list that has become empty: a node may come to have no policies.
+                optional(
                     "realized",
                     keyed(realized(), "kind", 16).says("How far each kind is in the kernel."),
                 ),
