@@ -343,9 +343,7 @@ fn a_report_is_written_anew_where_no_policy_is_left() -> TestResult {
     });
     drop(enforcer);
     for object in ["cef/seven", "cef/misunderstood", "networkpolicy/misunderstood"] {
-        cluster
-            .kubernetes
-            .kubectl(&cluster.world, &["delete", object])?;
+        cluster.kubernetes.kubectl(&cluster.world, &["delete", object])?;
     }
     let _enforcer = start(&cluster)?;
     within(PATIENCE, "the node names nothing", || {
