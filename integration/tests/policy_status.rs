@@ -392,21 +392,31 @@ fn the_startup_taint_goes_when_the_enforcer_of_that_very_node_has_policy_in_forc
     within(PATIENCE, "the node with an enforcer has no taint of ours", || {
         !is_tainted(&cluster, "node-1")
     });
+    let programmed = |cluster: &Cluster| cluster.condition("cef", "seven", "Programmed");
+    within(PATIENCE, "the node counts", || {
+        programmed(&cluster) == "False Pending: 1/2 nodes"
+    });
     let versions = cluster.get("nodepolicyreport", "node-1")["realized"].to_string();
-    let report = |uid: &str| {
+    let report = |uid: &str, limits: &str| {
         format!(
             "{{apiVersion: policy.egret.dev/v1alpha1, kind: NodePolicyReport, metadata: {{name: node-9, \
-             ownerReferences: [{{apiVersion: v1, kind: Node, name: node-9, uid: {uid}}}]}}, realized: {versions}}}"
+             ownerReferences: [{{apiVersion: v1, kind: Node, name: node-9, uid: {uid}}}]}}, realized: {versions}, limits: {limits}}}"
         )
     };
-    cluster.apply(&report("00000000-0000-4000-8000-000000000000"))?;
+    cluster.apply(&report("00000000-0000-4000-8000-000000000000", "[names]"))?;
     within(PATIENCE, "the old report is known", || {
-        cluster.condition("cef", "seven", "Programmed") == "True Programmed: 2/2 nodes"
+        cluster.events("LimitReached") == ["NodePolicyReport/node-9"]
     });
+    // Were it counted, the status would say so now, or when it may be written again.
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(programmed(&cluster), "False Pending: 1/2 nodes");
     assert!(is_tainted(&cluster, "node-9"), "{}", cluster.log());
     let node = cluster.get("node", "node-9");
-    cluster.apply(&report(node["metadata"]["uid"].as_str().unwrap()))?;
+    cluster.apply(&report(node["metadata"]["uid"].as_str().unwrap(), "[]"))?;
     within(PATIENCE, "the other has none", || !is_tainted(&cluster, "node-9"));
+    within(PATIENCE, "it counts as well", || {
+        programmed(&cluster) == "True Programmed: 2/2 nodes"
+    });
     Ok(())
 }
 

@@ -43,8 +43,8 @@ use table::TooLarge;
 /// What a set holds that rules name.
 #[derive(Clone, Copy, Debug)]
 pub enum Content<'a> {
-    /// Networks that never change.
-    Fixed(&'a BTreeSet<Member>),
+    /// Networks that never change, in order.
+    Fixed(&'a [Member]),
     /// Members that come and go, of this kind.
     Changing(SetKind),
 }

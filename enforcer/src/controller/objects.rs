@@ -1,6 +1,6 @@
 //! What is known of the cluster, and what follows from it for each policy.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use egret_policies::controller;
@@ -22,6 +22,8 @@ use crate::watch::kube::{ObjectChange, ObjectId, ObjectState};
 pub(super) struct Objects {
     policies: BTreeMap<ObjectId, PolicyObject>,
     others: BTreeMap<ObjectId, Box<[Arc<Entity>]>>,
+    /// `metadata.uid` of each Node, by its name.
+    nodes: BTreeMap<String, String>,
     pub(super) tainted: TaintedNodes,
 }
 
@@ -53,13 +55,18 @@ impl Objects {
                 true
             }
             ObjectChange::Applied(state) => {
-                let waits = state.id.kind == "Node" && self.tainted.take(&state);
+                let is_node = state.id.kind == "Node";
+                if is_node {
+                    self.nodes.insert(state.id.name.clone(), state.uid.clone());
+                }
+                let waits = is_node && self.tainted.take(&state);
                 self.others.insert(state.id, state.entities);
                 waits
             }
             ObjectChange::Deleted(id) => {
                 if id.kind == "Node" {
                     self.tainted.remove(&id.name);
+                    self.nodes.remove(&id.name);
                 }
                 self.others.remove(&id);
                 self.policies.remove(&id).is_some()
@@ -106,7 +113,6 @@ impl Objects {
         };
         let mut beside = by_object(equal_priorities(policies()));
         let mut unresolved = by_object(controller::unknown_addresses(policies(), &cluster));
-        let nodes: BTreeSet<&str> = lists.nodes.iter().map(|node| &*node.name).collect();
         let mut desired = Vec::with_capacity(self.policies.len());
         for (id, object) in &self.policies {
             let Some(policy) = policy_of(&object.state.entities) else {
@@ -115,7 +121,7 @@ impl Objects {
             let reference = ObjectRef::from(&policy.id);
             let mut diagnostics = object.state.diagnostics.clone();
             diagnostics.extend(beside.remove(&reference).into_iter().flatten());
-            let programmed = reports.programmed(id, object.version, &nodes);
+            let programmed = reports.programmed(id, object.version, &self.nodes);
             let status = DesiredStatus::of(
                 policy,
                 &diagnostics,

@@ -33,41 +33,41 @@ impl Reports {
         self.0.len()
     }
 
-    /// On how many of these nodes this version of an object is in the kernel.
+    /// On how many of these nodes, given with their `metadata.uid`, this version of an object is in the kernel.
     pub(super) fn programmed<'a>(
         &'a self,
         id: &ObjectId,
         version: u64,
-        nodes: &BTreeSet<&'a str>,
+        nodes: &'a BTreeMap<String, String>,
     ) -> ProgrammedNodes<'a> {
         let mut programmed = ProgrammedNodes {
             nodes: 0,
             of: nodes.len(),
             behind: None,
         };
-        for node in nodes {
-            let Some(report) = self.content(node) else {
+        for (node, uid) in nodes {
+            let Some(report) = self.content(node, uid) else {
                 continue;
             };
             if report.has(id.kind, id.namespace.as_deref(), &id.name, version) {
                 programmed.nodes += 1;
             } else if programmed.behind.is_none() {
-                programmed.behind = report.behind.as_deref().map(|why| (*node, why));
+                programmed.behind = report.behind.as_deref().map(|why| (node.as_str(), why));
             }
         }
         programmed
     }
 
-    fn content(&self, node: &str) -> Option<&NodeReport> {
-        self.0.get(node).map(|reported| &reported.content)
+    /// What the enforcer of this Node says, not that of one that had its name before.
+    fn content(&self, node: &str, uid: &str) -> Option<&NodeReport> {
+        let reported = self.0.get(node)?;
+        (reported.node_uid.as_deref() == Some(uid)).then_some(&reported.content)
     }
 
-    /// Whether the enforcer of this Node, not of one that had its name before, has every policy in its kernel.
+    /// Whether the enforcer of this Node has every policy in its kernel.
     pub(super) fn is_in_force(&self, node: &str, uid: &str) -> bool {
-        let reported = self.0.get(node);
-        reported.is_some_and(|reported| {
-            reported.node_uid.as_deref() == Some(uid) && reported.content.behind.is_none()
-        })
+        let report = self.content(node, uid);
+        report.is_some_and(|report| report.behind.is_none())
     }
 
     /// What each node says of itself that its operator should know: the reason of the Event, and its note.

@@ -230,12 +230,12 @@ impl DecisionTable {
         self.changing.iter().map(|rule| rule.set)
     }
 
-    /// The keys of an address, with their actions, given what the sets hold that change.
+    /// The keys of an address, with their actions, given what the sets hold that change, in order.
     #[must_use]
     pub fn entries_at<'a>(
         &self,
         address: IpAddr,
-        members: impl Fn(SetId) -> Option<&'a BTreeSet<Member>>,
+        members: impl Fn(SetId) -> Option<&'a [Member]>,
     ) -> BTreeMap<Member, Action> {
         let mut at = ChangingAt::default();
         for rule in &self.changing {
@@ -246,19 +246,16 @@ impl DecisionTable {
                 SetKind::AddressPorts => {
                     ports_at(members, address).for_each(|port| at.take_in_port(rule, port));
                 }
-                _ if members.contains(&Member::Address(address)) => at.take_in(rule),
+                _ if members.binary_search(&Member::Address(address)).is_ok() => at.take_in(rule),
                 _ => {}
             }
         }
         self.entries_of(address, &at)
     }
 
-    /// The keys of all addresses, with their actions.
+    /// The keys of all addresses, with their actions; members as above.
     #[must_use]
-    pub fn entries<'a>(
-        &self,
-        members: impl Fn(SetId) -> Option<&'a BTreeSet<Member>>,
-    ) -> BTreeMap<Member, Action> {
+    pub fn entries<'a>(&self, members: impl Fn(SetId) -> Option<&'a [Member]>) -> BTreeMap<Member, Action> {
         let mut addresses: BTreeMap<IpAddr, ChangingAt> = BTreeMap::new();
         for rule in &self.changing {
             for member in members(rule.set).into_iter().flatten() {
@@ -451,9 +448,10 @@ fn network(member: &Member) -> Option<IpNet> {
     }
 }
 
-fn ports_at(members: &BTreeSet<Member>, address: IpAddr) -> impl Iterator<Item = Port> {
+fn ports_at(members: &[Member], address: IpAddr) -> impl Iterator<Item = Port> {
     let least = Member::AddressPort(address, Transport::Tcp, NonZeroU16::MIN);
-    let members = members.range(least..).map_while(move |member| match member {
+    let first = members.partition_point(|member| *member < least);
+    let members = members[first..].iter().map_while(move |member| match member {
         Member::AddressPort(at, transport, port) if *at == address => Some((*transport, *port)),
         Member::Address(_) | Member::Network(_) | Member::AddressPort(..) | Member::NetworkPort(..) => None,
     });

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::rules::DefaultAction;
 
-type Sets = BTreeMap<SetId, (SetKind, BTreeSet<Member>)>;
+type Sets = BTreeMap<SetId, (SetKind, Vec<Member>)>;
 
 /// Where a packet goes: an address, and a TCP port or something without ports.
 #[derive(Clone, Copy, Debug)]
@@ -195,7 +195,10 @@ fn fixed_sets(tiers: &[Vec<Said>]) -> Sets {
         .flatten()
         .flat_map(|said| std::iter::once(&said.peer).chain(&said.except));
     let fixed = peers.filter_map(|peer| match peer {
-        Peer::Fixed(members) => Some((peer.set()?, (SetKind::Networks, members.clone()))),
+        Peer::Fixed(members) => Some((
+            peer.set()?,
+            (SetKind::Networks, members.iter().copied().collect()),
+        )),
         Peer::Any | Peer::Changing(_) => None,
     });
     fixed.collect()
@@ -219,7 +222,7 @@ fn decided(tiers: &[Vec<Said>], sets: &Sets) -> Decided {
 fn with_keys(sets: &Sets, decided: &Decided) -> Sets {
     let mut all = sets.clone();
     for table in &decided.tables {
-        let members = |id: SetId| sets.get(&id).map(|(_, members)| members);
+        let members = |id: SetId| sets.get(&id).map(|(_, members)| members.as_slice());
         let mut entries = BTreeMap::new();
         for packet in packets() {
             entries.extend(table.entries_at(packet.address, members));
@@ -235,8 +238,8 @@ fn with_keys(sets: &Sets, decided: &Decided) -> Sets {
                 .iter()
                 .filter(|(member, action)| **action == lookup.action && of_kind(member));
             let keys = keys.map(|(member, _)| *member);
-            let keys = lookup.fixed.iter().flatten().copied().chain(keys).collect();
-            all.insert(lookup.set, (lookup.kind, keys));
+            let keys: BTreeSet<Member> = lookup.fixed.iter().flatten().copied().chain(keys).collect();
+            all.insert(lookup.set, (lookup.kind, keys.into_iter().collect()));
         }
         for (key, action) in entries {
             let is_in = |lookup: &&Lookup| lookup.action == action && all[&lookup.set].1.contains(&key);
@@ -275,7 +278,7 @@ proptest! {
     fn every_packet_has_the_verdict_of_the_first_rule_that_matches_it(tiers in story(), changing_members in changing_sets()) {
         let mut sets = fixed_sets(&tiers);
         let changing_members = changing_members.into_iter().enumerate();
-        sets.extend(changing_members.map(|(number, members)| (changing(number), (CHANGING[number], members))));
+        sets.extend(changing_members.map(|(number, members)| (changing(number), (CHANGING[number], members.into_iter().collect()))));
         let rules = rules(&tiers);
         let decided = decided(&tiers, &sets);
         let with_keys = with_keys(&sets, &decided);
@@ -407,7 +410,7 @@ fn a_set_that_changes_and_is_named_in_two_tiers_stays_where_it_is() {
     };
     let count = |tiers: &[Vec<Said>]| {
         let mut sets = fixed_sets(tiers);
-        sets.insert(changing(0), (SetKind::Addresses, BTreeSet::new()));
+        sets.insert(changing(0), (SetKind::Addresses, Vec::new()));
         decided(tiers, &sets)
             .tables
             .iter()
@@ -430,7 +433,7 @@ fn beside_networks_with_many_ports_addresses_that_come_and_go_stay_in_their_set(
         ..network_rule(Action::Allow, "10.0.0.0/8", PortMatch::Any)
     });
     let mut sets = fixed_sets(&[rules.clone()]);
-    sets.insert(changing(0), (SetKind::Addresses, BTreeSet::new()));
+    sets.insert(changing(0), (SetKind::Addresses, Vec::new()));
     let decided = decided(&[rules], &sets);
     let peers: Vec<&PeerMatch> = decided.rules.tiers[0]
         .rules
@@ -465,7 +468,7 @@ fn the_only_deny_of_a_table_is_not_named_where_one_behind_the_table_came_first()
     let mut all = fixed_sets(&lists);
     let address: IpAddr = "10.9.0.1".parse().unwrap();
     let told = BTreeSet::from([Member::Address(address)]);
-    all.insert(changing(5), (SetKind::Records, told));
+    all.insert(changing(5), (SetKind::Records, told.into_iter().collect()));
     let decided = decided(&lists, &all);
     let packet = Packet { address, port: None };
     let (_, _, origin) = packet

@@ -11,3 +11,4 @@ pub(in crate::backend) mod egress_firewall;
 pub(in crate::backend) mod ipvs;
 pub(in crate::backend) mod desired_set;
 pub(in crate::backend) mod set_contents;
+pub(in crate::backend) mod set_members;

@@ -130,7 +130,7 @@ impl<'a> DesiredState<'a> {
         let named: BTreeSet<SetId> = firewall.sets().filter(|_| !interfaces.is_empty()).collect();
         let (mut sets, mut kinds) = (BTreeMap::new(), BTreeMap::new());
         for (id, (kind, members)) in contents.iter().filter(|(id, _)| named.contains(id)) {
-            let members: Vec<KernelMember> = members.keys().copied().flat_map(members::whole).collect();
+            let members: Vec<KernelMember> = members.keys().flat_map(members::whole).collect();
             kinds.insert(*id, *kind);
             for family in Family::ALL {
                 let members = members.iter().copied().filter(|member| member.family() == family);

@@ -17,6 +17,7 @@ use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::model::available_sets::{Available, AvailableSets, Families};
 use crate::backend::netfilter::model::desired_set::{DesiredSet, lives_longer};
 use crate::backend::netfilter::model::set_contents::Content;
+use crate::backend::netfilter::model::set_members::SetMembers;
 
 use crate::backend::netfilter::names;
 
@@ -34,7 +35,7 @@ pub(super) use programmed::kernel_kind;
 use programmed::{ProgrammedSet, drift};
 
 /// Members with the end of their life; none for those that stay.
-pub(super) type Members = BTreeMap<KernelMember, Option<Timestamp>>;
+pub(super) type Members = SetMembers<KernelMember>;
 
 /// Why a set is not as it should be.
 #[derive(Clone, Debug)]
@@ -412,8 +413,8 @@ impl Sets {
         if !surplus.is_empty() {
             self.set_inquiry_marker();
         }
-        let touched: Vec<KernelMember> = target.keys().chain(&surplus).copied().collect();
-        self.plan(id, &touched, |held| target.get(&held).copied(), now, writes);
+        let touched: Vec<KernelMember> = target.keys().chain(surplus.iter().copied()).collect();
+        self.plan(id, &touched, |held| target.get(&held), now, writes);
         !surplus.is_empty()
     }
 
@@ -431,8 +432,7 @@ impl Sets {
             .iter()
             .filter_map(|family| self.programmed.get(names::set(id, *family).as_str()))
             .flat_map(|known| known.members.keys())
-            .filter(|member| !target.contains_key(member))
-            .copied()
+            .filter(|member| !target.contains(member))
             .collect()
     }
 
@@ -471,7 +471,7 @@ impl Sets {
             let known = self.programmed.get(&name);
             let mut write = Write::of(id, name);
             for member in touched.iter().filter(|member| member.family() == family) {
-                let held = known.and_then(|known| known.members.get(member)).copied();
+                let held = known.and_then(|known| known.members.get(member));
                 match target(*member) {
                     Some(expires) if lives_longer(expires, held, now) => write.add(*member, expires, now),
                     None if held.is_some() => write.change.deleted.push(SetEntry::lasting(*member)),
@@ -494,7 +494,7 @@ impl Sets {
                 tracing::warn!(set = change.name, reason, "a set does not hold what it should");
                 self.fail(id, reason, !change.deleted.is_empty());
             } else if let Some(known) = self.programmed.get_mut(&change.name) {
-                known.members.extend(held);
+                known.members.extend(&held);
                 for deleted in &change.deleted {
                     known.members.remove(&deleted.member);
                 }

@@ -480,10 +480,8 @@ pub(super) fn target(wanted: &DesiredSet, family: Family) -> Elements {
             let mut by_port: BTreeMap<Option<(Transport, u16)>, Vec<IpNet>> = BTreeMap::new();
             for member in wanted.members.keys() {
                 let (network, port) = match member {
-                    Member::Network(network) => (*network, None),
-                    Member::NetworkPort(network, transport, port) => {
-                        (*network, Some((*transport, port.get())))
-                    }
+                    Member::Network(network) => (network, None),
+                    Member::NetworkPort(network, transport, port) => (network, Some((transport, port.get()))),
                     Member::Address(_) | Member::AddressPort(..) => continue,
                 };
                 if Family::of(network.addr()) == family {
@@ -501,7 +499,7 @@ pub(super) fn target(wanted: &DesiredSet, family: Family) -> Elements {
         }
         SetKind::Addresses | SetKind::AddressPorts | SetKind::Records => {
             let members = wanted.members.iter();
-            let held = members.filter_map(|(member, expires)| Some((key(*member)?, *expires)));
+            let held = members.filter_map(|(member, expires)| Some((key(member)?, expires)));
             held.filter(|(key, _)| family_of(key) == family).collect()
         }
     }
@@ -519,7 +517,7 @@ fn desired(wanted: &DesiredSet, key: &ElementKey) -> Option<Option<Timestamp>> {
         | ElementKey::Interface(_)
         | ElementKey::InterfaceAddress(..) => return None,
     };
-    wanted.members.get(&member).copied()
+    wanted.members.get(&member)
 }
 
 fn key(member: Member) -> Option<ElementKey> {

@@ -1,6 +1,5 @@
 //! A desired set: what it is to hold, with the records that are over.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use egret_shared::time::Timestamp;
 
 use super::available_sets::{Available, Families};
 use super::set_contents::Content;
+use super::set_members::SetMembers;
 
 /// A desired set.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub(in crate::backend) struct DesiredSet {
     pub(in crate::backend) description: String,
     pub(in crate::backend) is_fixed: bool,
     /// Expired records included, up to a limit: what they opened may still be open. Copied on write, so readers keep theirs.
-    pub(in crate::backend) members: Arc<BTreeMap<Member, Option<Timestamp>>>,
+    pub(in crate::backend) members: Arc<SetMembers<Member>>,
     /// At how many members those that are over are counted again.
     pub(in crate::backend) room: usize,
 }
@@ -40,10 +40,7 @@ impl DesiredSet {
     }
 
     /// One of these members, none of which is a record.
-    pub(in crate::backend) fn holding(
-        kind: SetKind,
-        members: &Arc<BTreeMap<Member, Option<Timestamp>>>,
-    ) -> Self {
+    pub(in crate::backend) fn holding(kind: SetKind, members: &Arc<SetMembers<Member>>) -> Self {
         Self {
             kind,
             description: String::new(),
@@ -59,14 +56,17 @@ impl DesiredSet {
         for member in &change.removed {
             members.remove(member);
         }
-        members.extend(change.added.iter().copied());
+        members.extend(&change.added);
     }
 
     /// Takes records that were over before the set was made.
     pub(in crate::backend) fn note_expired(&mut self, lapsed: &ExpiredMembers) {
+        let members = Arc::make_mut(&mut self.members);
         for (address, ended) in &lapsed.addresses {
-            let member = Arc::make_mut(&mut self.members).entry(Member::Address(*address));
-            member.or_insert(Some(*ended));
+            let member = Member::Address(*address);
+            if !members.contains(&member) {
+                members.insert(member, Some(*ended));
+            }
         }
     }
 
@@ -82,23 +82,23 @@ impl DesiredSet {
 
     /// Whether it is of records, and holds an address, or did.
     pub(in crate::backend) fn has_record(&self, address: IpAddr) -> bool {
-        self.kind == SetKind::Records && self.members.contains_key(&Member::Address(address))
+        self.kind == SetKind::Records && self.members.contains(&Member::Address(address))
     }
 
     /// Whether it holds an address; one of records also while the record is over.
     pub(in crate::backend) fn holds(&self, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
         match self.kind {
-            SetKind::Addresses | SetKind::Records => self.members.contains_key(&Member::Address(address)),
+            SetKind::Addresses | SetKind::Records => self.members.contains(&Member::Address(address)),
             SetKind::Networks => is_in_networks(&self.members, address),
             SetKind::AddressPorts => port.is_some_and(|(transport, port)| {
                 let port = NonZeroU16::new(port);
                 let member = port.map(|port| Member::AddressPort(address, transport, port));
-                member.is_some_and(|member| self.members.contains_key(&member))
+                member.is_some_and(|member| self.members.contains(&member))
             }),
             SetKind::NetworkPorts => port.is_some_and(|(transport, port)| {
                 self.members.keys().any(|member| match member {
                     Member::NetworkPort(network, own, number) => {
-                        network.contains(&address) && (*own, number.get()) == (transport, port)
+                        network.contains(&address) && (own, number.get()) == (transport, port)
                     }
                     Member::Address(_) | Member::Network(_) | Member::AddressPort(..) => false,
                 })
@@ -120,12 +120,12 @@ impl DesiredSet {
         if !self.is_fixed {
             return Families::Both;
         }
-        let family = |member: &Member| match member {
+        let family = |member: Member| match member {
             Member::Network(network) | Member::NetworkPort(network, ..) => Some(Family::of(network.addr())),
             Member::Address(_) | Member::AddressPort(..) => None,
         };
-        let ends = [self.members.first_key_value(), self.members.last_key_value()];
-        match ends.map(|end| end.and_then(|(member, _)| family(member))) {
+        let ends = [self.members.first(), self.members.last()];
+        match ends.map(|end| end.and_then(family)) {
             [Some(first), Some(last)] if first == last => Families::Only(first),
             _ => Families::Both,
         }
@@ -145,13 +145,7 @@ impl DesiredSet {
 
     /// Forgets expired records, the oldest first, above the limit.
     pub(in crate::backend) fn forget_oldest(&mut self, now: Timestamp) {
-        let mut lapsed: Vec<Timestamp> = self
-            .members
-            .values()
-            .flatten()
-            .filter(|at| **at <= now)
-            .copied()
-            .collect();
+        let mut lapsed: Vec<Timestamp> = self.members.ends().filter(|at| *at <= now).collect();
         let Some(surplus) = lapsed
             .len()
             .checked_sub(MOST_EXPIRED)
@@ -161,7 +155,7 @@ impl DesiredSet {
         };
         lapsed.sort_unstable();
         let newest_gone = lapsed[surplus - 1];
-        Arc::make_mut(&mut self.members).retain(|_, expires| expires.is_none_or(|at| at > newest_gone));
+        Arc::make_mut(&mut self.members).retain_living(|at| at > newest_gone);
     }
 }
 
@@ -183,11 +177,10 @@ pub(in crate::backend) fn lives_longer(
 ///
 /// Networks are in the order of their first addresses. So what holds the address is at or before it, and holds all between
 /// as well: of the nearest network that does not hold it, only what both have in common can.
-fn is_in_networks(wanted: &BTreeMap<Member, Option<Timestamp>>, address: IpAddr) -> bool {
+fn is_in_networks(wanted: &SetMembers<Member>, address: IpAddr) -> bool {
     let mut within = IpNet::from(address);
     loop {
-        let nearest = wanted.range(..=Member::Network(within)).next_back();
-        let Some((Member::Network(network), _)) = nearest else {
+        let Some(Member::Network(network)) = wanted.last_up_to(&Member::Network(within)) else {
             return false;
         };
         if network.contains(&address) {
@@ -257,10 +250,10 @@ mod tests {
         for chosen in 0_u32..1 << networks.len() {
             let some = networks.iter().enumerate();
             let some = some.filter(|(bit, _)| chosen >> bit & 1 == 1);
-            let wanted: BTreeMap<_, _> = some.map(|(_, text)| (net(text), None)).collect();
+            let wanted: SetMembers<_> = some.map(|(_, text)| (net(text), None)).collect();
             for text in addresses {
                 let address: IpAddr = text.parse().unwrap();
-                let holds = |member: &Member| matches!(member, Member::Network(network) if network.contains(&address));
+                let holds = |member| matches!(member, Member::Network(network) if network.contains(&address));
                 assert_eq!(
                     is_in_networks(&wanted, address),
                     wanted.keys().any(holds),

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use egret_policies::rules::{Member, SetId, SetKind};
 use egret_shared::net::Transport;
-use egret_shared::time::Timestamp;
+
+use super::set_members::SetMembers;
 
 /// What sets hold; those of names are left out, so that their rules allow nothing in pods' namespaces.
 pub(in crate::backend) type Contents = BTreeMap<SetId, Content>;
 
 /// What a set holds; shared, not copied.
-pub(in crate::backend) type Content = (SetKind, Arc<BTreeMap<Member, Option<Timestamp>>>);
+pub(in crate::backend) type Content = (SetKind, Arc<SetMembers<Member>>);
 
 /// The sets of a backend.
 pub(in crate::backend) trait SetContents: fmt::Debug {

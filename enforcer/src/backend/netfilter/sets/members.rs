@@ -1,13 +1,12 @@
 //! Members as the kernel holds them. A `hash:net` cannot hold a network of length 0, which becomes two
 //! halves.
 
-use std::collections::BTreeMap;
-
 use egret_kernel::ipset::Member as KernelMember;
 use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
 
 use super::{Members, is_holdable};
+use crate::backend::netfilter::model::set_members::SetMembers;
 
 /// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
 pub(super) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {
@@ -71,25 +70,19 @@ fn parts(member: KernelMember) -> [Option<KernelMember>; 2] {
 }
 
 /// What the kernel is to hold for wanted members.
-pub(in crate::backend) fn target(wanted: &BTreeMap<Member, Option<Timestamp>>) -> Members {
-    let held = |(member, expires): (&Member, &Option<Timestamp>)| {
-        let expires = *expires;
-        held_as(*member).map(move |held| (held, expires))
-    };
+pub(in crate::backend) fn target(wanted: &SetMembers<Member>) -> Members {
+    let held = |(member, expires)| held_as(member).map(move |held| (held, expires));
     wanted.iter().flat_map(held).collect()
 }
 
 /// The life of the wanted member that a held one stands for.
-pub(super) fn wanted_for(
-    wanted: &BTreeMap<Member, Option<Timestamp>>,
-    held: KernelMember,
-) -> Option<Option<Timestamp>> {
+pub(super) fn wanted_for(wanted: &SetMembers<Member>, held: KernelMember) -> Option<Option<Timestamp>> {
     match held {
-        KernelMember::Address(address) => wanted.get(&Member::Address(address)).copied(),
+        KernelMember::Address(address) => wanted.get(&Member::Address(address)),
         KernelMember::Net(_) | KernelMember::NetPort { .. } | KernelMember::AddressPort { .. } => {
             stands_for(held)
                 .into_iter()
-                .find_map(|member| wanted.get(&member).copied())
+                .find_map(|member| wanted.get(&member))
         }
     }
 }

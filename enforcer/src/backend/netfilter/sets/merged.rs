@@ -30,6 +30,8 @@ use egret_policies::rules::{
 };
 use egret_shared::pod::PodKey;
 
+use crate::backend::netfilter::model::set_members::SetMembers;
+
 mod keys;
 mod rules;
 
@@ -54,7 +56,8 @@ struct Part {
     breadth: Breadth,
     is_fixed: bool,
     description: Arc<str>,
-    members: BTreeSet<Member>,
+    /// Without records.
+    members: SetMembers<Member>,
     /// Whose rules name it by itself.
     users: usize,
     /// Those that have its members.
@@ -103,7 +106,7 @@ impl Part {
 
     fn content(&self) -> Content<'_> {
         match self.is_fixed {
-            true => Content::Fixed(&self.members),
+            true => Content::Fixed(self.members.lasting()),
             false => Content::Changing(self.kind),
         }
     }
@@ -260,7 +263,7 @@ impl MergedSets {
             breadth: spec.breadth,
             is_fixed: spec.is_fixed(),
             description: Arc::clone(&spec.description),
-            members: BTreeSet::new(),
+            members: SetMembers::default(),
             users: 0,
             merged: BTreeSet::new(),
             tables: BTreeSet::new(),
@@ -294,8 +297,7 @@ impl MergedSets {
             for member in &changed.removed {
                 part.members.remove(member);
             }
-            part.members
-                .extend(changed.added.iter().map(|(member, _)| *member));
+            part.members.extend(&changed.added);
         }
         let [first, last] = self.changed_keys(keys);
         all.extend(first.into_iter().chain(own).chain(of_merged).chain(last));
@@ -473,10 +475,10 @@ impl MergedSets {
 
     fn filled(&self, id: SetId, keys: &mut keys::AllKeys) -> Option<MembersChanged> {
         let members: BTreeSet<Member> = match self.merged.get(&id).map(|set| &set.source) {
-            None => self.parts.get(&id)?.members.clone(),
+            None => self.parts.get(&id)?.members.keys().collect(),
             Some(Source::Union(of)) => {
                 let parts = of.iter().filter_map(|part| self.parts.get(part));
-                parts.flat_map(|part| part.members.iter().copied()).collect()
+                parts.flat_map(|part| part.members.keys()).collect()
             }
             Some(Source::Keys(table, place)) => self.keys(table, *place, keys),
         };

@@ -34,7 +34,7 @@ impl ProgrammedSet {
             kind: Some(spec.kind),
             has_timeouts: spec.timeout.is_some(),
             has_expected_type: true,
-            members: Members::new(),
+            members: Members::default(),
             places: spec.hashsize,
             checked_at: 0,
         }
@@ -49,8 +49,8 @@ impl ProgrammedSet {
 
     pub(super) fn looks_like(&self, header: &SetHeader, now: Timestamp) -> bool {
         let living = |lives: fn(Timestamp, Timestamp) -> bool| {
-            let ends = self.members.values();
-            ends.filter(|ends| ends.is_none_or(|at| lives(at, now))).count()
+            let ended = self.members.ends().filter(|at| !lives(*at, now)).count();
+            self.members.len() - ended
         };
         let least = living(|at, now| at > now.after(COARSE));
         let most = living(|at, now| at.after(COARSE) > now);
@@ -106,12 +106,9 @@ pub(super) fn drift(
         let gone = was
             .members
             .iter()
-            .filter(|(member, expires)| alive(expires) && !is.members.contains_key(member));
+            .filter(|(member, expires)| alive(expires) && !is.members.contains(member));
         drift.note_all("member_missing", gone.count(), name);
-        let extra = is
-            .members
-            .keys()
-            .filter(|member| !was.members.contains_key(member));
+        let extra = is.members.keys().filter(|member| !was.members.contains(member));
         drift.note_all("member_extra", extra.count(), name);
     }
     drift

@@ -70,7 +70,7 @@ impl ProgrammedSet {
     fn living(&self, now: Timestamp) -> Vec<SetEntry> {
         let members = self.members.iter();
         members
-            .filter_map(|(member, expires)| entry(*member, *expires, now))
+            .filter_map(|(member, expires)| entry(member, expires, now))
             .collect()
     }
 

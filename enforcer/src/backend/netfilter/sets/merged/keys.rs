@@ -147,8 +147,8 @@ impl MergedSets {
         changes.map(|changes| changes.into_iter().map(change).collect())
     }
 
-    fn members(&self, id: SetId) -> Option<&BTreeSet<Member>> {
-        self.parts.get(&id).map(|part| &part.members)
+    fn members(&self, id: SetId) -> Option<&[Member]> {
+        self.parts.get(&id).map(|part| part.members.lasting())
     }
 }
 
