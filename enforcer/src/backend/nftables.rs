@@ -19,6 +19,7 @@ mod pod;
 mod dispatch;
 mod sets;
 mod counters;
+mod refusals;
 mod table;
 mod compile;
 pub mod cleanup;

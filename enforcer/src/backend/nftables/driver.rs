@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_kernel::nftables::TableWriter;
-use egret_policies::rules::{Batch, Direction, PodRules};
+use egret_kernel::nftables::{Refusal, TableWriter};
+use egret_policies::rules::{Batch, Direction, PodRules, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
@@ -14,8 +14,9 @@ use super::cleanup;
 use super::compile::{Compiler, Inputs};
 use super::counters::Counters;
 use super::dispatch::Style;
+use super::refusals::{self, Concerned, Refusals};
 use super::sets::SharedSets;
-use super::table::{KernelState, Table};
+use super::table::{KernelState, Table, Written};
 use crate::backend::bypass::BypassReport;
 use crate::backend::netfilter::bridges::{BridgeNetfilter, EnabledBridges};
 use crate::backend::netfilter::connections::{AffectedConnections, Connections, InForce};
@@ -72,8 +73,7 @@ pub struct Nftables {
     phase: Phase,
     /// As of the last call that told it.
     now: Timestamp,
-    /// Pods whose rules the kernel refuses: none alone, since all of them are written together.
-    refused: BTreeMap<PodKey, String>,
+    refusals: Refusals,
 }
 
 /// Whether what is desired is known.
@@ -121,7 +121,7 @@ impl Nftables {
             remove_other: None,
             phase: Phase::Adopting { had_state: false },
             now: Timestamp::from_millis(0),
-            refused: BTreeMap::new(),
+            refusals: Refusals::default(),
             settings,
         })
     }
@@ -158,6 +158,7 @@ impl Nftables {
             style,
             pods: &self.pods,
             generations: &self.generations,
+            refusals: &self.refusals,
         };
         (&mut self.compiler, inputs, &mut self.table)
     }
@@ -168,7 +169,7 @@ impl Nftables {
             sets: &self.sets,
             generations: &self.generations,
             marks: self.settings.marks,
-            refused: &self.refused,
+            refused: self.refusals.pods(),
         };
         (&mut self.connections, in_force)
     }
@@ -205,7 +206,8 @@ impl Nftables {
         self.connections
             .start(self.pods.rules(), |rules| new_pods.contains(&rules.pod));
         self.compile();
-        self.table.write_all(&self.sets, &held, now);
+        let written = self.table.write_all(&self.sets, &held, now);
+        self.leave_out_refused(written, now);
         let mut status = SyncStatus::default();
         if had_state && self.table.is_known() {
             self.table.drift(&held, &self.sets, now).add_to(&mut status);
@@ -247,6 +249,7 @@ impl Nftables {
         for pod in &batch.pods_removed {
             self.pods.remove(pod);
             self.compiler.forget(pod);
+            self.refusals.forget(pod);
             self.generations.forget(PodChains::of(pod));
         }
         let asked = by_rules.into_iter().chain(others.iter().cloned());
@@ -280,6 +283,7 @@ impl Nftables {
         self.pods.replace(replaced);
         for rules in replaced {
             self.compiler.forget(&rules.pod);
+            self.refusals.forget(&rules.pod);
         }
     }
 
@@ -303,7 +307,81 @@ impl Nftables {
 
     fn write(&mut self, now: Timestamp) {
         self.connections.forget_dump();
-        self.table.write(&self.sets, now);
+        let written = self.table.write(&self.sets, now);
+        self.leave_out_refused(written, now);
+    }
+
+    /// Writes again without what the kernel refused, until it takes the rest. What it refuses may be due to what others did to the
+    /// table, so before anything is left out all of it is written anew, once.
+    fn leave_out_refused(&mut self, written: Written, now: Timestamp) {
+        let mut written = written;
+        while let Written::Refused(refused) = written {
+            let causes = refusals::causes(&refused);
+            let reason = causes
+                .first()
+                .map(|cause| refusals::reason(cause))
+                .unwrap_or_default();
+            let concerned = self.concerned(&causes);
+            let is_as_before = concerned.as_ref().is_some_and(|who| self.refusals.is_known(who));
+            if self.table.is_known() && !is_as_before {
+                tracing::warn!(
+                    reason,
+                    "the kernel refuses a change of the table: it is written anew"
+                );
+                self.table.forget_programmed();
+            } else if !self.leave_out(concerned, &reason) {
+                written = self.table.fail(&reason);
+                continue;
+            }
+            written = self.table.write(&self.sets, now);
+        }
+    }
+
+    /// All whom refused messages concern; none where one concerns all.
+    fn concerned(&self, causes: &[&Refusal]) -> Option<Concerned> {
+        let mut all = Concerned::default();
+        for cause in causes {
+            all.extend(self.table.concerned(&cause.object, &self.sets)?);
+        }
+        Some(all)
+    }
+
+    /// Desires the table without these; says whether that is less than before.
+    fn leave_out(&mut self, concerned: Option<Concerned>, reason: &str) -> bool {
+        let Some(concerned) = concerned else {
+            return false;
+        };
+        let sets = concerned.sets.clone();
+        if !self.refusals.leave_out(concerned, reason, &self.sets) {
+            return false;
+        }
+        self.render_users(&sets);
+        self.compile();
+        self.publish_denials();
+        true
+    }
+
+    /// Has what was left out tried again.
+    fn retry_refused(&mut self) {
+        let has_refused = !(self.refusals.pods().is_empty() && !self.refusals.has_exposed());
+        let sets = self.sets.lock().take_refused();
+        if sets.is_empty() && !has_refused {
+            self.refusals.forget_known();
+            return;
+        }
+        self.refusals.forget_all();
+        self.render_users(&sets);
+    }
+
+    /// Has pods rendered again whose rules name one of these sets, in force or in audit.
+    fn render_users(&mut self, sets: &BTreeSet<SetId>) {
+        let names = |rules: &&PodRules| {
+            let in_force = rules.egress.sets().chain(rules.ingress.sets());
+            in_force.chain(rules.audit.sets()).any(|id| sets.contains(&id))
+        };
+        for rules in self.pods.rules().filter(names) {
+            self.compiler.forget(&rules.pod);
+        }
     }
 
     fn publish_denials(&mut self) {
@@ -325,7 +403,7 @@ impl Nftables {
     fn clear_inquiry_marker(&mut self, now: Timestamp) {
         if self.connections.has_no_inquiry() && self.table.is_known() && self.table.set_inquiry_marker(false)
         {
-            self.table.write(&self.sets, now);
+            self.write(now);
         }
     }
 
@@ -355,12 +433,14 @@ impl Nftables {
                 pending.insert(pod.clone(), Pending::Unattached(reason.to_owned()));
             }
         }
-        SyncStatus {
+        let mut status = SyncStatus {
             pending,
             broken: self.table.broken().cloned(),
             foreign_marks: self.drift_poll.foreign_marks().to_vec(),
             ..status
-        }
+        };
+        self.refusals.add_to(&mut status, &self.pods, &self.sets);
+        status
     }
 }
 
@@ -401,12 +481,12 @@ impl Backend for Nftables {
         let held = self.table.list();
         let held = held.map_err(|error| BackendError::new("cannot list the table of nftables", error))?;
         self.compile();
-        let is_written = self
-            .table
-            .write_all(&self.sets, &held.unwrap_or_default(), self.now);
+        let (held, now) = (held.unwrap_or_default(), self.now);
+        let written = self.table.write_all(&self.sets, &held, now);
+        self.leave_out_refused(written, now);
         match self.table.broken() {
             Some(reason) => Err(BackendError::new("cannot close pods that are not known", reason)),
-            None => Ok(is_written),
+            None => Ok(true),
         }
     }
 
@@ -483,6 +563,7 @@ impl Backend for Nftables {
         if was_known {
             drift.add_to(&mut status);
         }
+        self.retry_refused();
         let mut before = Vec::new();
         if differs || !was_known {
             let shrunk = self.sets.lock().surplus(&held.sets);
@@ -491,7 +572,8 @@ impl Backend for Nftables {
             self.connections.reevaluate(stale);
             self.compile();
             self.connections.forget_dump();
-            self.table.write_all(&self.sets, &held, now);
+            let written = self.table.write_all(&self.sets, &held, now);
+            self.leave_out_refused(written, now);
         } else {
             self.compile();
             self.write(now);

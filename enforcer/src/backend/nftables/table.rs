@@ -6,7 +6,8 @@ use std::sync::{Arc, MutexGuard};
 
 use egret_kernel::netlink;
 use egret_kernel::nftables::{
-    BaseChain, Changes, ElementKey, NamedCounter, NftListing, Statement, TableReader, TableWriter, Verdict,
+    BaseChain, Changes, ElementKey, NamedCounter, NftListing, Object, Refusal, Statement, TableReader,
+    TableWriter, Verdict,
 };
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
@@ -15,6 +16,7 @@ use super::TABLE;
 use super::counters::Counters;
 use super::denial;
 use super::dispatch::{self, Lookup, Lookups};
+use super::refusals::Concerned;
 use super::rules::{Lines, Rendered, SharedChain};
 use super::sets::{ListedSets, SetWrites, Sets, SharedSets};
 use crate::backend::netfilter::denials::Denial;
@@ -43,6 +45,17 @@ pub(super) const INQUIRY: &str = "EGRET-INQUIRY";
 
 /// Chains of an owner, by name.
 type Chains = BTreeMap<String, Lines>;
+
+/// What came of a transaction.
+#[derive(Debug)]
+#[must_use]
+pub(super) enum Written {
+    Done,
+    /// The kernel refused these messages, and so did nothing.
+    Refused(Vec<Refusal>),
+    /// Nothing could be written, whatever were in it.
+    Failed,
+}
 
 /// The table of the enforcer.
 #[derive(Debug)]
@@ -272,12 +285,12 @@ impl Table {
     }
 
     /// Makes the kernel hold what is desired, by what differs; by everything where it is not known what it holds.
-    pub(super) fn write(&mut self, sets: &SharedSets, now: Timestamp) -> bool {
+    pub(super) fn write(&mut self, sets: &SharedSets, now: Timestamp) -> Written {
         if !self.programmed.is_known {
             let outcome = self.list();
             return match outcome {
                 Ok(listed) => self.write_all(sets, &listed.unwrap_or_default(), now),
-                Err(error) => self.fail(&error),
+                Err(error) => self.fail(&error.to_string()),
             };
         }
         self.compile_denials();
@@ -305,7 +318,7 @@ impl Table {
 
     /// Makes everything anew in one transaction, in the place of what the kernel holds. Chains that it calls stay, so that none of
     /// them is missed by a packet on its way.
-    pub(super) fn write_all(&mut self, sets: &SharedSets, held: &KernelState, now: Timestamp) -> bool {
+    pub(super) fn write_all(&mut self, sets: &SharedSets, held: &KernelState, now: Timestamp) -> Written {
         self.compile_denials();
         self.programmed = Programmed::default();
         let mut sets = sets.lock();
@@ -332,28 +345,86 @@ impl Table {
         self.commit(changes, sets, writes)
     }
 
-    /// Has the kernel take all of it; says whether it did.
-    fn commit(&mut self, changes: Changes, mut sets: MutexGuard<'_, Sets>, writes: SetWrites) -> bool {
-        match self.writer.commit(changes) {
+    /// Has the kernel take all of it.
+    fn commit(&mut self, changes: Changes, mut sets: MutexGuard<'_, Sets>, writes: SetWrites) -> Written {
+        match self.writer.commit_or_name(changes) {
             Ok(()) => {
                 sets.done(writes);
                 drop(sets);
                 self.take_as_done();
-                true
+                Written::Done
             }
-            Err(error) => {
+            Err(failed) if failed.refused.is_empty() => {
                 drop(sets);
-                self.fail(&error)
+                self.fail(&failed.to_string())
             }
+            Err(failed) => Written::Refused(failed.refused),
         }
     }
 
-    fn fail(&mut self, error: &netlink::Error) -> bool {
-        tracing::error!(%error, "the table cannot be written");
-        self.broken = Some(error.to_string());
+    pub(super) fn fail(&mut self, reason: &str) -> Written {
+        tracing::error!(reason, "the table cannot be written");
+        self.broken = Some(reason.to_owned());
         // What is retried is everything: whatever the kernel refused may be due to what others did to the table.
         self.programmed = Programmed::default();
-        false
+        Written::Failed
+    }
+
+    /// Those who need an object of the table; none where it is what all need.
+    pub(super) fn concerned(&self, object: &Object, sets: &SharedSets) -> Option<Concerned> {
+        let owners: BTreeSet<&ChainOwner> = match object {
+            Object::Table => return None,
+            Object::Set(name) => {
+                let sets = BTreeSet::from([sets.lock().named(name)?]);
+                return Some(Concerned {
+                    sets,
+                    ..Concerned::default()
+                });
+            }
+            Object::Chain(name) => self.owners(|rendered| rendered.chains.contains_key(name)),
+            Object::Counter(name) => {
+                let counts = Statement::Count(name.clone());
+                let lines = |rendered: &Rendered| {
+                    let mut lines = rendered.chains.values().flat_map(|lines| lines.iter());
+                    lines.any(|rule| rule.statements.contains(&counts))
+                };
+                self.owners(lines)
+            }
+        };
+        let mut concerned = Concerned::default();
+        for owner in owners {
+            concerned.extend(self.users(owner)?);
+        }
+        Some(concerned).filter(|concerned| *concerned != Concerned::default())
+    }
+
+    fn owners(&self, needs: impl Fn(&Rendered) -> bool) -> BTreeSet<&ChainOwner> {
+        let all = self.desired.iter().filter(|(_, rendered)| needs(rendered));
+        all.map(|(owner, _)| owner).collect()
+    }
+
+    /// Those who need the chains of an owner; none where all do.
+    fn users(&self, owner: &ChainOwner) -> Option<Concerned> {
+        match owner {
+            // A reason's chain is needed by those alone who deny for it, but all of these chains are of one kind: where the kernel does
+            // not take it, it takes none.
+            ChainOwner::Shared | ChainOwner::Inquiry | ChainOwner::Denials => None,
+            ChainOwner::Exposed => Some(Concerned {
+                is_exposed: true,
+                ..Concerned::default()
+            }),
+            ChainOwner::Pod(pod) => Some(Concerned {
+                pods: BTreeSet::from([pod.clone()]),
+                ..Concerned::default()
+            }),
+            ChainOwner::SharedChain(name) => {
+                let mut concerned = Concerned::default();
+                for user in self.owners(|rendered| rendered.shared.contains_key(name)) {
+                    concerned.extend(self.users(user)?);
+                }
+                Some(concerned)
+            }
+        }
     }
 
     /// Has everything written the next time.
