@@ -120,6 +120,8 @@ const ELEMENTS_TOGETHER: usize = 512;
 /// Changes to be made.
 #[derive(Debug)]
 pub struct Changes {
+    first: TableName,
+    /// Where the next changes are.
     table: TableName,
     requests: Vec<Request>,
     /// What requests are about, each with the number of the first of them.
@@ -132,6 +134,7 @@ pub struct Changes {
 impl Changes {
     pub fn of(table: TableName) -> Self {
         Self {
+            first: table,
             table,
             requests: Vec::new(),
             objects: Vec::new(),
@@ -142,6 +145,11 @@ impl Changes {
 
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+
+    /// What follows is in this table. What is refused of another than the first is told as one of the table itself.
+    pub const fn go_to(&mut self, table: TableName) {
+        self.table = table;
     }
 
     /// Makes the table; one that is there stays as it is.
@@ -279,6 +287,11 @@ impl Changes {
         flags: u16,
         fill: impl FnOnce(Request) -> Request,
     ) {
+        let about = if self.table == self.first {
+            about
+        } else {
+            About::Table
+        };
         let family = self.table.family.number();
         let request =
             Request::of_set(asked, SUBSYSTEM, command, flags, family).text(ATTRIBUTE_TABLE, self.table.name);
@@ -368,6 +381,27 @@ impl TableWriter {
             Err(error) if error.refusal_code() == Some(Errno::EINVAL as i32) => Ok(false),
             Err(error) if error.refusal_code().is_none() => Err(error),
             Ok(()) | Err(_) => Ok(true),
+        }
+    }
+
+    /// Whether the kernel knows tables of bridges. Asks by a transaction that leaves nothing.
+    pub fn knows_bridges(&mut self) -> Result<bool, Error> {
+        let nobodys = TableName {
+            family: TableFamily::Bridge,
+            name: "egret-asks",
+        };
+        let mut changes = Changes::of(nobodys);
+        changes.add_table();
+        changes.add_base_chain(&BaseChain {
+            name: "asks".to_owned(),
+            hook: NfHook::Prerouting,
+            priority: 0,
+        });
+        changes.delete_table();
+        match self.commit(changes) {
+            Ok(()) => Ok(true),
+            Err(error) if error.refusal_code().is_some() => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
