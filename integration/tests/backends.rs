@@ -141,14 +141,6 @@ const BOTH_LIMITS: Limits = &[
 /// What the backend `nftables` cannot do, or what of a story is about iptables and ipset alone.
 const NFTABLES_LIMITS: Limits = &[
     (
-        "ports of bridges are not looked at",
-        &[
-            "pods_of_one_bridge_are_judged_where_that_is_enabled",
-            "a_neighbours_address_gains_nothing_behind_another_port",
-            "a_pod_on_a_bridge_meets_itself_by_a_service_and_its_neighbour_does_not",
-        ],
-    ),
-    (
         "the story is about programs, locks, flavours and jumps of iptables, or about ipset",
         &[
             "a_name_is_usable_before_a_long_change_of_other_rules_ends",
@@ -161,7 +153,6 @@ const NFTABLES_LIMITS: Limits = &[
             "what_others_accept_is_judged_first_and_where_it_is_not_that_is_said",
             "the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap",
             "where_the_programs_for_ipv6_are_missing_ipv4_is_enforced_and_the_node_is_not_ready",
-            "pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well",
         ],
     ),
     (

@@ -17,6 +17,7 @@ mod rules;
 pub(super) mod denial;
 mod pod;
 mod dispatch;
+mod bridge_table;
 mod sets;
 mod counters;
 mod refusals;

@@ -1,5 +1,6 @@
 //! What the kernel refuses of a table of nftables: it names the message, and those whom it concerns are left out.
 
+use egret_enforcer::backend::netfilter::bridges::BridgeNetfilter;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::model::settings::DenyAction;
 use egret_enforcer::backend::netfilter::model::unknown_pods::UnknownPods;
@@ -28,6 +29,7 @@ fn start(batch: &Batch) -> (Nftables, SyncStatus) {
             interfaces: Vec::new(),
         },
         accepted_marks: Vec::new(),
+        bridges: BridgeNetfilter::Off,
     };
     let mut backend = Nftables::open(settings, Box::new(ByLastOctet)).unwrap();
     backend.adopt(NOW).unwrap();

@@ -7,6 +7,7 @@ use egret_kernel::nftables::NftListing;
 use egret_policies::rules::{DefaultAction, Direction, DirectionRules, NodeRules, Tier, TierRules};
 use egret_shared::pod::PodKey;
 
+use super::bridge_table::BridgeTable;
 use super::dispatch::{self, IpvsPod, Shared, Style};
 use super::pod::{self, RenderContext};
 use super::refusals::Refusals;
@@ -25,6 +26,8 @@ pub(super) struct Inputs<'a> {
     pub(super) pods: &'a Pods,
     pub(super) generations: &'a Generations,
     pub(super) refusals: &'a Refusals,
+    /// Whether the kernel shows ports of bridges to tables.
+    pub(super) sees_ports: bool,
 }
 
 impl<'a> Inputs<'a> {
@@ -153,6 +156,11 @@ impl Compiler {
         if self.shared.as_ref() != Some(&shared) || !table.has(&ChainOwner::Shared) {
             let (rendered, lookups) = dispatch::render(&shared, inputs.style);
             table.set_shared(dispatch::base_chains(&shared), rendered, lookups);
+            let pods = shared.attached.iter().chain(&shared.closed.pods);
+            let bridge = inputs
+                .sees_ports
+                .then(|| BridgeTable::of(pods, inputs.style, table.has_bridge()));
+            table.set_bridge(bridge.flatten());
         }
         self.shared = Some(shared);
     }

@@ -17,8 +17,9 @@ use super::dispatch::Style;
 use super::refusals::{self, Concerned, Refusals};
 use super::sets::SharedSets;
 use super::table::{KernelState, Table, Written};
-use crate::backend::bypass::BypassReport;
-use crate::backend::netfilter::bridges::{BridgeNetfilter, EnabledBridges};
+use crate::backend::bypass::{Bypass, BypassReport};
+use crate::backend::netfilter::bridges::{self, BridgeNetfilter, EnabledBridges};
+use crate::backend::netfilter::cleanup::{Mode, bridges_turned_on};
 use crate::backend::netfilter::connections::{AffectedConnections, Connections, InForce};
 use crate::backend::netfilter::denials::DenialRegistry;
 use crate::backend::netfilter::marks::generations::Generations;
@@ -49,6 +50,8 @@ pub struct Settings {
     pub unknown: UnknownPods,
     /// Rules of others that write our bits of the connection mark, and are known and accepted.
     pub accepted_marks: Vec<String>,
+    /// What is done about bridges that pods are on.
+    pub bridges: BridgeNetfilter,
 }
 
 /// The backend.
@@ -74,6 +77,9 @@ pub struct Nftables {
     /// As of the last call that told it.
     now: Timestamp,
     refusals: Refusals,
+    bridges: EnabledBridges,
+    /// Whether the kernel shows ports of bridges to tables.
+    sees_ports: bool,
 }
 
 /// Whether what is desired is known.
@@ -100,6 +106,11 @@ impl Nftables {
             let reason = "it needs Linux 6.3; the backend netfilter does not";
             return Err(BackendError::new("cannot use nftables", reason));
         }
+        let sees_ports = writer.knows_bridges().map_err(failed)?;
+        if settings.bridges == BridgeNetfilter::Enable && !sees_ports {
+            let reason = "bridgeNetfilter needs tables of the family bridge (CONFIG_NF_TABLES_BRIDGE)";
+            return Err(BackendError::new("cannot use nftables", reason));
+        }
         let mut pods = Pods::new(locate);
         pods.set_unknown(settings.unknown.clone());
         let mut drift_poll = DriftPoll::default();
@@ -122,6 +133,8 @@ impl Nftables {
             phase: Phase::Adopting { had_state: false },
             now: Timestamp::from_millis(0),
             refusals: Refusals::default(),
+            bridges: EnabledBridges::new(settings.bridges),
+            sees_ports,
             settings,
         })
     }
@@ -159,6 +172,7 @@ impl Nftables {
             pods: &self.pods,
             generations: &self.generations,
             refusals: &self.refusals,
+            sees_ports: self.sees_ports,
         };
         (&mut self.compiler, inputs, &mut self.table)
     }
@@ -296,6 +310,7 @@ impl Nftables {
         let available = self.sets.lock().available();
         let (compiler, inputs, table) = self.compiler_inputs();
         compiler.update(inputs, &available, table);
+        self.table.set_recorded(self.bridges.recorded());
     }
 
     /// Makes the kernel hold what follows from the pods, their rules and the sets.
@@ -408,7 +423,7 @@ impl Nftables {
     }
 
     fn detect_bypasses(&mut self, is_whole: bool) {
-        let bridges = EnabledBridges::new(BridgeNetfilter::Off).gaps(&self.pods.bridges());
+        let bridges = self.update_bridges();
         let view = PodSnapshot::of(&self.pods, &self.sets, bridges, is_whole);
         if let Some(bypass) = &self.bypass {
             bypass.look(view);
@@ -421,6 +436,42 @@ impl Nftables {
             }
             Err(error) => tracing::error!(%error, "ways past the rules cannot be looked for"),
         }
+    }
+
+    /// Turns bridges of pods on as wished, and off again what is wished for no more. Returns what stays unseen.
+    fn update_bridges(&mut self) -> Vec<Bypass> {
+        match self.set_bridges() {
+            Ok(true) => {
+                self.pods.relocate();
+                self.program(self.now);
+            }
+            Ok(false) => {}
+            Err(reason) => tracing::error!(reason, "a bridge cannot be set"),
+        }
+        let bridges = self.pods.bridges();
+        let mut gaps = self.bridges.gaps(&bridges);
+        if !self.sees_ports {
+            gaps.extend(bridges.iter().map(bridges::gap_without_ports));
+        }
+        gaps
+    }
+
+    /// Says whether any was set. What is turned on is written down before.
+    fn set_bridges(&mut self) -> Result<bool, String> {
+        if !self.bridges.is_enabled() {
+            return self.bridges.turn_off();
+        }
+        let off = self.bridges.to_turn_on(&self.pods.bridges());
+        if off.is_empty() {
+            return Ok(false);
+        }
+        self.bridges.record(&off);
+        self.program(self.now);
+        if let Some(reason) = self.table.broken() {
+            return Err(format!("what is turned on cannot be written down: {reason}"));
+        }
+        bridges::turn_on(&off)?;
+        Ok(true)
     }
 
     fn status(&self, status: SyncStatus) -> SyncStatus {
@@ -455,6 +506,10 @@ impl Backend for Nftables {
         if let Some(held) = &held {
             self.counters.adopt(&held.counters);
             self.compiler.adopt(&held.table, &mut self.generations);
+            self.bridges.record(&bridges::noted_in(&held.table));
+        }
+        if self.bridges.is_enabled() {
+            self.bridges.record(&bridges_turned_on());
         }
         // Flows of an earlier life, or of another backend, may bear any number.
         let borne = self.generations.look_for_borne();
@@ -646,7 +701,7 @@ impl Backend for Nftables {
     }
 
     fn remove_everything(&mut self) -> Result<(), BackendError> {
-        let removed = cleanup::remove(true);
+        let removed = cleanup::remove(Mode::Remove);
         self.sets.lock().forget();
         self.merged_sets.forget();
         self.pods.clear();

@@ -4,25 +4,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 
+use egret_kernel::Family;
+use egret_kernel::iptables::{InterfaceName, InterfacePattern};
 use egret_kernel::netlink;
 use egret_kernel::nftables::{
-    BaseChain, Changes, ElementKey, NamedCounter, NftListing, Object, Refusal, Statement, TableReader,
-    TableWriter, Verdict,
+    BaseChain, Changes, ElementKey, NamedCounter, NftListing, NftRule, Object, Refusal, Statement,
+    TableReader, TableWriter, Verdict,
 };
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use super::TABLE;
+use super::bridge_table::{BridgeState, BridgeTable};
 use super::counters::Counters;
 use super::denial;
 use super::dispatch::{self, Lookup, Lookups};
 use super::refusals::Concerned;
 use super::rules::{Lines, Rendered, SharedChain};
 use super::sets::{ListedSets, SetWrites, Sets, SharedSets};
+use crate::backend::netfilter::bridges;
 use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::model::settings::NflogSettings;
-use crate::backend::netfilter::names;
+use crate::backend::netfilter::names::{self, NFTABLES_BRIDGE};
 
 /// Whose chains they are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +35,8 @@ pub(super) enum ChainOwner {
     Shared,
     /// An empty chain: members went, and their connections were not looked for yet.
     Inquiry,
+    /// A chain that nothing leads to: it says for which bridges `br_netfilter` was turned on.
+    Bridges,
     /// Those of the node's rules for clients outside.
     Exposed,
     /// The ends of denied packets, one for each reason.
@@ -66,6 +72,8 @@ pub(super) struct Table {
     desired: BTreeMap<ChainOwner, Rendered>,
     lookups: Lookups,
     base: Vec<BaseChain>,
+    /// Where ports of bridges are looked at.
+    bridge: Option<BridgeTable>,
     programmed: Programmed,
     /// Owners whose chains may differ.
     dirty: BTreeSet<ChainOwner>,
@@ -89,6 +97,7 @@ struct Programmed {
     chains: BTreeMap<ChainOwner, Chains>,
     lookups: BTreeMap<&'static str, Lookup>,
     base: BTreeSet<String>,
+    bridge: BridgeState,
     /// Whether the rest is known; otherwise everything is written.
     is_known: bool,
 }
@@ -99,6 +108,7 @@ pub(super) struct KernelState {
     pub(super) table: NftListing,
     pub(super) sets: ListedSets,
     pub(super) counters: Vec<NamedCounter>,
+    pub(super) bridge: BridgeState,
 }
 
 impl KernelState {
@@ -119,6 +129,7 @@ impl Table {
             desired: BTreeMap::new(),
             lookups: Lookups::new(),
             base: Vec::new(),
+            bridge: None,
             programmed: Programmed::default(),
             dirty: BTreeSet::new(),
             denials: BTreeMap::new(),
@@ -133,8 +144,12 @@ impl Table {
 
     /// Lists the table; none where it is not there.
     pub(super) fn list(&mut self) -> Result<Option<KernelState>, netlink::Error> {
+        let bridge = BridgeState::list(&mut self.reader)?;
         let Some(table) = self.reader.list(TABLE)? else {
-            return Ok(None);
+            return Ok((!bridge.is_empty()).then(|| KernelState {
+                bridge,
+                ..KernelState::default()
+            }));
         };
         let mut sets = ListedSets::new();
         for name in table.sets.keys().filter(|name| names::is_own_set(name)) {
@@ -145,12 +160,13 @@ impl Table {
             table,
             sets,
             counters,
+            bridge,
         }))
     }
 
-    /// Whether the table is there.
+    /// Whether the tables are there.
     pub(super) fn is_there(&mut self) -> Result<bool, netlink::Error> {
-        self.reader.has(TABLE)
+        Ok(self.reader.has(TABLE)? && (self.bridge.is_none() || self.reader.has(NFTABLES_BRIDGE)?))
     }
 
     pub(super) const fn broken(&self) -> Option<&String> {
@@ -204,6 +220,7 @@ impl Table {
             ChainOwner::Pod(pod) => !is_there(pod),
             ChainOwner::Shared
             | ChainOwner::Inquiry
+            | ChainOwner::Bridges
             | ChainOwner::Exposed
             | ChainOwner::Denials
             | ChainOwner::SharedChain(_) => false,
@@ -216,6 +233,31 @@ impl Table {
         self.base = base;
         self.lookups = lookups;
         self.set_desired(ChainOwner::Shared, rendered);
+    }
+
+    /// Writes down for which bridges `br_netfilter` was turned on.
+    pub(super) fn set_recorded<'a>(&mut self, bridges: impl Iterator<Item = &'a (Family, InterfaceName)>) {
+        let note = |(family, bridge): &(Family, InterfaceName)| NftRule {
+            statements: vec![Statement::Input(InterfacePattern::from(bridge.clone()))],
+            comment: bridges::remark(*family, bridge),
+        };
+        let notes: Vec<NftRule> = bridges.map(note).collect();
+        if notes.is_empty() {
+            self.remove_desired(&ChainOwner::Bridges);
+            return;
+        }
+        let mut rendered = Rendered::default();
+        rendered.put(names::bridges().as_str(), notes);
+        self.set_desired(ChainOwner::Bridges, rendered);
+    }
+
+    /// Whether ports of bridges are looked at, or were.
+    pub(super) fn has_bridge(&self) -> bool {
+        self.bridge.is_some() || !self.programmed.bridge.is_empty()
+    }
+
+    pub(super) fn set_bridge(&mut self, bridge: Option<BridgeTable>) {
+        self.bridge = bridge;
     }
 
     /// Counts references of chains that come or go.
@@ -296,6 +338,9 @@ impl Table {
         self.compile_denials();
         let mut sets = sets.lock();
         let mut changes = Changes::of(TABLE);
+        if BridgeState::of(self.bridge.as_ref()) != self.programmed.bridge {
+            BridgeTable::plan(self.bridge.as_ref(), &self.programmed.bridge, &mut changes);
+        }
         self.add_counters(&mut changes);
         let writes = sets.plan(&mut changes, now);
         for chain in self
@@ -323,6 +368,7 @@ impl Table {
         self.programmed = Programmed::default();
         let mut sets = sets.lock();
         let mut changes = Changes::of(TABLE);
+        BridgeTable::plan(self.bridge.as_ref(), &held.bridge, &mut changes);
         changes.add_table();
         for chain in held.table.chains.keys() {
             changes.flush_chain(chain);
@@ -408,7 +454,7 @@ impl Table {
         match owner {
             // A reason's chain is needed by those alone who deny for it, but all of these chains are of one kind: where the kernel does
             // not take it, it takes none.
-            ChainOwner::Shared | ChainOwner::Inquiry | ChainOwner::Denials => None,
+            ChainOwner::Shared | ChainOwner::Inquiry | ChainOwner::Bridges | ChainOwner::Denials => None,
             ChainOwner::Exposed => Some(Concerned {
                 is_exposed: true,
                 ..Concerned::default()
@@ -474,6 +520,7 @@ impl Table {
                                 ChainOwner::Pod(pod) => format!("pod {pod}"),
                                 ChainOwner::Shared
                                 | ChainOwner::Inquiry
+                                | ChainOwner::Bridges
                                 | ChainOwner::Exposed
                                 | ChainOwner::Denials
                                 | ChainOwner::SharedChain(_) => String::new(),
@@ -548,6 +595,7 @@ impl Table {
         }
         self.programmed.lookups.clone_from(&self.lookups);
         self.programmed.base = self.base.iter().map(|chain| chain.name.clone()).collect();
+        self.programmed.bridge = BridgeState::of(self.bridge.as_ref());
         self.programmed.is_known = true;
         let made = self.counted.iter().filter(|(_, (uses, _))| *uses > 0);
         self.counters.extend(made.map(|(name, _)| name.clone()));
@@ -586,6 +634,7 @@ impl Table {
             drift.note("set_extra", name);
         }
         sets.drift(&held.sets, now, &mut drift);
+        held.bridge.note_drift(&self.programmed.bridge, &mut drift);
         drift
     }
 
@@ -614,6 +663,7 @@ impl Table {
         self.desired.clear();
         self.lookups.clear();
         self.base.clear();
+        self.bridge = None;
         self.dirty.clear();
         self.denials.clear();
         self.shared.clear();
