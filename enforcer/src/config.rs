@@ -233,13 +233,6 @@ impl Options {
         );
         let backend = self.backend.unwrap_or(BackendKind::Netfilter);
         let bridges = self.bridge_netfilter.unwrap_or(BridgeNetfilter::Off);
-        if (backend, bridges) == (BackendKind::Nftables, BridgeNetfilter::Enable) {
-            return Err(InvalidConfig::Range {
-                field: "bridgeNetfilter",
-                value: "enable".to_owned(),
-                range: "off with the backend nftables, which does not see the ports of a bridge",
-            });
-        }
         let source = self.source.ok_or(InvalidConfig::Missing {
             field: "source",
             expected: "kube, or dir: and the path of a folder of manifests",

@@ -122,7 +122,7 @@ fn run_cleanup(what: &Cleanup<'_>) -> ExitCode {
         Ok(found) => {
             let verb = match what.mode {
                 Mode::Tell => "would remove",
-                Mode::Remove => "removed",
+                Mode::Remove | Mode::Replace => "removed",
             };
             for what in &found {
                 println!("{verb} {}", escape::line(what));
@@ -142,7 +142,7 @@ fn run_cleanup(what: &Cleanup<'_>) -> ExitCode {
 impl Cleanup<'_> {
     fn clean(&self) -> anyhow::Result<Vec<String>> {
         let mut found = cleanup::everywhere(self.mode)?;
-        found.extend(nftables::cleanup::remove(self.mode == Mode::Remove)?);
+        found.extend(nftables::cleanup::remove(self.mode)?);
         if self.bpf_pins.exists() {
             found.push(format!("the pins in {}", self.bpf_pins.display()));
             if self.mode == Mode::Remove {

@@ -7,6 +7,7 @@ mod node_world;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
+use egret_enforcer::backend::netfilter::bridges::BridgeNetfilter;
 use egret_enforcer::backend::netfilter::denials::{Cause, DenialRegistry};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::model::settings::{DenyAction, NflogSettings};
@@ -70,6 +71,7 @@ impl Renderer {
                         interfaces: Vec::new(),
                     },
                     accepted_marks: Vec::new(),
+                    bridges: BridgeNetfilter::Off,
                 };
                 let backend = Nftables::open(settings, locate).unwrap();
                 Box::new(backend.telling(denials.clone()))

@@ -139,39 +139,19 @@ const BOTH_LIMITS: Limits = &[
 ];
 
 /// What the backend `nftables` cannot do, or what of a story is about iptables and ipset alone.
-const NFTABLES_LIMITS: Limits = &[
-    (
-        "ports of bridges are not looked at",
-        &[
-            "pods_of_one_bridge_are_judged_where_that_is_enabled",
-            "a_neighbours_address_gains_nothing_behind_another_port",
-            "a_pod_on_a_bridge_meets_itself_by_a_service_and_its_neighbour_does_not",
-        ],
-    ),
-    (
-        "the story is about programs, locks, flavours and jumps of iptables, or about ipset",
-        &[
-            "a_name_is_usable_before_a_long_change_of_other_rules_ends",
-            "who_holds_the_lock_of_iptables_is_named_and_waited_for",
-            "a_pod_whose_rules_are_refused_is_named_and_the_others_get_theirs",
-            "a_set_that_others_made_and_hold_closes_its_pod_alone_until_they_let_go",
-            "a_pod_that_vanishes_in_the_middle_of_a_change_concerns_nobody_else",
-            "what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_as_soon",
-            "what_others_flush_while_news_are_lost_is_put_right_all_the_same",
-            "what_others_accept_is_judged_first_and_where_it_is_not_that_is_said",
-            "the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap",
-            "where_the_programs_for_ipv6_are_missing_ipv4_is_enforced_and_the_node_is_not_ready",
-            "pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well",
-        ],
-    ),
-    (
-        "the story leads packets around the source check by a rule of iptables, which does not do that here",
-        &[
-            "a_pod_is_one_client_whatever_it_writes_as_its_source",
-            "a_question_in_anothers_name_is_neither_answered_nor_recorded",
-        ],
-    ),
-];
+const NFTABLES_LIMITS: Limits = &[(
+    "the story is about programs, locks, flavours and jumps of iptables, or about ipset",
+    &[
+        "a_name_is_usable_before_a_long_change_of_other_rules_ends",
+        "who_holds_the_lock_of_iptables_is_named_and_waited_for",
+        "a_pod_whose_rules_are_refused_is_named_and_the_others_get_theirs",
+        "a_set_that_others_made_and_hold_closes_its_pod_alone_until_they_let_go",
+        "a_pod_that_vanishes_in_the_middle_of_a_change_concerns_nobody_else",
+        "what_others_flush_where_the_kernel_tells_of_nothing_is_put_right_as_soon",
+        "the_rules_follow_the_kubelet_to_the_other_flavour_without_a_gap",
+        "where_the_programs_for_ipv6_are_missing_ipv4_is_enforced_and_the_node_is_not_ready",
+    ],
+)];
 
 /// What the backend `ebpf` cannot do, or what of a story is about netfilter alone, and the stories that need it.
 const EBPF_LIMITS: Limits = &[

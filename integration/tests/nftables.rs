@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use egret_integration::{Daemon, Outcome, PodSpec, World};
+use egret_integration::{Attachment, Daemon, Outcome, PodSpec, Service, World};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
@@ -189,5 +189,87 @@ fn no_program_is_needed_and_cleanup_leaves_no_table() -> TestResult {
     world.node().run_well(&clean)?;
     assert!(!has_table(&world));
     assert!(connect(&world, FORBIDDEN, QUICK).is_connected());
+    Ok(())
+}
+
+/// The server, which nobody may reach.
+const NOBODY: &str = "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: server, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: server}}
+  policyTypes: [Ingress]
+";
+
+#[test]
+fn a_change_of_backend_leaves_no_port_of_a_bridge_unjudged() -> TestResult {
+    let Some(mut world) = World::or_skip() else {
+        return Ok(());
+    };
+    for name in ["client", "server"] {
+        world.add(PodSpec::new(name).attached(Attachment::Bridge { hairpin: false }))?;
+    }
+    world.pod("server").serve(8081, Service::TcpEcho)?;
+    world.manifests().write("policy.yaml", NOBODY)?;
+    let with = |backend| world.enforcer(backend).with(["--bridge-netfilter", "enable"]);
+    let to = SocketAddr::new(world.pod("server").address(), 8081);
+    let reaches = |patience| world.pod("client").connect_tcp(to, patience).is_connected();
+    let mut enforcer = world.start(with("netfilter"))?;
+    while reaches(SHORT) {}
+    let (is_over, tried) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let reached = std::thread::scope(|scope| {
+        let trying = scope.spawn(|| {
+            let mut reached = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                tried.fetch_add(1, Ordering::Relaxed);
+                reached += usize::from(reaches(SHORT));
+            }
+            reached
+        });
+        let changed: TestResult = ["nftables", "netfilter", "nftables"]
+            .into_iter()
+            .try_for_each(|backend| {
+                enforcer.terminate()?;
+                enforcer = world.start(with(backend))?;
+                enforcer.wait_until_ready()?;
+                Ok(())
+            });
+        is_over.store(true, Ordering::Relaxed);
+        (changed, trying.join().unwrap())
+    });
+    let (changed, reached) = reached;
+    changed?;
+    assert_eq!(reached, 0, "of {}", tried.into_inner());
+
+    // What comes by another port than the address is counted.
+    let spoofed = || -> Result<f64, Box<dyn std::error::Error>> {
+        let (_, text) = enforcer.get("/metrics")?;
+        let lines = text
+            .lines()
+            .filter(|line| line.contains("tier=\"spoofed-source\""));
+        let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+        Ok(values.sum())
+    };
+    let before = spoofed()?;
+    let in_its_name = SocketAddr::new(world.pod("server").address(), 5353);
+    world
+        .pod("client")
+        .send_udp_as(in_its_name, "203.0.113.7:53".parse()?, b"x")?;
+    let began = std::time::Instant::now();
+    while spoofed()? <= before {
+        assert!(began.elapsed() < Duration::from_secs(10), "it is counted");
+    }
+
+    // What was turned on is known, whoever turned it on first.
+    let binary = enforcer.spec().binary.display().to_string();
+    drop(enforcer);
+    let clean = [binary.as_str(), "cleanup", "--state", "", "--state-objects", ""];
+    world.node().run_well(&clean)?;
+    let shown = world.node().run(&["ip", "-d", "link", "show", "cni0"])?.stdout;
+    for off in ["nf_call_iptables 0", "nf_call_ip6tables 0"] {
+        assert!(shown.contains(off), "{shown}");
+    }
+    let tables = world.node().run(&["nft", "list", "tables"])?.stdout;
+    assert!(!tables.contains("egret"), "{tables}");
     Ok(())
 }

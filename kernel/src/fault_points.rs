@@ -30,6 +30,12 @@ pub(crate) fn before(_step: Step, _what: impl FnOnce() -> String) -> Result<(), 
     Ok(())
 }
 
+/// Whether the kernel is to refuse a message of a transaction of `nf_tables`: it gets one that it does not know in its place.
+#[cfg(not(feature = "faults"))]
+pub(crate) fn has_refused_message(_words: impl FnOnce() -> String) -> bool {
+    false
+}
+
 /// Says that a transaction of rules is about to be handed over by netlink, and how often it was before; an error is instead of that.
 #[cfg(not(feature = "faults"))]
 pub(crate) fn before_handing_over(_attempts: usize) -> Result<(), Errno> {
@@ -37,9 +43,9 @@ pub(crate) fn before_handing_over(_attempts: usize) -> Result<(), Errno> {
 }
 
 #[cfg(feature = "faults")]
-pub(crate) use planned::before_handing_over;
-#[cfg(feature = "faults")]
 pub use planned::{Plan, Planned, Taken};
+#[cfg(feature = "faults")]
+pub(crate) use planned::{before_handing_over, has_refused_message};
 
 /// Says that a step is about to be taken, and what it is; an error is instead of it.
 #[cfg(feature = "faults")]
@@ -76,6 +82,8 @@ mod planned {
         EndAfter(BTreeMap<Step, usize>),
         /// The kernel refuses every step of which the words say yes; a transaction of rules because of what is in it where they say EINVAL.
         Refuse(fn(&Taken) -> Option<Errno>),
+        /// The kernel refuses those messages of a transaction of `nf_tables` of which the words say yes.
+        RefuseMessages(fn(&str) -> bool),
         /// Somebody has a turn each time that a transaction of rules is about to be handed over by netlink, and is told how often it
         /// was before; an error is instead of that.
         HandingOver(fn(usize) -> Result<(), Errno>),
@@ -130,7 +138,7 @@ mod planned {
     impl Course {
         fn refusal(&self, next: &Taken) -> Option<Errno> {
             match &self.plan {
-                Plan::Nothing | Plan::HandingOver(_) => None,
+                Plan::Nothing | Plan::HandingOver(_) | Plan::RefuseMessages(_) => None,
                 Plan::EndAfter(most) => {
                     let so_far = self.taken.iter().filter(|taken| taken.step == next.step).count();
                     (so_far >= most.get(&next.step).copied().unwrap_or_default()).then_some(Errno::EOWNERDEAD)
@@ -172,9 +180,20 @@ mod planned {
     pub(crate) fn before_handing_over(attempts: usize) -> Result<(), Errno> {
         let turn = courses().get(&namespace()).and_then(|course| match course.plan {
             Plan::HandingOver(turn) => Some(turn),
-            Plan::Nothing | Plan::EndAfter(_) | Plan::Refuse(_) => None,
+            Plan::Nothing | Plan::EndAfter(_) | Plan::Refuse(_) | Plan::RefuseMessages(_) => None,
         });
         turn.map_or(Ok(()), |turn| turn(attempts))
+    }
+
+    pub(crate) fn has_refused_message(words: impl FnOnce() -> String) -> bool {
+        if courses().is_empty() {
+            return false;
+        }
+        let chosen = courses().get(&namespace()).and_then(|course| match course.plan {
+            Plan::RefuseMessages(chosen) => Some(chosen),
+            Plan::Nothing | Plan::EndAfter(_) | Plan::Refuse(_) | Plan::HandingOver(_) => None,
+        });
+        chosen.is_some_and(|chosen| chosen(&words()))
     }
 
     fn namespace() -> u64 {

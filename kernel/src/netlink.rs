@@ -46,7 +46,7 @@ pub enum Error {
 
 impl Error {
     /// A refusal that a fault stands for.
-    pub(crate) fn refused(asked: &'static str, errno: nix::errno::Errno) -> Self {
+    pub fn refused(asked: &'static str, errno: nix::errno::Errno) -> Self {
         let refusal = NlmsgError {
             code: errno as i32,
             echo: Vec::new(),

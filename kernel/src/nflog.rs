@@ -158,15 +158,27 @@ fn read_packet(answer: ReplyPart<'_>) -> Result<(Option<u32>, LoggedPacket), Mal
         return Err(MalformedMessage("it is no packet of NFLOG"));
     }
     let (header, attributes) = answer.split::<4>()?;
-    let family = Family::from_number(header[0]).ok_or(MalformedMessage("it is neither IPv4 nor IPv6"))?;
+    let payload = attributes.get(PACKET_PAYLOAD).unwrap_or_default();
+    let family = family(header[0], payload).ok_or(MalformedMessage("it is neither IPv4 nor IPv6"))?;
     let packet = LoggedPacket {
         family,
         prefix: attributes.text(PACKET_PREFIX).unwrap_or_default(),
         input: attributes.be32(PACKET_INPUT),
         output: attributes.be32(PACKET_OUTPUT),
-        packet: attributes.get(PACKET_PAYLOAD).unwrap_or_default().to_vec(),
+        packet: payload.to_vec(),
     };
     Ok((attributes.be32(PACKET_NUMBER), packet))
+}
+
+/// A table of bridges logs in a family of its own, and what it logs begins with the network header as well.
+fn family(number: u8, packet: &[u8]) -> Option<Family> {
+    const BRIDGE: u8 = 7;
+    match (number, packet.first().map(|octet| octet >> 4)) {
+        (BRIDGE, Some(4)) => Some(Family::V4),
+        (BRIDGE, Some(6)) => Some(Family::V6),
+        (BRIDGE, _) => None,
+        (number, _) => Family::from_number(number),
+    }
 }
 
 #[cfg(test)]
@@ -213,5 +225,7 @@ mod tests {
         assert!(read(0x0401, &body).is_err(), "a message of another kind");
         assert!(read(0x0400, &body[..6]).is_err(), "an attribute without its end");
         assert!(read(0x0400, &[7, 0, 0, 5]).is_err(), "a family without addresses");
+        let bridged = [&[7, 0, 0, 5][..], &body[4..]].concat();
+        assert_eq!(read(0x0400, &bridged).unwrap().1.family, Family::V4);
     }
 }

@@ -15,7 +15,8 @@ mod set;
 mod statement;
 
 pub use changes::{
-    BaseChain, Changes, NamedCounter, NfHook, NftRule, TableFamily, TableName, TableWriter, is_missing,
+    BaseChain, Changes, CommitError, NamedCounter, NfHook, NftRule, Object, Refusal, TableFamily, TableName,
+    TableWriter, is_missing,
 };
 pub use listing::{ListedChain, ListedSet, NftListing, TableReader};
 pub use set::{Element, ElementKey, ElementValue, ListedElement, SetKind, SetSpec, listed_keys};

@@ -54,6 +54,60 @@ fn begun() -> Changes {
     changes
 }
 
+/// Ports of bridges are seen in tables of another family, and both change in one transaction.
+#[test]
+fn a_table_of_bridges_changes_with_the_other_and_is_read_by_nft() {
+    const BRIDGES: TableName = TableName {
+        family: TableFamily::Bridge,
+        name: "mine",
+    };
+    in_fresh_namespace(|| {
+        let mut writer = TableWriter::open().unwrap();
+        assert!(writer.knows_bridges().unwrap());
+        let keys = vec![Key::Input, Key::Source(Family::V4)];
+        let mut changes = begun();
+        changes.go_to(BRIDGES);
+        changes.add_table();
+        changes.add_base_chain(&BaseChain {
+            name: "ports".to_owned(),
+            hook: NfHook::Prerouting,
+            priority: -310,
+        });
+        changes.add_set(&set("owned", keys.clone(), SetKind::Plain));
+        let port = InterfaceName::new("veth1").unwrap();
+        let owned = ElementKey::InterfaceAddress(port, ip("10.0.0.1"));
+        changes.add_elements("owned", &[Element::lasting(owned)]);
+        let of_pod = [
+            Statement::EtherType(0x0800),
+            Statement::In(keys, "owned".to_owned(), true),
+        ];
+        changes.add_rule("ports", &rule(of_pod.into()));
+        changes.add_rule("ports", &rule(vec![Statement::EtherType(0x0806)]));
+        changes.go_to(TABLE);
+        changes.add_chain("other", "");
+        writer.commit(changes).unwrap();
+        let listed = run("nft", &["list", "table", "bridge", "mine"]);
+        // Nft leaves out what another statement says as well.
+        for words in [
+            "\n\t\tiifname . ip saddr @owned",
+            "ether type arp",
+            "\"veth1\" . 10.0.0.1",
+        ] {
+            assert!(listed.contains(words), "{words} is not in\n{listed}");
+        }
+        let mut reader = TableReader::open().unwrap();
+        assert!(reader.list(TABLE).unwrap().unwrap().chains.contains_key("other"));
+        assert!(!run("nft", &["list", "tables"]).contains("egret-asks"));
+
+        let mut changes = Changes::of(TABLE);
+        changes.add_chain("more", "");
+        changes.go_to(BRIDGES);
+        changes.delete_chain("nobodys");
+        writer.commit(changes).unwrap_err();
+        assert!(!reader.list(TABLE).unwrap().unwrap().chains.contains_key("more"));
+    });
+}
+
 #[test]
 fn every_statement_is_taken_by_the_kernel_and_read_by_nft() {
     in_fresh_namespace(|| {

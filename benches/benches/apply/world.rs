@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use egret_benches::big::Elsewhere;
 use egret_benches::ruleset::Ruleset;
 use egret_benches::{START, compiler};
+use egret_enforcer::backend::netfilter::bridges::BridgeNetfilter;
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::model::settings::DenyAction;
 use egret_enforcer::backend::netfilter::model::settings::NflogSettings;
@@ -89,6 +90,7 @@ impl Renderer {
                         interfaces: Vec::new(),
                     },
                     accepted_marks: Vec::new(),
+                    bridges: BridgeNetfilter::Off,
                 };
                 let backend = Nftables::open(settings, Box::new(ByAddress))?;
                 Self::Nftables(Box::new(match is_each_alone {

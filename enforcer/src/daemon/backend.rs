@@ -6,6 +6,7 @@ use egret_enforcer::backend::both::Both;
 use egret_enforcer::backend::ebpf::events::EventSource;
 use egret_enforcer::backend::ebpf::{self, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
+use egret_enforcer::backend::netfilter::bridges::BridgeNetfilter;
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::netfilter::denials::DenialRegistry;
 use egret_enforcer::backend::netfilter::names::is_own_chain;
@@ -97,7 +98,10 @@ fn open_netfilter(
         .with_coexistence(beside)
         .with_bridges(startup.bridges)
         .with_preallocation()
-        .replacing(|| nftables::cleanup::remove(true))
+        .replacing(match startup.bridges {
+            BridgeNetfilter::Enable => || nftables::cleanup::remove(Mode::Replace),
+            BridgeNetfilter::Off => || nftables::cleanup::remove(Mode::Remove),
+        })
         .telling(denials.clone());
     let netfilter = match is_each_alone {
         true => netfilter.without_merged_sets(),
@@ -121,9 +125,13 @@ fn open_nftables(
         telling: logs_denied.then_some(startup.events.telling),
         unknown: startup.unknown.clone(),
         accepted_marks: check_foreign_marks(startup)?.accepted_marks,
+        bridges: startup.bridges,
     };
     Ok(Nftables::open(settings, Box::new(node))?
-        .replacing(|| cleanup::everywhere(Mode::Remove))
+        .replacing(match startup.bridges {
+            BridgeNetfilter::Enable => || cleanup::everywhere(Mode::Replace),
+            BridgeNetfilter::Off => || cleanup::everywhere(Mode::Remove),
+        })
         .telling(denials.clone()))
 }
 

@@ -20,3 +20,4 @@ mod netlink;
 mod concurrent_rendering;
 mod preallocation;
 mod resize;
+mod nftables;

@@ -21,8 +21,8 @@ use crate::node_world::{
 use crate::stories;
 use crate::tun::What;
 
-const OF_THE_POD: Probe = probe("veth-1", "10.0.0.1");
-const OF_ANOTHER: Probe = probe("veth-2", "10.0.0.2");
+pub(crate) const OF_THE_POD: Probe = probe("veth-1", "10.0.0.1");
+pub(crate) const OF_ANOTHER: Probe = probe("veth-2", "10.0.0.2");
 
 const fn probe(through: &'static str, from: &'static str) -> Probe {
     Probe {
@@ -34,7 +34,7 @@ const fn probe(through: &'static str, from: &'static str) -> Probe {
 }
 
 /// One that a node port leads on, to where only a firewall has a say.
-const OF_A_CLIENT: Probe = Probe {
+pub(crate) const OF_A_CLIENT: Probe = Probe {
     through: "eth0",
     from: "198.51.100.1",
     to: "192.0.2.1",
@@ -601,7 +601,7 @@ fn each_alone_and_in_a_chain_of_all() -> impl Iterator<Item = (Flavour, PortMatc
     flavours.flat_map(|flavour| alone_and_in_a_chain_of_all().map(|port| (flavour, port)))
 }
 
-fn hold_refused(standing: &SyncStatus, reason: &str) {
+pub(crate) fn hold_refused(standing: &SyncStatus, reason: &str) {
     let pending: Vec<_> = standing.pending.iter().collect();
     let [(pod, Pending::Refused(said))] = pending.as_slice() else {
         panic!("{standing:?}");

@@ -37,6 +37,11 @@ impl Override {
     }
 }
 
+/// Whether rules are in a table of nftables.
+pub(super) fn is_nftables() -> bool {
+    matches!(Override::of_environment(), Some(Override::Nftables))
+}
+
 /// Whether nothing but programs at sockets judges.
 pub(super) fn is_ebpf() -> bool {
     matches!(Override::of_environment(), Some(Override::Ebpf(_)))

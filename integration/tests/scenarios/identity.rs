@@ -5,13 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use egret_integration::{Lookup, RecordType, Records, World, node, uninterrupted, upstream};
 
 use super::deployment::{
-    CLIENT_ALONE, PATIENCE, QUICK, Setup, TestResult, eventually, only_names, without_source_check,
+    CLIENT_ALONE, PATIENCE, QUICK, REPAIRING_NOTHING, Setup, TestResult, eventually, only_names,
+    without_source_check,
 };
 
 /// The answer would go to that other one, past its `ingress`.
 pub(super) fn a_question_in_anothers_name_is_neither_answered_nor_recorded(world: &mut World) -> TestResult {
     let setting = Setup::of(only_names(&["*.example.test"])).and_pod("victim");
-    let deployment = setting.deploy(world)?;
+    let deployment = setting.enforcer(&REPAIRING_NOTHING).deploy(world)?;
     deployment
         .upstream()
         .set("api.example.test", Records::addresses(["203.0.113.7"]));

@@ -118,10 +118,11 @@ pub(super) fn what_others_flush_while_news_are_lost_is_put_right_all_the_same(
     assert_eq!(repaired(), 0.0);
     deployment.enforcer.stop()?;
     deployment.world.node().run_well(&["sh", "-c", &flood])?;
-    deployment
-        .world
-        .node()
-        .run_well(&["iptables-nft", "-F", "EGRET-FORWARD"])?;
+    let flush: &[&str] = match backend_override::is_nftables() {
+        true => &["nft", "flush", "chain", "inet", "egret", "forward-egress"],
+        false => &["iptables-nft", "-F", "EGRET-FORWARD"],
+    };
+    deployment.world.node().run_well(flush)?;
     deployment.enforcer.cont()?;
     within(RIGHT_AGAIN, "it is put right", || repaired() > 0.0);
     let log = deployment.enforcer.log();
@@ -161,6 +162,14 @@ pub(super) fn what_others_accept_is_judged_first_and_where_it_is_not_that_is_sai
         "ACCEPT",
     ])?;
     let mut deployment = play(world, &[])?;
+    if backend_override::is_nftables() {
+        // Who accepts ends a chain of its own. What stands in front of ours by its priority does so as well.
+        let foreign =
+            "table inet theirs { chain forward { type filter hook forward priority -500; accept; }; }";
+        deployment.world.node().run_well(&["nft", foreign])?;
+        deployment.assert_refused("client", FORBIDDEN);
+        return Ok(());
+    }
     let in_front =
         |deployment: &Deployment<'_>| metrics(&deployment.enforcer).sum("egret_enforcer_rules_in_front", &[]);
     assert_eq!(in_front(&deployment), 0.0);

@@ -10,7 +10,7 @@ use std::{
 use egret_integration::{Lookup, PodSpec, RecordType, Records, ResponseCode, World, node};
 
 use super::deployment::{
-    Deployment, PATIENCE, Setup, TestResult, eventually, only_names, without_source_check,
+    Deployment, PATIENCE, REPAIRING_NOTHING, Setup, TestResult, eventually, only_names, without_source_check,
 };
 
 const SUFFIXES: [&str; 4] = [
@@ -231,6 +231,7 @@ pub(super) fn a_pod_is_one_client_whatever_it_writes_as_its_source(world: &mut W
         .dnsd(&["--waiting-per-client", &OWN.to_string()])
         .dnsd(&["--waiting-total", &TOTAL.to_string()])
         .dnsd(&["--total-timeout", "60s", "--try-timeout", "20s"])
+        .enforcer(&REPAIRING_NOTHING)
         .deploy(world)?;
     deployment
         .upstream()

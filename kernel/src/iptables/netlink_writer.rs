@@ -137,10 +137,8 @@ fn write(socket: &mut Socket, batches: &[(Family, &str)], hints: &mut SetNumberC
 }
 
 fn hand_over(socket: &mut Socket, transaction: Transaction, attempts: usize) -> Result<(), TransactionError> {
-    fault_points::before_handing_over(attempts).map_err(|errno| TransactionError {
-        message: None,
-        error: netlink::Error::Send { asked: CHANGE, errno },
-    })?;
+    fault_points::before_handing_over(attempts)
+        .map_err(|errno| TransactionError::whole(netlink::Error::Send { asked: CHANGE, errno }))?;
     socket.commit(transaction)
 }
 

@@ -28,11 +28,18 @@ pub(crate) struct TransactionError {
     /// The number of the first message that was refused, where it is one.
     pub(crate) message: Option<usize>,
     pub(crate) error: Error,
+    /// The messages that were refused behind it, in their order: the kernel goes on behind one, so that these are all that it finds. Of
+    /// thousands the last may be missing.
+    pub(crate) others: Vec<(usize, Error)>,
 }
 
 impl TransactionError {
-    fn whole(error: Error) -> Self {
-        Self { message: None, error }
+    pub(crate) const fn whole(error: Error) -> Self {
+        Self {
+            message: None,
+            error,
+            others: Vec::new(),
+        }
     }
 }
 
@@ -157,16 +164,18 @@ impl Socket {
                 Ok(message) if message.kind == MESSAGE_ERROR && transaction.is_about(message.sequence) => {
                     verdict(asked, &message).map_err(|error| TransactionError {
                         message: transaction.number(message.sequence),
-                        error,
+                        ..TransactionError::whole(error)
                     })
                 }
                 Ok(_) => continue,
             };
             match outcome {
                 Ok(()) => *is_acknowledged = true,
-                Err(refused) => {
-                    failed.get_or_insert(refused);
-                }
+                Err(refused) => match (failed.as_mut(), refused.message) {
+                    (None, _) => *failed = Some(refused),
+                    (Some(first), Some(number)) => first.others.push((number, refused.error)),
+                    (Some(_), None) => {}
+                },
             }
         }
     }

@@ -74,12 +74,43 @@ pub struct NamedCounter {
     pub packets: u64,
 }
 
+/// What a message of a transaction is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Object {
+    Table,
+    /// A chain or its rules.
+    Chain(String),
+    /// A set, a map or its elements.
+    Set(String),
+    Counter(String),
+}
+
+/// A transaction that the kernel did not make: nothing of it is in force.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct CommitError {
+    /// The first error.
+    pub error: Error,
+    /// The messages that the kernel refused, in their order. Others are refused for the sake of them: what a refused message was to make
+    /// is missing (`ENOENT`) behind it. Empty where the transaction failed as a whole.
+    pub refused: Vec<Refusal>,
+}
+
+/// A message that the kernel refused.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub object: Object,
+    pub error: Error,
+}
+
 const NEW_TABLE: u8 = 0;
 const NEW_SET: u8 = 9;
 const NEW_OBJECT: u8 = 18;
 const DELETE_OBJECT: u8 = 20;
 /// Deletes what is there; since Linux 6.3.
 const DESTROY_ELEMENT: u8 = 30;
+/// A command that the subsystem does not know, in the place of one that a test has the kernel refuse.
+const NO_COMMAND: u8 = 0x7f;
 const APPEND: u16 = 0x800;
 /// `NFT_OBJECT_COUNTER`.
 pub(super) const COUNTER: u32 = 1;
@@ -89,20 +120,26 @@ const ELEMENTS_TOGETHER: usize = 512;
 /// Changes to be made.
 #[derive(Debug)]
 pub struct Changes {
+    first: TableName,
+    /// Where the next changes are.
     table: TableName,
     requests: Vec<Request>,
+    /// What requests are about, each with the number of the first of them.
+    objects: Vec<(usize, Object)>,
     sets: u32,
     /// In words, for fault points.
-    said: String,
+    said: Vec<String>,
 }
 
 impl Changes {
     pub fn of(table: TableName) -> Self {
         Self {
+            first: table,
             table,
             requests: Vec::new(),
+            objects: Vec::new(),
             sets: 0,
-            said: String::new(),
+            said: Vec::new(),
         }
     }
 
@@ -110,19 +147,29 @@ impl Changes {
         self.requests.is_empty()
     }
 
+    /// What follows is in this table. What is refused of another than the first is told as one of the table itself.
+    pub const fn go_to(&mut self, table: TableName) {
+        self.table = table;
+    }
+
     /// Makes the table; one that is there stays as it is.
     pub fn add_table(&mut self) {
-        self.push("make the table", NEW_TABLE, CREATE, |request| request);
+        self.push("make the table", About::Table, NEW_TABLE, CREATE, |request| {
+            request
+        });
     }
 
     /// Removes the table with all that is in it.
     pub fn delete_table(&mut self) {
-        self.push("remove the table", DELETE_TABLE, 0, |request| request);
+        self.push("remove the table", About::Table, DELETE_TABLE, 0, |request| {
+            request
+        });
     }
 
     /// Makes a chain that the kernel calls, and that lets through what it does not judge; one that is there stays.
     pub fn add_base_chain(&mut self, chain: &BaseChain) {
-        self.push("make a hook's chain", NEW_CHAIN, CREATE, |request| {
+        let about = About::Chain(&chain.name);
+        self.push("make a hook's chain", about, NEW_CHAIN, CREATE, |request| {
             request
                 .text(ATTRIBUTE_CHAIN_NAME, &chain.name)
                 .nest(4, |hook| {
@@ -135,7 +182,7 @@ impl Changes {
     }
 
     pub fn add_chain(&mut self, name: &str, about: &str) {
-        self.push("make a chain", NEW_CHAIN, CREATE, |request| {
+        self.push("make a chain", About::Chain(name), NEW_CHAIN, CREATE, |request| {
             request
                 .text(ATTRIBUTE_CHAIN_NAME, name)
                 .bytes(12, &comment(0, about))
@@ -143,20 +190,21 @@ impl Changes {
     }
 
     pub fn delete_chain(&mut self, name: &str) {
-        self.push("remove a chain", DELETE_CHAIN, 0, |request| {
+        self.push("remove a chain", About::Chain(name), DELETE_CHAIN, 0, |request| {
             request.text(ATTRIBUTE_CHAIN_NAME, name)
         });
     }
 
     /// Removes all rules of a chain that is there.
     pub fn flush_chain(&mut self, name: &str) {
-        self.push("empty a chain", DELETE_RULE, 0, |request| {
+        self.push("empty a chain", About::Chain(name), DELETE_RULE, 0, |request| {
             request.text(ATTRIBUTE_RULE_CHAIN, name)
         });
     }
 
     pub fn add_rule(&mut self, chain: &str, rule: &NftRule) {
-        self.push("add a rule", NEW_RULE, CREATE | APPEND, |request| {
+        let about = About::Rule(chain, &rule.comment);
+        self.push("add a rule", about, NEW_RULE, CREATE | APPEND, |request| {
             let request = request.text(ATTRIBUTE_RULE_CHAIN, chain).nest(4, |list| {
                 rule.statements.iter().fold(list, |list, one| one.put(list))
             });
@@ -171,13 +219,16 @@ impl Changes {
     pub fn add_set(&mut self, spec: &SetSpec) {
         self.sets += 1;
         let number = self.sets;
-        self.push("make a set", NEW_SET, CREATE, |request| {
+        let about = About::Set(&spec.name);
+        self.push("make a set", about, NEW_SET, CREATE, |request| {
             spec.put(request.text(2, &spec.name), number)
         });
     }
 
     pub fn delete_set(&mut self, name: &str) {
-        self.push("remove a set", DELETE_SET, 0, |request| request.text(2, name));
+        self.push("remove a set", About::Set(name), DELETE_SET, 0, |request| {
+            request.text(2, name)
+        });
     }
 
     pub fn add_elements(&mut self, set: &str, elements: &[Element]) {
@@ -195,7 +246,8 @@ impl Changes {
     }
 
     pub fn add_counter(&mut self, counter: &NamedCounter) {
-        self.push("make a counter", NEW_OBJECT, CREATE, |request| {
+        let about = About::Counter(&counter.name);
+        self.push("make a counter", about, NEW_OBJECT, CREATE, |request| {
             request
                 .text(2, &counter.name)
                 .plain_be32(3, COUNTER)
@@ -208,14 +260,18 @@ impl Changes {
     }
 
     pub fn delete_counter(&mut self, name: &str) {
-        self.push("remove a counter", DELETE_OBJECT, 0, |request| {
-            request.text(2, name).plain_be32(3, COUNTER)
-        });
+        self.push(
+            "remove a counter",
+            About::Counter(name),
+            DELETE_OBJECT,
+            0,
+            |request| request.text(2, name).plain_be32(3, COUNTER),
+        );
     }
 
     fn elements(&mut self, asked: &'static str, command: u8, flags: u16, set: &str, elements: &[Element]) {
         for some in elements.chunks(ELEMENTS_TOGETHER) {
-            self.push(asked, command, flags, |request| {
+            self.push(asked, About::Set(set), command, flags, |request| {
                 request
                     .text(2, set)
                     .nest(3, |list| some.iter().fold(list, |list, one| one.put(list)))
@@ -223,14 +279,78 @@ impl Changes {
         }
     }
 
-    fn push(&mut self, asked: &'static str, command: u8, flags: u16, fill: impl FnOnce(Request) -> Request) {
+    fn push(
+        &mut self,
+        asked: &'static str,
+        about: About<'_>,
+        command: u8,
+        flags: u16,
+        fill: impl FnOnce(Request) -> Request,
+    ) {
+        let about = if self.table == self.first {
+            about
+        } else {
+            About::Table
+        };
         let family = self.table.family.number();
         let request =
             Request::of_set(asked, SUBSYSTEM, command, flags, family).text(ATTRIBUTE_TABLE, self.table.name);
+        if self.objects.last().is_none_or(|(_, last)| !about.is(last)) {
+            self.objects.push((self.requests.len(), about.object()));
+        }
         self.requests.push(fill(request));
         if cfg!(feature = "faults") {
-            self.said += asked;
-            self.said.push('\n');
+            self.said.push(format!("{asked} {}", about.words()));
+        }
+    }
+
+    /// What the request of this number is about.
+    fn object(&self, number: usize) -> Object {
+        let behind = self.objects.partition_point(|(first, _)| *first <= number);
+        let found = behind.checked_sub(1).and_then(|at| self.objects.get(at));
+        found.map_or(Object::Table, |(_, object)| object.clone())
+    }
+}
+
+/// What a request is about, borrowed: that of the one before is mostly the same.
+#[derive(Clone, Copy)]
+enum About<'a> {
+    Table,
+    Chain(&'a str),
+    /// A rule of a chain, with its comment.
+    Rule(&'a str, &'a str),
+    Set(&'a str),
+    Counter(&'a str),
+}
+
+impl About<'_> {
+    fn is(self, object: &Object) -> bool {
+        match (self, object) {
+            (Self::Table, Object::Table) => true,
+            (Self::Chain(own) | Self::Rule(own, _), Object::Chain(name))
+            | (Self::Set(own), Object::Set(name))
+            | (Self::Counter(own), Object::Counter(name)) => own == name,
+            (
+                Self::Table | Self::Chain(_) | Self::Rule(..) | Self::Set(_) | Self::Counter(_),
+                Object::Table | Object::Chain(_) | Object::Set(_) | Object::Counter(_),
+            ) => false,
+        }
+    }
+
+    fn object(self) -> Object {
+        match self {
+            Self::Table => Object::Table,
+            Self::Chain(name) | Self::Rule(name, _) => Object::Chain(name.to_owned()),
+            Self::Set(name) => Object::Set(name.to_owned()),
+            Self::Counter(name) => Object::Counter(name.to_owned()),
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Table => String::new(),
+            Self::Chain(name) | Self::Set(name) | Self::Counter(name) => name.to_owned(),
+            Self::Rule(chain, comment) => format!("{chain} {comment}"),
         }
     }
 }
@@ -264,31 +384,72 @@ impl TableWriter {
         }
     }
 
+    /// Whether the kernel knows tables of bridges. Asks by a transaction that leaves nothing.
+    pub fn knows_bridges(&mut self) -> Result<bool, Error> {
+        let nobodys = TableName {
+            family: TableFamily::Bridge,
+            name: "egret-asks",
+        };
+        let mut changes = Changes::of(nobodys);
+        changes.add_table();
+        changes.add_base_chain(&BaseChain {
+            name: "asks".to_owned(),
+            hook: NfHook::Prerouting,
+            priority: 0,
+        });
+        changes.delete_table();
+        match self.commit(changes) {
+            Ok(()) => Ok(true),
+            Err(error) if error.refusal_code().is_some() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Makes all changes, or none.
     pub fn commit(&mut self, changes: Changes) -> Result<(), Error> {
+        self.commit_or_name(changes).map_err(|failed| failed.error)
+    }
+
+    /// Makes all changes, or none; names what the kernel refuses.
+    pub fn commit_or_name(&mut self, changes: Changes) -> Result<(), CommitError> {
+        let whole = |error| CommitError {
+            error,
+            refused: Vec::new(),
+        };
         if changes.requests.is_empty() {
             return Ok(());
         }
         let asked = "change a table of nf_tables";
-        let said = changes.said;
-        fault_points::before(Step::Rules(crate::Family::V4), || said)
-            .map_err(|errno| Error::refused(asked, errno))?;
+        fault_points::before(Step::Rules(crate::Family::V4), || changes.said.join("\n"))
+            .map_err(|errno| whole(Error::refused(asked, errno)))?;
         // What this process does is no news.
-        child_processes::remember(self.socket.port()?);
+        child_processes::remember(self.socket.port().map_err(whole)?);
         let room = changes.requests.iter().map(Request::octets).sum();
         let mut transaction = Transaction::begin(asked, SUBSYSTEM, None, &self.socket, room);
-        for request in &changes.requests {
-            transaction.push(request);
-        }
-        self.socket.commit(transaction).map_err(|refused| {
-            let request = refused.message.and_then(|number| changes.requests.get(number));
-            match (refused.error, request) {
-                (Error::Refused { refusal, .. }, Some(request)) => Error::Refused {
-                    asked: request.asked,
-                    refusal,
-                },
-                (error, _) => error,
+        for (number, request) in changes.requests.iter().enumerate() {
+            let words = || changes.said.get(number).cloned().unwrap_or_default();
+            match fault_points::has_refused_message(words) {
+                false => transaction.push(request),
+                true => transaction.push(&Request::of_set(asked, SUBSYSTEM, NO_COMMAND, 0, 0)),
             }
+        }
+        self.socket.commit(transaction).map_err(|failed| {
+            let named = |(number, error): (usize, Error)| {
+                let asked = changes
+                    .requests
+                    .get(number)
+                    .map_or(asked, |request| request.asked);
+                let error = match error {
+                    Error::Refused { refusal, .. } => Error::Refused { asked, refusal },
+                    error => error,
+                };
+                let object = changes.object(number);
+                Refusal { object, error }
+            };
+            let first = failed.message.map(|number| (number, failed.error.clone()));
+            let refused: Vec<Refusal> = first.into_iter().chain(failed.others).map(named).collect();
+            let error = refused.first().map_or(failed.error, |first| first.error.clone());
+            CommitError { error, refused }
         })
     }
 }

@@ -16,6 +16,8 @@ use crate::{Family, Mark};
 pub enum Statement {
     /// The packet is of this family.
     Family(Family),
+    /// What is in the frame is of this kind (`ETH_P_*`), and it has no VLAN tag. In tables of bridges.
+    EtherType(u16),
     /// It came in here.
     Input(InterfacePattern),
     /// It leaves here.
@@ -148,6 +150,7 @@ const ROUTE_LOCAL: u32 = 2;
 
 /// `IFNAMSIZ`.
 const NAME_OCTETS: usize = 16;
+const LINK: u32 = 0;
 const NETWORK: u32 = 1;
 const TRANSPORT: u32 = 2;
 
@@ -170,6 +173,11 @@ impl Statement {
             Self::Family(family) => {
                 let number = family.number();
                 compare(meta(list, META_FAMILY), Comparison::Equal, &[number])
+            }
+            // The kernel puts a tag back that the card took out (`nft_payload_copy_vlan`), so a tagged frame has the tag's type here.
+            Self::EtherType(number) => {
+                let list = payload(list, REGISTER, LINK, 12, 2);
+                compare(list, Comparison::Equal, &number.to_be_bytes())
             }
             Self::Input(pattern) => name(meta(list, META_INPUT_NAME), pattern),
             Self::Output(pattern) => name(meta(list, META_OUTPUT_NAME), pattern),

@@ -12,6 +12,7 @@ use egret_kernel::Family;
 use egret_kernel::bridges::{BridgeNfCalls, Bridges};
 use egret_kernel::iptables::{InterfaceName, Rule as Line, TableListing};
 use egret_kernel::links::Links;
+use egret_kernel::nftables::{NftListing, TableReader};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::bypass::{Bypass, BypassKind};
@@ -43,12 +44,15 @@ impl EnabledBridges {
         }
     }
 
-    pub(super) const fn is_enabled(&self) -> bool {
+    pub(in crate::backend) const fn is_enabled(&self) -> bool {
         matches!(self.mode, BridgeNetfilter::Enable)
     }
 
     /// The bridges of these that are off, by family.
-    pub(super) fn to_turn_on(&self, bridges: &BTreeSet<InterfaceName>) -> BTreeSet<(Family, InterfaceName)> {
+    pub(in crate::backend) fn to_turn_on(
+        &self,
+        bridges: &BTreeSet<InterfaceName>,
+    ) -> BTreeSet<(Family, InterfaceName)> {
         if !self.is_enabled() || !Bridges::can_call() {
             return BTreeSet::new();
         }
@@ -61,21 +65,26 @@ impl EnabledBridges {
     }
 
     /// Records bridges before they are turned on.
-    pub(super) fn record(&mut self, bridges: &BTreeSet<(Family, InterfaceName)>) {
+    pub(in crate::backend) fn record(&mut self, bridges: &BTreeSet<(Family, InterfaceName)>) {
         self.bridges.extend(bridges.iter().cloned());
+    }
+
+    /// The bridges that were turned on.
+    pub(in crate::backend) fn recorded(&self) -> impl Iterator<Item = &(Family, InterfaceName)> {
+        self.bridges.iter()
     }
 
     /// Turns off what was turned on. Returns whether there was any.
     ///
     /// # Errors
     /// What could not be turned off, in words.
-    pub(super) fn turn_off(&mut self) -> Result<bool, String> {
+    pub(in crate::backend) fn turn_off(&mut self) -> Result<bool, String> {
         for (family, bridge) in &self.bridges {
             set(bridge, *family, false)?;
             tracing::info!(
                 bridge = bridge.as_str(),
                 ?family,
-                "iptables is asked no more about what goes from port to port"
+                "br_netfilter hands over no more what goes from port to port"
             );
         }
         Ok(!std::mem::take(&mut self.bridges).is_empty())
@@ -117,6 +126,17 @@ impl EnabledBridges {
     }
 }
 
+/// A bridge whose ports the kernel does not show: a source address is known by the bridge alone.
+pub(in crate::backend) fn gap_without_ports(bridge: &InterfaceName) -> Bypass {
+    Bypass {
+        kind: BypassKind::Bridge,
+        what: format!(
+            "a pod on the bridge {} may use another's address: the kernel has no tables of the family bridge",
+            bridge.as_str()
+        ),
+    }
+}
+
 const REMARK: &str = "br_netfilter was off";
 
 fn note(bridge: &InterfaceName) -> String {
@@ -124,7 +144,7 @@ fn note(bridge: &InterfaceName) -> String {
 }
 
 /// The bridges that a listing says were turned on.
-pub(super) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
+pub(in crate::backend) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
     let lines = listing
         .chain(names::bridges().as_str())
         .into_iter()
@@ -138,24 +158,56 @@ pub(super) fn noted(listing: &TableListing) -> Vec<InterfaceName> {
     lines.filter_map(bridge).collect()
 }
 
+/// What says in a table of nftables that a bridge was turned on.
+pub(in crate::backend) fn remark(family: Family, bridge: &InterfaceName) -> String {
+    let version = match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    };
+    format!("{REMARK}: {version} {}", bridge.as_str())
+}
+
+/// The bridges that a table of nftables says were turned on.
+pub(in crate::backend) fn noted_in(table: &NftListing) -> BTreeSet<(Family, InterfaceName)> {
+    let chain = table.chains.get(names::bridges().as_str());
+    let remarks = chain.into_iter().flat_map(|chain| &chain.rules);
+    let bridge = |text: &String| {
+        let (_, name) = text.rsplit_once(' ')?;
+        let bridge = InterfaceName::new(name.to_owned()).ok()?;
+        let mut families = Family::ALL.into_iter();
+        let family = families.find(|family| *text == remark(*family, &bridge))?;
+        Some((family, bridge))
+    };
+    remarks.filter_map(bridge).collect()
+}
+
+/// The bridges that the backend `nftables` turned on.
+pub(super) fn noted_by_nftables() -> BTreeSet<(Family, InterfaceName)> {
+    let table = TableReader::open().and_then(|mut reader| reader.list(names::NFTABLES));
+    table
+        .ok()
+        .flatten()
+        .map_or_else(BTreeSet::new, |table| noted_in(&table))
+}
+
 /// Turns bridges on.
 ///
 /// # Errors
 /// What could not be turned on, in words.
-pub(super) fn turn_on(bridges: &BTreeSet<(Family, InterfaceName)>) -> Result<(), String> {
+pub(in crate::backend) fn turn_on(bridges: &BTreeSet<(Family, InterfaceName)>) -> Result<(), String> {
     for (family, bridge) in bridges {
         set(bridge, *family, true)?;
         tracing::warn!(
             bridge = bridge.as_str(),
             ?family,
-            "iptables is asked now about what goes from port to port"
+            "br_netfilter hands over now what goes from port to port"
         );
     }
     Ok(())
 }
 
 /// Sets one bridge; one that is gone needs no setting.
-pub(super) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result<(), String> {
+pub(in crate::backend) fn set(bridge: &InterfaceName, family: Family, is_on: bool) -> Result<(), String> {
     let said = |error: egret_kernel::netlink::Error| error.to_string();
     let found = Links::open()
         .map_err(said)?

@@ -1,12 +1,13 @@
 //! Removes every trace of the enforcer from the node, and nothing else: rules, sets, br_netfilter settings,
 //! and what was written into pods.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use egret_kernel::Family;
 use egret_kernel::ipset::IpSets;
 use egret_kernel::iptables::legacy;
-use egret_kernel::iptables::{Error, Flavour, Hook, IpTables, Table, TableListing};
+use egret_kernel::iptables::{Error, Flavour, Hook, InterfaceName, IpTables, Table, TableListing};
 
 use crate::backend::BackendError;
 use crate::backend::netfilter::names;
@@ -40,8 +41,21 @@ pub(super) fn remove_rules_of(flavour: Flavour) -> Result<(), BackendError> {
 pub enum Mode {
     /// Removes.
     Remove,
+    /// Removes, but leaves bridges as they were turned on: another backend is in force, and turns them off some day.
+    Replace,
     /// Lists what would be removed.
     Tell,
+}
+
+impl Mode {
+    /// Whether rules and sets go.
+    #[must_use]
+    pub const fn removes(self) -> bool {
+        match self {
+            Self::Remove | Self::Replace => true,
+            Self::Tell => false,
+        }
+    }
 }
 
 /// Goes through both flavours, as far as they are installed and in use.
@@ -50,16 +64,32 @@ pub enum Mode {
 /// With what could not be listed or removed.
 pub fn everywhere(mode: Mode) -> Result<Vec<String>, BackendError> {
     let mut found = Vec::new();
-    for flavour in Flavour::BOTH {
-        for family in Family::ALL {
-            if flavour == Flavour::Nft || legacy::is_there(family, Table::Filter) {
-                found.extend(remove_rules(IpTables::new(flavour, family), mode)?);
-            }
-        }
+    for tables in tables_in_use() {
+        found.extend(remove_rules(tables, mode)?);
     }
     found.extend(remove_sets(mode)?);
-    found.extend(pod_netns::remove_everywhere(mode == Mode::Remove)?);
+    found.extend(pod_netns::remove_everywhere(mode.removes())?);
     Ok(found)
+}
+
+/// The bridges for which `br_netfilter` was turned on, as the rules say. What cannot be listed says nothing.
+pub(in crate::backend) fn bridges_turned_on() -> BTreeSet<(Family, InterfaceName)> {
+    let of_tables = |tables: IpTables| {
+        let listing = family_table::list(tables).ok();
+        let noted = listing.map(|listing| bridges::noted(&listing));
+        let noted = noted.into_iter().flatten();
+        noted.map(move |bridge| (tables.family(), bridge))
+    };
+    tables_in_use().flat_map(of_tables).collect()
+}
+
+/// To list tables of legacy iptables would make them.
+fn tables_in_use() -> impl Iterator<Item = IpTables> {
+    let all = Flavour::BOTH
+        .into_iter()
+        .flat_map(|flavour| Family::ALL.map(|family| (flavour, family)));
+    all.filter(|(flavour, family)| *flavour == Flavour::Nft || legacy::is_there(*family, Table::Filter))
+        .map(|(flavour, family)| IpTables::new(flavour, family))
 }
 
 fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendError> {
@@ -80,7 +110,7 @@ fn remove_rules(tables: IpTables, mode: Mode) -> Result<Vec<String>, BackendErro
             .iter()
             .map(|bridge| format!("br_netfilter for the bridge {}", bridge.as_str())),
     );
-    if mode == Mode::Remove && !text.is_empty() {
+    if mode.removes() && !text.is_empty() {
         tables.restore(&text).map_err(failed)?;
     }
     let place = format!("{:?} {}", tables.family(), tables.flavour().name());
@@ -135,7 +165,7 @@ fn remove_sets(mode: Mode) -> Result<Vec<String>, BackendError> {
         .into_iter()
         .filter(|name| names::is_own_set(name) || names::is_temporary(name))
         .collect();
-    for name in names.iter().filter(|_| mode == Mode::Remove) {
+    for name in names.iter().filter(|_| mode.removes()) {
         sets.remove(name).map_err(failed)?;
     }
     Ok(names.into_iter().map(|name| format!("set {name}")).collect())

@@ -10,7 +10,7 @@ use egret_policies::rules::Batch;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
-use super::bridges::{BridgeNetfilter, EnabledBridges};
+use super::bridges::{self, BridgeNetfilter, EnabledBridges};
 use super::cleanup;
 use super::compile::{self, Compiler, Inputs};
 use super::connections::{Connections, InForce};
@@ -232,6 +232,9 @@ impl Backend for Netfilter {
         let listings = self.ruleset.adopt(&mut self.generations, now)?;
         for (family, listing) in Family::ALL.into_iter().zip(&listings) {
             self.bridges.adopt(family, listing);
+        }
+        if self.bridges.is_enabled() {
+            self.bridges.record(&bridges::noted_by_nftables());
         }
         let is_from_other = self.ruleset.adopt_from_other(&mut self.generations)?;
         let has_no_sets = self.sets.lock().is_empty();

@@ -14,6 +14,12 @@ pub const NFTABLES: TableName = TableName {
     name: "egret",
 };
 
+/// … and where ports of bridges are looked at.
+pub const NFTABLES_BRIDGE: TableName = TableName {
+    family: TableFamily::Bridge,
+    name: "egret",
+};
+
 /// Every chain of ours begins so.
 pub const CHAIN_PREFIX: &str = "EGRET-";
 /// … and so every denial chain,

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use egret_kernel::iptables::InterfaceName;
 use egret_kernel::nftables::NftListing;
-use egret_policies::rules::Direction;
+use egret_policies::rules::{DefaultAction, Direction, DirectionRules, NodeRules, Tier, TierRules};
 use egret_shared::pod::PodKey;
 
+use super::bridge_table::BridgeTable;
 use super::dispatch::{self, IpvsPod, Shared, Style};
 use super::pod::{self, RenderContext};
+use super::refusals::Refusals;
 use super::table::{ChainOwner, Table};
 use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::marks::generations::{ChainMark, Generations};
@@ -23,6 +25,9 @@ pub(super) struct Inputs<'a> {
     pub(super) style: Style,
     pub(super) pods: &'a Pods,
     pub(super) generations: &'a Generations,
+    pub(super) refusals: &'a Refusals,
+    /// Whether the kernel shows ports of bridges to tables.
+    pub(super) sees_ports: bool,
 }
 
 impl<'a> Inputs<'a> {
@@ -79,13 +84,23 @@ impl Compiler {
     pub(super) fn update(&mut self, inputs: Inputs<'_>, sets: &AvailableSets, table: &mut Table) {
         self.update_shared(inputs, table);
         match inputs.pods.node_rules() {
-            Some(rules) => table.set_desired(
-                ChainOwner::Exposed,
-                pod::exposed(rules, inputs.context(sets, &[])),
-            ),
+            Some(rules) => {
+                let closed = nothing_exposed();
+                let rules = if inputs.refusals.has_exposed() {
+                    &closed
+                } else {
+                    rules
+                };
+                let rendered = pod::exposed(rules, inputs.context(sets, &[]));
+                table.set_desired(ChainOwner::Exposed, rendered);
+            }
             None => table.remove_desired(&ChainOwner::Exposed),
         }
         for (key, local) in inputs.pods.iter() {
+            if inputs.refusals.has_pod(key) {
+                self.rendered.remove(key);
+                continue;
+            }
             let Some(marks) = inputs.generations.marks(PodChains::of(key)) else {
                 continue;
             };
@@ -108,12 +123,20 @@ impl Compiler {
             self.rendered
                 .insert(key.clone(), RenderedFrom { marks, interfaces });
         }
-        table.retain_pods(|pod| inputs.pods.contains(pod));
+        table.retain_pods(|pod| inputs.pods.contains(pod) && !inputs.refusals.has_pod(pod));
     }
 
     fn update_shared(&mut self, inputs: Inputs<'_>, table: &mut Table) {
         let pods = inputs.pods;
-        let without = pods.moved();
+        let mut without = pods.moved();
+        without.extend(
+            inputs
+                .refusals
+                .pods()
+                .keys()
+                .filter(|pod| pods.contains(pod))
+                .cloned(),
+        );
         let attached = pods.attached(|pod| !without.contains(pod));
         let ipvs = has_ipvs().then(|| {
             let with_rules = pods.iter().filter_map(|(pod, local)| {
@@ -133,6 +156,11 @@ impl Compiler {
         if self.shared.as_ref() != Some(&shared) || !table.has(&ChainOwner::Shared) {
             let (rendered, lookups) = dispatch::render(&shared, inputs.style);
             table.set_shared(dispatch::base_chains(&shared), rendered, lookups);
+            let pods = shared.attached.iter().chain(&shared.closed.pods);
+            let bridge = inputs
+                .sees_ports
+                .then(|| BridgeTable::of(pods, inputs.style, table.has_bridge()));
+            table.set_bridge(bridge.flatten());
         }
         self.shared = Some(shared);
     }
@@ -166,5 +194,17 @@ impl Compiler {
             }
         }
         stale
+    }
+}
+
+/// Rules that deny everything to clients outside.
+fn nothing_exposed() -> NodeRules {
+    let tier = TierRules {
+        tier: Tier::ClusterEgressFirewall,
+        rules: Vec::new(),
+        default_action: DefaultAction::Deny,
+    };
+    NodeRules {
+        exposed: DirectionRules { tiers: vec![tier] },
     }
 }

@@ -11,6 +11,7 @@ use egret_policies::rules::Digest;
 
 use super::TABLE;
 use crate::backend::netfilter::denials::label::{Label, key_of, key_words};
+use crate::backend::netfilter::names::NFTABLES_BRIDGE;
 use crate::backend::series::{RuleKey, Series};
 use crate::backend::{BackendError, VerdictCount, VerdictCounters, VerdictKey};
 
@@ -130,7 +131,8 @@ impl State {
     fn read(&mut self) -> Result<Vec<VerdictCount>, BackendError> {
         let unread = |error| BackendError::new("cannot list the counters", error);
         let counters = self.reader.counters(TABLE).map_err(unread)?;
-        let counts = counters.iter().filter_map(count_of).collect();
+        let on_bridges = self.reader.counters(NFTABLES_BRIDGE).map_err(unread)?;
+        let counts = counters.iter().chain(&on_bridges).filter_map(count_of).collect();
         self.last = counters
             .into_iter()
             .map(|counter| (counter.name.clone(), counter))

@@ -79,7 +79,7 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    fn map(keys: &[Key]) -> Self {
+    pub(super) fn map(keys: &[Key]) -> Self {
         Self {
             keys: keys.to_vec(),
             elements: BTreeMap::new(),
@@ -87,7 +87,7 @@ impl Lookup {
         }
     }
 
-    fn set(keys: &[Key]) -> Self {
+    pub(super) fn set(keys: &[Key]) -> Self {
         Self {
             is_map: false,
             ..Self::map(keys)
@@ -95,7 +95,7 @@ impl Lookup {
     }
 
     /// The first one counts.
-    fn add(&mut self, key: ElementKey, verdict: Option<Verdict>) {
+    pub(super) fn add(&mut self, key: ElementKey, verdict: Option<Verdict>) {
         self.elements.entry(key).or_insert(verdict);
     }
 
@@ -462,7 +462,10 @@ fn put_source_check(shared: &Shared, style: Style, out: &mut Rendered, lookups: 
         unknown.map(|pattern| super::rules::rule([Statement::Input(pattern.clone()), Statement::NoTrack])),
     );
     out.put(check.as_str(), lines);
-    out.put(names::spoofed().as_str(), spoofed(style.telling));
+    out.put(
+        names::spoofed().as_str(),
+        spoofed(style.telling, Statement::Family),
+    );
     let [v4, v6] = valid;
     lookups.extend([
         ("checked", checked),
@@ -485,9 +488,10 @@ const LINK_LOCAL: &str = "fe80::/10";
 
 /// Drops packets with a spoofed source. A pod sends on its link before it has an address (RFC 4862, section 5.4: from the unspecified
 /// address; RFC 2131, section 4.1: from 0.0.0.0) and from its link-local one; it is no router (RFC 4861, sections 4.2 and 4.5).
-fn spoofed(telling: Option<NflogSettings>) -> Vec<NftRule> {
+/// `is_of` says the family of a packet, where the rules are.
+pub(super) fn spoofed(telling: Option<NflogSettings>, is_of: fn(Family) -> Statement) -> Vec<NftRule> {
     let net = |text: &str| text.parse::<IpNet>().expect("it is a network");
-    let (v4, v6) = (Statement::Family(Family::V4), Statement::Family(Family::V6));
+    let (v4, v6) = (is_of(Family::V4), is_of(Family::V6));
     let is_icmp = Statement::Protocol(ICMP_V6);
     let label = Label::of_no_policy(Decider::SpoofedSource, Action::Deny, Direction::Egress);
     let drop = |when: Vec<Statement>| labelled(Verdict::Drop, when, &label);

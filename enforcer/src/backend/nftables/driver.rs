@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_kernel::nftables::TableWriter;
-use egret_policies::rules::{Batch, Direction, PodRules};
+use egret_kernel::nftables::{Refusal, TableWriter};
+use egret_policies::rules::{Batch, Direction, PodRules, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
@@ -14,10 +14,12 @@ use super::cleanup;
 use super::compile::{Compiler, Inputs};
 use super::counters::Counters;
 use super::dispatch::Style;
+use super::refusals::{self, Concerned, Refusals};
 use super::sets::SharedSets;
-use super::table::{KernelState, Table};
-use crate::backend::bypass::BypassReport;
-use crate::backend::netfilter::bridges::{BridgeNetfilter, EnabledBridges};
+use super::table::{KernelState, Table, Written};
+use crate::backend::bypass::{Bypass, BypassReport};
+use crate::backend::netfilter::bridges::{self, BridgeNetfilter, EnabledBridges};
+use crate::backend::netfilter::cleanup::{Mode, bridges_turned_on};
 use crate::backend::netfilter::connections::{AffectedConnections, Connections, InForce};
 use crate::backend::netfilter::denials::DenialRegistry;
 use crate::backend::netfilter::marks::generations::Generations;
@@ -48,6 +50,8 @@ pub struct Settings {
     pub unknown: UnknownPods,
     /// Rules of others that write our bits of the connection mark, and are known and accepted.
     pub accepted_marks: Vec<String>,
+    /// What is done about bridges that pods are on.
+    pub bridges: BridgeNetfilter,
 }
 
 /// The backend.
@@ -72,8 +76,10 @@ pub struct Nftables {
     phase: Phase,
     /// As of the last call that told it.
     now: Timestamp,
-    /// Pods whose rules the kernel refuses: none alone, since all of them are written together.
-    refused: BTreeMap<PodKey, String>,
+    refusals: Refusals,
+    bridges: EnabledBridges,
+    /// Whether the kernel shows ports of bridges to tables.
+    sees_ports: bool,
 }
 
 /// Whether what is desired is known.
@@ -100,6 +106,11 @@ impl Nftables {
             let reason = "it needs Linux 6.3; the backend netfilter does not";
             return Err(BackendError::new("cannot use nftables", reason));
         }
+        let sees_ports = writer.knows_bridges().map_err(failed)?;
+        if settings.bridges == BridgeNetfilter::Enable && !sees_ports {
+            let reason = "bridgeNetfilter needs tables of the family bridge (CONFIG_NF_TABLES_BRIDGE)";
+            return Err(BackendError::new("cannot use nftables", reason));
+        }
         let mut pods = Pods::new(locate);
         pods.set_unknown(settings.unknown.clone());
         let mut drift_poll = DriftPoll::default();
@@ -121,7 +132,9 @@ impl Nftables {
             remove_other: None,
             phase: Phase::Adopting { had_state: false },
             now: Timestamp::from_millis(0),
-            refused: BTreeMap::new(),
+            refusals: Refusals::default(),
+            bridges: EnabledBridges::new(settings.bridges),
+            sees_ports,
             settings,
         })
     }
@@ -158,6 +171,8 @@ impl Nftables {
             style,
             pods: &self.pods,
             generations: &self.generations,
+            refusals: &self.refusals,
+            sees_ports: self.sees_ports,
         };
         (&mut self.compiler, inputs, &mut self.table)
     }
@@ -168,7 +183,7 @@ impl Nftables {
             sets: &self.sets,
             generations: &self.generations,
             marks: self.settings.marks,
-            refused: &self.refused,
+            refused: self.refusals.pods(),
         };
         (&mut self.connections, in_force)
     }
@@ -205,7 +220,8 @@ impl Nftables {
         self.connections
             .start(self.pods.rules(), |rules| new_pods.contains(&rules.pod));
         self.compile();
-        self.table.write_all(&self.sets, &held, now);
+        let written = self.table.write_all(&self.sets, &held, now);
+        self.leave_out_refused(written, now);
         let mut status = SyncStatus::default();
         if had_state && self.table.is_known() {
             self.table.drift(&held, &self.sets, now).add_to(&mut status);
@@ -247,6 +263,7 @@ impl Nftables {
         for pod in &batch.pods_removed {
             self.pods.remove(pod);
             self.compiler.forget(pod);
+            self.refusals.forget(pod);
             self.generations.forget(PodChains::of(pod));
         }
         let asked = by_rules.into_iter().chain(others.iter().cloned());
@@ -280,6 +297,7 @@ impl Nftables {
         self.pods.replace(replaced);
         for rules in replaced {
             self.compiler.forget(&rules.pod);
+            self.refusals.forget(&rules.pod);
         }
     }
 
@@ -292,6 +310,7 @@ impl Nftables {
         let available = self.sets.lock().available();
         let (compiler, inputs, table) = self.compiler_inputs();
         compiler.update(inputs, &available, table);
+        self.table.set_recorded(self.bridges.recorded());
     }
 
     /// Makes the kernel hold what follows from the pods, their rules and the sets.
@@ -303,7 +322,81 @@ impl Nftables {
 
     fn write(&mut self, now: Timestamp) {
         self.connections.forget_dump();
-        self.table.write(&self.sets, now);
+        let written = self.table.write(&self.sets, now);
+        self.leave_out_refused(written, now);
+    }
+
+    /// Writes again without what the kernel refused, until it takes the rest. What it refuses may be due to what others did to the
+    /// table, so before anything is left out all of it is written anew, once.
+    fn leave_out_refused(&mut self, written: Written, now: Timestamp) {
+        let mut written = written;
+        while let Written::Refused(refused) = written {
+            let causes = refusals::causes(&refused);
+            let reason = causes
+                .first()
+                .map(|cause| refusals::reason(cause))
+                .unwrap_or_default();
+            let concerned = self.concerned(&causes);
+            let is_as_before = concerned.as_ref().is_some_and(|who| self.refusals.is_known(who));
+            if self.table.is_known() && !is_as_before {
+                tracing::warn!(
+                    reason,
+                    "the kernel refuses a change of the table: it is written anew"
+                );
+                self.table.forget_programmed();
+            } else if !self.leave_out(concerned, &reason) {
+                written = self.table.fail(&reason);
+                continue;
+            }
+            written = self.table.write(&self.sets, now);
+        }
+    }
+
+    /// All whom refused messages concern; none where one concerns all.
+    fn concerned(&self, causes: &[&Refusal]) -> Option<Concerned> {
+        let mut all = Concerned::default();
+        for cause in causes {
+            all.extend(self.table.concerned(&cause.object, &self.sets)?);
+        }
+        Some(all)
+    }
+
+    /// Desires the table without these; says whether that is less than before.
+    fn leave_out(&mut self, concerned: Option<Concerned>, reason: &str) -> bool {
+        let Some(concerned) = concerned else {
+            return false;
+        };
+        let sets = concerned.sets.clone();
+        if !self.refusals.leave_out(concerned, reason, &self.sets) {
+            return false;
+        }
+        self.render_users(&sets);
+        self.compile();
+        self.publish_denials();
+        true
+    }
+
+    /// Has what was left out tried again.
+    fn retry_refused(&mut self) {
+        let has_refused = !(self.refusals.pods().is_empty() && !self.refusals.has_exposed());
+        let sets = self.sets.lock().take_refused();
+        if sets.is_empty() && !has_refused {
+            self.refusals.forget_known();
+            return;
+        }
+        self.refusals.forget_all();
+        self.render_users(&sets);
+    }
+
+    /// Has pods rendered again whose rules name one of these sets, in force or in audit.
+    fn render_users(&mut self, sets: &BTreeSet<SetId>) {
+        let names = |rules: &&PodRules| {
+            let in_force = rules.egress.sets().chain(rules.ingress.sets());
+            in_force.chain(rules.audit.sets()).any(|id| sets.contains(&id))
+        };
+        for rules in self.pods.rules().filter(names) {
+            self.compiler.forget(&rules.pod);
+        }
     }
 
     fn publish_denials(&mut self) {
@@ -325,12 +418,12 @@ impl Nftables {
     fn clear_inquiry_marker(&mut self, now: Timestamp) {
         if self.connections.has_no_inquiry() && self.table.is_known() && self.table.set_inquiry_marker(false)
         {
-            self.table.write(&self.sets, now);
+            self.write(now);
         }
     }
 
     fn detect_bypasses(&mut self, is_whole: bool) {
-        let bridges = EnabledBridges::new(BridgeNetfilter::Off).gaps(&self.pods.bridges());
+        let bridges = self.update_bridges();
         let view = PodSnapshot::of(&self.pods, &self.sets, bridges, is_whole);
         if let Some(bypass) = &self.bypass {
             bypass.look(view);
@@ -345,6 +438,42 @@ impl Nftables {
         }
     }
 
+    /// Turns bridges of pods on as wished, and off again what is wished for no more. Returns what stays unseen.
+    fn update_bridges(&mut self) -> Vec<Bypass> {
+        match self.set_bridges() {
+            Ok(true) => {
+                self.pods.relocate();
+                self.program(self.now);
+            }
+            Ok(false) => {}
+            Err(reason) => tracing::error!(reason, "a bridge cannot be set"),
+        }
+        let bridges = self.pods.bridges();
+        let mut gaps = self.bridges.gaps(&bridges);
+        if !self.sees_ports {
+            gaps.extend(bridges.iter().map(bridges::gap_without_ports));
+        }
+        gaps
+    }
+
+    /// Says whether any was set. What is turned on is written down before.
+    fn set_bridges(&mut self) -> Result<bool, String> {
+        if !self.bridges.is_enabled() {
+            return self.bridges.turn_off();
+        }
+        let off = self.bridges.to_turn_on(&self.pods.bridges());
+        if off.is_empty() {
+            return Ok(false);
+        }
+        self.bridges.record(&off);
+        self.program(self.now);
+        if let Some(reason) = self.table.broken() {
+            return Err(format!("what is turned on cannot be written down: {reason}"));
+        }
+        bridges::turn_on(&off)?;
+        Ok(true)
+    }
+
     fn status(&self, status: SyncStatus) -> SyncStatus {
         let mut pending: BTreeMap<PodKey, Pending> = BTreeMap::new();
         for (pod, local) in self.pods.iter() {
@@ -355,12 +484,14 @@ impl Nftables {
                 pending.insert(pod.clone(), Pending::Unattached(reason.to_owned()));
             }
         }
-        SyncStatus {
+        let mut status = SyncStatus {
             pending,
             broken: self.table.broken().cloned(),
             foreign_marks: self.drift_poll.foreign_marks().to_vec(),
             ..status
-        }
+        };
+        self.refusals.add_to(&mut status, &self.pods, &self.sets);
+        status
     }
 }
 
@@ -375,6 +506,10 @@ impl Backend for Nftables {
         if let Some(held) = &held {
             self.counters.adopt(&held.counters);
             self.compiler.adopt(&held.table, &mut self.generations);
+            self.bridges.record(&bridges::noted_in(&held.table));
+        }
+        if self.bridges.is_enabled() {
+            self.bridges.record(&bridges_turned_on());
         }
         // Flows of an earlier life, or of another backend, may bear any number.
         let borne = self.generations.look_for_borne();
@@ -401,12 +536,12 @@ impl Backend for Nftables {
         let held = self.table.list();
         let held = held.map_err(|error| BackendError::new("cannot list the table of nftables", error))?;
         self.compile();
-        let is_written = self
-            .table
-            .write_all(&self.sets, &held.unwrap_or_default(), self.now);
+        let (held, now) = (held.unwrap_or_default(), self.now);
+        let written = self.table.write_all(&self.sets, &held, now);
+        self.leave_out_refused(written, now);
         match self.table.broken() {
             Some(reason) => Err(BackendError::new("cannot close pods that are not known", reason)),
-            None => Ok(is_written),
+            None => Ok(true),
         }
     }
 
@@ -483,6 +618,7 @@ impl Backend for Nftables {
         if was_known {
             drift.add_to(&mut status);
         }
+        self.retry_refused();
         let mut before = Vec::new();
         if differs || !was_known {
             let shrunk = self.sets.lock().surplus(&held.sets);
@@ -491,7 +627,8 @@ impl Backend for Nftables {
             self.connections.reevaluate(stale);
             self.compile();
             self.connections.forget_dump();
-            self.table.write_all(&self.sets, &held, now);
+            let written = self.table.write_all(&self.sets, &held, now);
+            self.leave_out_refused(written, now);
         } else {
             self.compile();
             self.write(now);
@@ -564,7 +701,7 @@ impl Backend for Nftables {
     }
 
     fn remove_everything(&mut self) -> Result<(), BackendError> {
-        let removed = cleanup::remove(true);
+        let removed = cleanup::remove(Mode::Remove);
         self.sets.lock().forget();
         self.merged_sets.forget();
         self.pods.clear();

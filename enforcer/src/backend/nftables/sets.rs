@@ -43,6 +43,8 @@ pub(super) struct Sets {
     dirty: BTreeMap<SetId, Touched>,
     /// Sets that got members concurrently.
     concurrent: BTreeSet<SetId>,
+    /// Sets that the kernel refused, and why: they are left out until they are tried again.
+    refused: BTreeMap<SetId, String>,
 }
 
 /// Which members of a set may differ.
@@ -82,6 +84,7 @@ impl Sets {
             available: Arc::default(),
             dirty: BTreeMap::new(),
             concurrent: BTreeSet::new(),
+            refused: BTreeMap::new(),
         })
     }
 
@@ -102,10 +105,40 @@ impl Sets {
 
     fn look_for(&mut self, id: SetId) {
         let available = Arc::make_mut(&mut self.available);
-        match self.desired.get(&id) {
-            Some(wanted) => drop(available.insert(id, wanted.available())),
-            None => drop(available.remove(&id)),
+        let taken = self.desired.get(&id).filter(|_| !self.refused.contains_key(&id));
+        match taken.map(DesiredSet::available) {
+            Some(wanted) => available.insert(id, wanted),
+            None => available.remove(&id),
+        };
+    }
+
+    /// The desired set of this name.
+    pub(super) fn named(&self, name: &str) -> Option<SetId> {
+        let mut ids = self.desired.keys().copied();
+        ids.find(|id| both(*id).iter().any(|own| own == name))
+    }
+
+    /// Leaves a set out; says whether it was not before.
+    pub(super) fn leave_out(&mut self, id: SetId, reason: String) -> bool {
+        let is_new = self.refused.insert(id, reason).is_none();
+        self.dirty.insert(id, Touched::All);
+        self.look_for(id);
+        is_new
+    }
+
+    /// The sets that are left out, and why.
+    pub(super) const fn refused(&self) -> &BTreeMap<SetId, String> {
+        &self.refused
+    }
+
+    /// Has those that were left out tried again.
+    pub(super) fn take_refused(&mut self) -> BTreeSet<SetId> {
+        let refused: BTreeSet<SetId> = std::mem::take(&mut self.refused).into_keys().collect();
+        for id in &refused {
+            self.dirty.insert(*id, Touched::All);
+            self.look_for(*id);
         }
+        refused
     }
 
     /// Takes changes of members as desired.
@@ -147,6 +180,7 @@ impl Sets {
     pub(super) fn remove_desired(&mut self, destroyed: &[SetId]) {
         for id in destroyed {
             self.desired.remove(id);
+            self.refused.remove(id);
             self.dirty.insert(*id, Touched::All);
             self.look_for(*id);
         }
@@ -159,6 +193,9 @@ impl Sets {
         self.programmed.clear();
         self.made.clear();
         for (id, wanted) in &self.desired {
+            if self.refused.contains_key(id) {
+                continue;
+            }
             let mut held = [Elements::new(), Elements::new()];
             for (place, family) in Family::ALL.into_iter().enumerate() {
                 let Some(elements) = listed.get(names::set(*id, family).as_str()) else {
@@ -195,7 +232,12 @@ impl Sets {
     pub(super) fn plan_all(&mut self, changes: &mut Changes, now: Timestamp) -> SetWrites {
         let adopted = std::mem::take(&mut self.programmed);
         let mut writes = SetWrites::default();
-        for (id, wanted) in &mut self.desired {
+        let refused = &self.refused;
+        let taken = self
+            .desired
+            .iter_mut()
+            .filter(|(id, _)| !refused.contains_key(id));
+        for (id, wanted) in taken {
             wanted.make_room(now);
             for (place, family) in Family::ALL.into_iter().enumerate() {
                 if !wanted.families().has(family) {
@@ -250,7 +292,8 @@ impl Sets {
         writes: &mut SetWrites,
         now: Timestamp,
     ) {
-        let Some(wanted) = self.desired.get_mut(&id) else {
+        let is_refused = self.refused.contains_key(&id);
+        let Some(wanted) = self.desired.get_mut(&id).filter(|_| !is_refused) else {
             if self.programmed.contains_key(&id) {
                 writes.removed.push(id);
             }
@@ -416,6 +459,7 @@ impl Sets {
         self.programmed.clear();
         self.made.clear();
         self.dirty.clear();
+        self.refused.clear();
         self.available = Arc::default();
     }
 

@@ -4,23 +4,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 
+use egret_kernel::Family;
+use egret_kernel::iptables::{InterfaceName, InterfacePattern};
 use egret_kernel::netlink;
 use egret_kernel::nftables::{
-    BaseChain, Changes, ElementKey, NamedCounter, NftListing, Statement, TableReader, TableWriter, Verdict,
+    BaseChain, Changes, ElementKey, NamedCounter, NftListing, NftRule, Object, Refusal, Statement,
+    TableReader, TableWriter, Verdict,
 };
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
 use super::TABLE;
+use super::bridge_table::{BridgeState, BridgeTable};
 use super::counters::Counters;
 use super::denial;
 use super::dispatch::{self, Lookup, Lookups};
+use super::refusals::Concerned;
 use super::rules::{Lines, Rendered, SharedChain};
 use super::sets::{ListedSets, SetWrites, Sets, SharedSets};
+use crate::backend::netfilter::bridges;
 use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::model::settings::NflogSettings;
-use crate::backend::netfilter::names;
+use crate::backend::netfilter::names::{self, NFTABLES_BRIDGE};
 
 /// Whose chains they are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +35,8 @@ pub(super) enum ChainOwner {
     Shared,
     /// An empty chain: members went, and their connections were not looked for yet.
     Inquiry,
+    /// A chain that nothing leads to: it says for which bridges `br_netfilter` was turned on.
+    Bridges,
     /// Those of the node's rules for clients outside.
     Exposed,
     /// The ends of denied packets, one for each reason.
@@ -44,6 +52,17 @@ pub(super) const INQUIRY: &str = "EGRET-INQUIRY";
 /// Chains of an owner, by name.
 type Chains = BTreeMap<String, Lines>;
 
+/// What came of a transaction.
+#[derive(Debug)]
+#[must_use]
+pub(super) enum Written {
+    Done,
+    /// The kernel refused these messages, and so did nothing.
+    Refused(Vec<Refusal>),
+    /// Nothing could be written, whatever were in it.
+    Failed,
+}
+
 /// The table of the enforcer.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -53,6 +72,8 @@ pub(super) struct Table {
     desired: BTreeMap<ChainOwner, Rendered>,
     lookups: Lookups,
     base: Vec<BaseChain>,
+    /// Where ports of bridges are looked at.
+    bridge: Option<BridgeTable>,
     programmed: Programmed,
     /// Owners whose chains may differ.
     dirty: BTreeSet<ChainOwner>,
@@ -76,6 +97,7 @@ struct Programmed {
     chains: BTreeMap<ChainOwner, Chains>,
     lookups: BTreeMap<&'static str, Lookup>,
     base: BTreeSet<String>,
+    bridge: BridgeState,
     /// Whether the rest is known; otherwise everything is written.
     is_known: bool,
 }
@@ -86,6 +108,7 @@ pub(super) struct KernelState {
     pub(super) table: NftListing,
     pub(super) sets: ListedSets,
     pub(super) counters: Vec<NamedCounter>,
+    pub(super) bridge: BridgeState,
 }
 
 impl KernelState {
@@ -106,6 +129,7 @@ impl Table {
             desired: BTreeMap::new(),
             lookups: Lookups::new(),
             base: Vec::new(),
+            bridge: None,
             programmed: Programmed::default(),
             dirty: BTreeSet::new(),
             denials: BTreeMap::new(),
@@ -120,8 +144,12 @@ impl Table {
 
     /// Lists the table; none where it is not there.
     pub(super) fn list(&mut self) -> Result<Option<KernelState>, netlink::Error> {
+        let bridge = BridgeState::list(&mut self.reader)?;
         let Some(table) = self.reader.list(TABLE)? else {
-            return Ok(None);
+            return Ok((!bridge.is_empty()).then(|| KernelState {
+                bridge,
+                ..KernelState::default()
+            }));
         };
         let mut sets = ListedSets::new();
         for name in table.sets.keys().filter(|name| names::is_own_set(name)) {
@@ -132,12 +160,13 @@ impl Table {
             table,
             sets,
             counters,
+            bridge,
         }))
     }
 
-    /// Whether the table is there.
+    /// Whether the tables are there.
     pub(super) fn is_there(&mut self) -> Result<bool, netlink::Error> {
-        self.reader.has(TABLE)
+        Ok(self.reader.has(TABLE)? && (self.bridge.is_none() || self.reader.has(NFTABLES_BRIDGE)?))
     }
 
     pub(super) const fn broken(&self) -> Option<&String> {
@@ -191,6 +220,7 @@ impl Table {
             ChainOwner::Pod(pod) => !is_there(pod),
             ChainOwner::Shared
             | ChainOwner::Inquiry
+            | ChainOwner::Bridges
             | ChainOwner::Exposed
             | ChainOwner::Denials
             | ChainOwner::SharedChain(_) => false,
@@ -203,6 +233,31 @@ impl Table {
         self.base = base;
         self.lookups = lookups;
         self.set_desired(ChainOwner::Shared, rendered);
+    }
+
+    /// Writes down for which bridges `br_netfilter` was turned on.
+    pub(super) fn set_recorded<'a>(&mut self, bridges: impl Iterator<Item = &'a (Family, InterfaceName)>) {
+        let note = |(family, bridge): &(Family, InterfaceName)| NftRule {
+            statements: vec![Statement::Input(InterfacePattern::from(bridge.clone()))],
+            comment: bridges::remark(*family, bridge),
+        };
+        let notes: Vec<NftRule> = bridges.map(note).collect();
+        if notes.is_empty() {
+            self.remove_desired(&ChainOwner::Bridges);
+            return;
+        }
+        let mut rendered = Rendered::default();
+        rendered.put(names::bridges().as_str(), notes);
+        self.set_desired(ChainOwner::Bridges, rendered);
+    }
+
+    /// Whether ports of bridges are looked at, or were.
+    pub(super) fn has_bridge(&self) -> bool {
+        self.bridge.is_some() || !self.programmed.bridge.is_empty()
+    }
+
+    pub(super) fn set_bridge(&mut self, bridge: Option<BridgeTable>) {
+        self.bridge = bridge;
     }
 
     /// Counts references of chains that come or go.
@@ -272,17 +327,20 @@ impl Table {
     }
 
     /// Makes the kernel hold what is desired, by what differs; by everything where it is not known what it holds.
-    pub(super) fn write(&mut self, sets: &SharedSets, now: Timestamp) -> bool {
+    pub(super) fn write(&mut self, sets: &SharedSets, now: Timestamp) -> Written {
         if !self.programmed.is_known {
             let outcome = self.list();
             return match outcome {
                 Ok(listed) => self.write_all(sets, &listed.unwrap_or_default(), now),
-                Err(error) => self.fail(&error),
+                Err(error) => self.fail(&error.to_string()),
             };
         }
         self.compile_denials();
         let mut sets = sets.lock();
         let mut changes = Changes::of(TABLE);
+        if BridgeState::of(self.bridge.as_ref()) != self.programmed.bridge {
+            BridgeTable::plan(self.bridge.as_ref(), &self.programmed.bridge, &mut changes);
+        }
         self.add_counters(&mut changes);
         let writes = sets.plan(&mut changes, now);
         for chain in self
@@ -305,11 +363,12 @@ impl Table {
 
     /// Makes everything anew in one transaction, in the place of what the kernel holds. Chains that it calls stay, so that none of
     /// them is missed by a packet on its way.
-    pub(super) fn write_all(&mut self, sets: &SharedSets, held: &KernelState, now: Timestamp) -> bool {
+    pub(super) fn write_all(&mut self, sets: &SharedSets, held: &KernelState, now: Timestamp) -> Written {
         self.compile_denials();
         self.programmed = Programmed::default();
         let mut sets = sets.lock();
         let mut changes = Changes::of(TABLE);
+        BridgeTable::plan(self.bridge.as_ref(), &held.bridge, &mut changes);
         changes.add_table();
         for chain in held.table.chains.keys() {
             changes.flush_chain(chain);
@@ -332,28 +391,86 @@ impl Table {
         self.commit(changes, sets, writes)
     }
 
-    /// Has the kernel take all of it; says whether it did.
-    fn commit(&mut self, changes: Changes, mut sets: MutexGuard<'_, Sets>, writes: SetWrites) -> bool {
-        match self.writer.commit(changes) {
+    /// Has the kernel take all of it.
+    fn commit(&mut self, changes: Changes, mut sets: MutexGuard<'_, Sets>, writes: SetWrites) -> Written {
+        match self.writer.commit_or_name(changes) {
             Ok(()) => {
                 sets.done(writes);
                 drop(sets);
                 self.take_as_done();
-                true
+                Written::Done
             }
-            Err(error) => {
+            Err(failed) if failed.refused.is_empty() => {
                 drop(sets);
-                self.fail(&error)
+                self.fail(&failed.to_string())
             }
+            Err(failed) => Written::Refused(failed.refused),
         }
     }
 
-    fn fail(&mut self, error: &netlink::Error) -> bool {
-        tracing::error!(%error, "the table cannot be written");
-        self.broken = Some(error.to_string());
+    pub(super) fn fail(&mut self, reason: &str) -> Written {
+        tracing::error!(reason, "the table cannot be written");
+        self.broken = Some(reason.to_owned());
         // What is retried is everything: whatever the kernel refused may be due to what others did to the table.
         self.programmed = Programmed::default();
-        false
+        Written::Failed
+    }
+
+    /// Those who need an object of the table; none where it is what all need.
+    pub(super) fn concerned(&self, object: &Object, sets: &SharedSets) -> Option<Concerned> {
+        let owners: BTreeSet<&ChainOwner> = match object {
+            Object::Table => return None,
+            Object::Set(name) => {
+                let sets = BTreeSet::from([sets.lock().named(name)?]);
+                return Some(Concerned {
+                    sets,
+                    ..Concerned::default()
+                });
+            }
+            Object::Chain(name) => self.owners(|rendered| rendered.chains.contains_key(name)),
+            Object::Counter(name) => {
+                let counts = Statement::Count(name.clone());
+                let lines = |rendered: &Rendered| {
+                    let mut lines = rendered.chains.values().flat_map(|lines| lines.iter());
+                    lines.any(|rule| rule.statements.contains(&counts))
+                };
+                self.owners(lines)
+            }
+        };
+        let mut concerned = Concerned::default();
+        for owner in owners {
+            concerned.extend(self.users(owner)?);
+        }
+        Some(concerned).filter(|concerned| *concerned != Concerned::default())
+    }
+
+    fn owners(&self, needs: impl Fn(&Rendered) -> bool) -> BTreeSet<&ChainOwner> {
+        let all = self.desired.iter().filter(|(_, rendered)| needs(rendered));
+        all.map(|(owner, _)| owner).collect()
+    }
+
+    /// Those who need the chains of an owner; none where all do.
+    fn users(&self, owner: &ChainOwner) -> Option<Concerned> {
+        match owner {
+            // A reason's chain is needed by those alone who deny for it, but all of these chains are of one kind: where the kernel does
+            // not take it, it takes none.
+            ChainOwner::Shared | ChainOwner::Inquiry | ChainOwner::Bridges | ChainOwner::Denials => None,
+            ChainOwner::Exposed => Some(Concerned {
+                is_exposed: true,
+                ..Concerned::default()
+            }),
+            ChainOwner::Pod(pod) => Some(Concerned {
+                pods: BTreeSet::from([pod.clone()]),
+                ..Concerned::default()
+            }),
+            ChainOwner::SharedChain(name) => {
+                let mut concerned = Concerned::default();
+                for user in self.owners(|rendered| rendered.shared.contains_key(name)) {
+                    concerned.extend(self.users(user)?);
+                }
+                Some(concerned)
+            }
+        }
     }
 
     /// Has everything written the next time.
@@ -403,6 +520,7 @@ impl Table {
                                 ChainOwner::Pod(pod) => format!("pod {pod}"),
                                 ChainOwner::Shared
                                 | ChainOwner::Inquiry
+                                | ChainOwner::Bridges
                                 | ChainOwner::Exposed
                                 | ChainOwner::Denials
                                 | ChainOwner::SharedChain(_) => String::new(),
@@ -477,6 +595,7 @@ impl Table {
         }
         self.programmed.lookups.clone_from(&self.lookups);
         self.programmed.base = self.base.iter().map(|chain| chain.name.clone()).collect();
+        self.programmed.bridge = BridgeState::of(self.bridge.as_ref());
         self.programmed.is_known = true;
         let made = self.counted.iter().filter(|(_, (uses, _))| *uses > 0);
         self.counters.extend(made.map(|(name, _)| name.clone()));
@@ -515,6 +634,7 @@ impl Table {
             drift.note("set_extra", name);
         }
         sets.drift(&held.sets, now, &mut drift);
+        held.bridge.note_drift(&self.programmed.bridge, &mut drift);
         drift
     }
 
@@ -543,6 +663,7 @@ impl Table {
         self.desired.clear();
         self.lookups.clear();
         self.base.clear();
+        self.bridge = None;
         self.dirty.clear();
         self.denials.clear();
         self.shared.clear();
