@@ -16,6 +16,7 @@ mod partition;
 mod partitioned;
 mod policy;
 mod process;
+mod server_names;
 mod targets;
 
 use std::io::{Read as _, Write as _};
