@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::rustls::ServerConfig;
 
-pub use authority::{AuthorityError, AuthorityRewriter};
+pub use authority::{AuthorityError, AuthorityRewriter, Rewritten};
 pub use client_hello::{Hello, NoServerName, read as read_client_hello};
 pub use health::BUCKETS;
 pub use options::{InvalidOptions, Options};
