@@ -7,6 +7,7 @@
 )]
 
 mod api_server;
+mod grpcio;
 mod identity;
 mod keys;
 mod leases;
