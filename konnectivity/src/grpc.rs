@@ -7,14 +7,14 @@ use bytes::Buf as _;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use crate::proto::{DecodeError, Frame, FrameError, Frames, MAX_DATA, Packet, metadata};
+use crate::proto::{DecodeError, Frame, FrameError, Frames, Packet, metadata};
 
 /// Octets of a stream that are on their way at most.
 pub(crate) const STREAM_WINDOW: u32 = 4 << 20;
 /// Octets of all streams of a connection.
 pub(crate) const CONNECTION_WINDOW: u32 = 16 << 20;
 /// Octets of a frame of HTTP/2 that ours may send us: a packet of data with its heads, in one piece.
-pub(crate) const MAX_FRAME: u32 = 2 * MAX_DATA as u32;
+pub(crate) const MAX_FRAME: u32 = 64 << 10;
 /// What grpc-go waits for the answer to a ping.
 const PONG_WITHIN: Duration = Duration::from_secs(20);
 
