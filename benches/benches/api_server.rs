@@ -8,7 +8,7 @@ use egret_benches::START;
 use egret_policies::api::manifest;
 use egret_policies::api_server::{ApiServerEgress, Dial};
 use egret_policies::lower::lower;
-use egret_policies::model::api_server::{ApiServerPolicy, Selection};
+use egret_policies::model::api_server::{ApiServerPolicy, Selection, ServerName};
 
 const POLICIES: usize = 100;
 const RULES: usize = 100;
@@ -53,7 +53,7 @@ fn dials(criterion: &mut Criterion) {
             port: 443,
         };
         criterion.bench_function(&format!("api_server/a dial {what}, 10000 rules"), |bencher| {
-            bencher.iter(|| black_box(egress.decide(dial, START)));
+            bencher.iter(|| black_box(egress.decide(dial, &ServerName::Unknown, START)));
         });
     }
 }

@@ -12,7 +12,7 @@ use egret_policies::controller::{Cluster, unknown_addresses};
 use egret_policies::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use egret_policies::lower::{Lowered, equal_priorities, lower_as};
 use egret_policies::model::Policy;
-use egret_policies::model::api_server::{ApiServerPolicy, Selection};
+use egret_policies::model::api_server::{ApiServerPolicy, Selection, ServerName};
 use egret_policies::model::cluster::{
     EndpointSlice, Entity, EntityKey, Namespace, Node, NodeAddressReport, Pod, Service,
 };
@@ -110,11 +110,13 @@ impl Manifests {
         })
     }
 
-    /// The same cluster with the API server's egress selections among the pods, and with the policies about them alone.
+    /// The same cluster with the API server's egress selections among the pods, and with the policies about them alone, as
+    /// they are about connections of this server name.
     #[must_use]
-    pub fn of_api_server(&self) -> Self {
+    pub fn of_api_server(&self, server_name: &ServerName) -> Self {
         let mut manifests = self.clone();
-        manifests.policies = ApiServerPolicy::lower(&self.api_server_policies);
+        let about = ApiServerPolicy::about(&self.api_server_policies, server_name);
+        manifests.policies = ApiServerPolicy::lower(&about);
         let members = Selection::ALL.map(|selection| {
             let member = PodMember {
                 pod: selection.pod(),

@@ -148,3 +148,56 @@ fn a_mistake_and_a_rule_that_is_never_reached_are_found() {
     let expected = expected.map(|(code, field)| (Value::from(code), Value::from(field)));
     assert_eq!(codes, expected, "{}", output.stdout);
 }
+
+const BY_SERVER_NAME: &str = "
+apiVersion: policy.egret.dev/v1alpha1
+kind: APIServerEgressPolicy
+metadata: {name: hooks}
+spec:
+  rules:
+  - {name: by-name, action: Allow, to: [{services: {namespace: shop}}], serverNames: [hook.shop.svc]}
+  - {name: rest, action: Deny, to: [{services: {namespace: shop}}]}
+";
+
+#[test]
+fn a_rule_by_server_name_is_asked_about_its_names_and_hides_no_rule_behind_it() {
+    let from = r#"{"apiserver":"cluster"}"#;
+    let by_name = |name: &str| {
+        format!(
+            r#"{{"id":"{name}","from":{from},"to":{{"service":"shop/hook"}},"port":443,"serverName":"{name}"}}"#
+        )
+    };
+    let asked = |test: &str| {
+        Invocation::of(test)
+            .manifest(CLUSTER)
+            .manifest(BY_SERVER_NAME)
+            .probe(&by_name("hook.shop.svc"))
+            .probe(&by_name("other.shop.svc"))
+            .tcp(from, r#"{"service":"shop/hook"}"#, 443)
+    };
+    let rows = asked("server_name_verdict").answer().rows();
+    let verdicts: Vec<_> = rows
+        .iter()
+        .map(|row| (row["verdict"].as_str().unwrap(), name_of(&row["egress"])))
+        .collect();
+    assert_eq!(
+        verdicts,
+        [("allow", "by-name"), ("deny", "rest"), ("deny", "rest")]
+    );
+    let explanation = &asked("server_name_explain").explanations()[1];
+    let rule = &explanation["connections"][0]["egress"]["tiers"][1]["policies"][0]["rules"][0];
+    assert_eq!(
+        rule["peer"]["because"], "the rule is about other server names",
+        "{explanation}"
+    );
+    let invocation = Invocation::of("server_name_lint")
+        .manifest(CLUSTER)
+        .manifest(BY_SERVER_NAME);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_egret"));
+    command
+        .args(["lint", "-o", "json", "--dns", "10.96.0.10", "--manifests"])
+        .arg(invocation.folder().join("manifests"));
+    let output = invocation::run(command, "");
+    let of_it = |row: &Value| row["object"] == "APIServerEgressPolicy/hooks";
+    assert!(!output.rows().iter().any(of_it), "{}", output.stdout);
+}

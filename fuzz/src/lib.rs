@@ -2,6 +2,7 @@
 //! `make fuzz` looks for octets with which it does, and tests of the crates replay what was found.
 
 pub mod authority;
+pub mod client_hello;
 pub mod config;
 pub mod corefile;
 pub mod link;

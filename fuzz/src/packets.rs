@@ -25,7 +25,7 @@ pub fn check(octets: &[u8]) {
 fn read(stream: &[u8], piece: usize) -> Vec<Packet> {
     let (mut frames, mut packets) = (Frames::default(), Vec::new());
     for octets in stream.chunks(piece) {
-        frames.push(octets);
+        frames.push(octets.to_vec());
         loop {
             match frames.next_message() {
                 Ok(Some(message)) => match Packet::decode(message) {

@@ -3,16 +3,18 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::Buf as _;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use crate::proto::{DecodeError, FrameError, Frames, Packet, encode, metadata};
+use crate::proto::{DecodeError, Frame, FrameError, Frames, Packet, metadata};
 
 /// Octets of a stream that are on their way at most.
 pub(crate) const STREAM_WINDOW: u32 = 4 << 20;
 /// Octets of all streams of a connection.
 pub(crate) const CONNECTION_WINDOW: u32 = 16 << 20;
+/// Octets of a frame of HTTP/2 that ours may send us: a packet of data with its heads, in one piece.
+pub(crate) const MAX_FRAME: u32 = 64 << 10;
 /// What grpc-go waits for the answer to a ping.
 const PONG_WITHIN: Duration = Duration::from_secs(20);
 
@@ -56,42 +58,42 @@ impl PacketReader {
             };
             let octets = octets?;
             self.body.flow_control().release_capacity(octets.len())?;
-            self.frames.push(&octets);
+            self.frames.push(octets);
         }
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct PacketWriter {
-    stream: SendStream<Bytes>,
+    stream: SendStream<Frame>,
     /// The rest of a frame whose sending was given up: it goes first.
-    rest: Bytes,
+    rest: Frame,
 }
 
 impl PacketWriter {
-    pub(crate) fn new(stream: SendStream<Bytes>) -> Self {
+    pub(crate) fn new(stream: SendStream<Frame>) -> Self {
         Self {
             stream,
-            rest: Bytes::new(),
+            rest: Frame::default(),
         }
     }
 
     pub(crate) async fn send(&mut self, packet: &Packet) -> Result<(), StreamError> {
         self.flush().await?;
-        self.rest = encode(packet)?;
+        self.rest = Frame::of(packet)?;
         self.flush().await
     }
 
     async fn flush(&mut self) -> Result<(), StreamError> {
-        while !self.rest.is_empty() {
-            self.stream.reserve_capacity(self.rest.len());
+        while self.rest.has_remaining() {
+            self.stream.reserve_capacity(self.rest.remaining());
             // Capacity that is there already is not told again.
             let mut capacity = self.stream.capacity();
             if capacity == 0 {
                 let more = poll_fn(|context| self.stream.poll_capacity(context)).await;
                 capacity = more.ok_or(StreamError::Closed)??;
             }
-            let piece = self.rest.split_to(capacity.min(self.rest.len()));
+            let piece = self.rest.split_to(capacity.min(self.rest.remaining()));
             self.stream.send_data(piece, false)?;
         }
         Ok(())
@@ -99,7 +101,7 @@ impl PacketWriter {
 
     /// Ends the stream as one that went well; what was not sent whole is cut.
     pub(crate) fn end(mut self) -> Result<(), StreamError> {
-        if !self.rest.is_empty() {
+        if self.rest.has_remaining() {
             self.stream.send_reset(h2::Reason::CANCEL);
             return Ok(());
         }

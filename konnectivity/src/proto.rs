@@ -6,7 +6,7 @@ pub mod metadata;
 mod packet;
 mod reason;
 
-pub use frame::{FrameError, Frames, encode};
+pub use frame::{Frame, FrameError, Frames, encode};
 pub use identifiers::{Claim, Identifiers, InvalidIdentifiers};
 pub use packet::{DecodeError, Packet};
 pub use reason::dial_error;

@@ -3,9 +3,11 @@
 mod agents;
 mod audit;
 mod authority;
+mod client_hello;
 mod cluster;
 mod connect;
 mod dialer;
+mod first_octets;
 mod gate;
 mod health;
 mod hub;
@@ -29,7 +31,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::rustls::ServerConfig;
 
-pub use authority::{AuthorityError, AuthorityRewriter};
+pub use authority::{AuthorityError, AuthorityRewriter, Rewritten};
+pub use client_hello::{Hello, NoServerName, read as read_client_hello};
 pub use health::BUCKETS;
 pub use options::{InvalidOptions, Options};
 

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
 
-use egret_konnectivity::server::{AuthorityError, AuthorityRewriter};
-use tokio::io::AsyncWriteExt as _;
+use egret_konnectivity::server::{AuthorityError, AuthorityRewriter, Rewritten};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADERS: u8 = 1;
@@ -91,6 +91,33 @@ fn other_frames_pass_octet_for_octet_in_pieces_of_any_size() {
             rewriter.push(piece, &mut output).unwrap();
         }
         assert_eq!(output, expected, "in pieces of {size}");
+    }
+}
+
+/// Data goes from the socket to where it is read; blocks, and heads that are cut, go another way.
+#[tokio::test]
+async fn what_is_read_of_a_connection_is_what_was_written_anew_in_pieces_of_any_size() {
+    let data = frame(0, 0, 1, &[HEADERS; 300]);
+    let block = frame(HEADERS, END_HEADERS, 1, &request());
+    let large = [PREFACE, &block, &data, &data, &block, &data].concat();
+    let mut expected = Vec::new();
+    AuthorityRewriter::default().push(&large, &mut expected).unwrap();
+    for (piece, room) in
+        (1..60).flat_map(|piece| [(piece, 1), (piece, 7), (piece * 17, 64), (piece * 17, 4096)])
+    {
+        let (mut writer, reader) = tokio::io::duplex(piece);
+        let (octets, mut reader) = (large.clone(), Rewritten::new(reader));
+        let writes = tokio::spawn(async move { writer.write_all(&octets).await });
+        let mut read = Vec::new();
+        let mut buffer = vec![0; room];
+        loop {
+            match reader.read(&mut buffer).await.unwrap() {
+                0 => break,
+                length => read.extend_from_slice(&buffer[..length]),
+            }
+        }
+        writes.await.unwrap().unwrap();
+        assert_eq!(read, expected, "pieces of {piece}, read by {room}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Replays the corpora of fuzzing: no octets make the readers of packets and of header fields panic, or hang. The functions are those of
+//! Replays the corpora of fuzzing: no octets make the readers of packets, of header fields and of server names panic, or hang. The functions are those of
 //! `make fuzz`, the inputs those of `fuzz/corpus`, each also cut and with octets that are others.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails there and then")]
@@ -9,6 +9,10 @@ use std::path::Path;
 #[path = "../../fuzz/src/authority.rs"]
 #[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
 mod authority;
+
+#[path = "../../fuzz/src/client_hello.rs"]
+#[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
+mod client_hello;
 
 #[path = "../../fuzz/src/packets.rs"]
 #[allow(unreachable_pub, reason = "it is public where it is fuzzed")]
@@ -51,4 +55,9 @@ fn no_octets_make_the_reader_of_packets_panic() {
 #[test]
 fn no_octets_make_the_rewriter_of_authorities_panic() {
     replay("authority", authority::check);
+}
+
+#[test]
+fn no_octets_make_the_reader_of_server_names_panic_and_later_ones_change_nothing() {
+    replay("client_hello", client_hello::check);
 }

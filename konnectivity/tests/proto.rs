@@ -4,9 +4,12 @@
 
 use std::io;
 
-use bytes::Bytes;
+use std::io::IoSlice;
+
+use bytes::{Buf as _, Bytes};
 use egret_konnectivity::proto::{
-    DecodeError, FrameError, Frames, Identifiers, InvalidIdentifiers, MAX_PACKET, Packet, dial_error, encode,
+    DecodeError, Frame, FrameError, Frames, Identifiers, InvalidIdentifiers, MAX_PACKET, Packet, dial_error,
+    encode,
 };
 
 /// Packet and its message, without the frame. The first is what a kube-apiserver sends first: the type of a dial is 0 and not on the wire.
@@ -121,11 +124,49 @@ fn a_packet_that_peers_refuse_is_not_sent_and_not_taken() {
         Err(FrameError::TooLarge(_))
     ));
     let mut frames = Frames::default();
-    frames.push(&[0, 0, 0x40, 0, 0]);
+    frames.push(vec![0, 0, 0x40, 0, 0]);
     assert_eq!(frames.next_message(), Err(FrameError::TooLarge(MAX_PACKET)));
     let mut frames = Frames::default();
-    frames.push(&[1, 0, 0, 0, 0]);
+    frames.push(vec![1, 0, 0, 0, 0]);
     assert_eq!(frames.next_message(), Err(FrameError::Compressed));
+}
+
+#[test]
+fn data_of_any_length_is_read_as_it_was_written() {
+    for length in [0_u32, 1, 4095, 4096, 70_000] {
+        let packet = Packet::Data {
+            connection: 300,
+            data: (0..length)
+                .map(|octet| octet.to_be_bytes()[3])
+                .collect::<Vec<u8>>()
+                .into(),
+        };
+        let whole = encode(&packet).unwrap();
+        for size in [whole.len(), 16_384, 1000, 7] {
+            let (mut frames, mut read) = (Frames::default(), Vec::new());
+            for piece in whole.chunks(size) {
+                frames.push(piece.to_vec());
+                read.extend(
+                    frames
+                        .next_message()
+                        .unwrap()
+                        .map(|it| Packet::decode(it).unwrap()),
+                );
+            }
+            assert_eq!(read, [Some(packet.clone())], "{length} in pieces of {size}");
+        }
+        // However it is split to be sent, the octets are these.
+        let (mut frame, mut sent) = (Frame::of(&packet).unwrap(), Vec::new());
+        while frame.has_remaining() {
+            let mut piece = frame.split_to(frame.remaining().min(9));
+            let mut slices = [IoSlice::new(&[]); 4];
+            let count = piece.chunks_vectored(&mut slices);
+            let octets: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+            assert_eq!(octets, piece.copy_to_bytes(piece.remaining()));
+            sent.extend(octets);
+        }
+        assert_eq!(sent, whole, "{length}");
+    }
 }
 
 #[test]
@@ -139,7 +180,7 @@ fn frames_come_out_whole_however_they_arrive() {
     for size in 1..=octets.len() {
         let (mut frames, mut read) = (Frames::default(), Vec::new());
         for piece in octets.chunks(size) {
-            frames.push(piece);
+            frames.push(piece.to_vec());
             while let Some(message) = frames.next_message().unwrap() {
                 read.extend(Packet::decode(message).unwrap());
             }

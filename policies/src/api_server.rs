@@ -1,7 +1,7 @@
 //! What becomes of a connection that the API server asks its network proxy for. The rules are those of the compiler, for the
 //! egress selections in the place of pods, and the [`Simulator`](crate::simulator) is the backend.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,13 @@ use egret_shared::observation::{Observation, ObservedAddress};
 use egret_shared::time::Timestamp;
 
 use crate::compiler::{Compiler, Event, InSync, NodeScope, Owner, Settings};
-use crate::model::api_server::{ApiServerPolicy, Selection, TunnelLimits};
+use crate::model::api_server::{
+    ApiServerAction, ApiServerPolicy, Selection, ServerName, ServerNames, TunnelLimits,
+};
 use crate::model::cluster::{Entity, EntityKey};
 use crate::model::{Direction, Peer};
 use crate::rules::Origin;
-use crate::simulator::{Connection, Decision, Protocol, RuleIndex, Simulator, Verdict};
+use crate::simulator::{Connection, Decision, Protocol, RuleIndex, RuleList, Simulator, Verdict};
 
 /// Longer than any record that this makes.
 const LONGEST_LIFE: Duration = Duration::from_secs(2);
@@ -28,9 +30,14 @@ pub struct ApiServerEgress {
     simulator: Simulator,
     /// Of the rules as the last change left them: decisions change records alone.
     index: RuleIndex,
-    limits: BTreeMap<(Arc<str>, usize), TunnelLimits>,
+    limits: BTreeMap<RuleKey, TunnelLimits>,
+    /// Of the rules that ask for one.
+    server_names: HashMap<RuleKey, (ApiServerAction, ServerNames)>,
     services: BTreeMap<IpAddr, Arc<str>>,
 }
+
+/// The policy of a rule, and its index.
+type RuleKey = (Arc<str>, usize);
 
 /// A connection that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +63,15 @@ pub struct DialVerdict {
     pub would_deny: Option<Origin>,
     /// What it may use.
     pub limits: TunnelLimits,
+}
+
+/// What can be said of a connection before its client has sent anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EarlyVerdict {
+    /// This, whatever server name it asks for.
+    Whatever(DialVerdict),
+    /// A rule asks for the server name.
+    ByServerName,
 }
 
 /// What has an address, for people.
@@ -114,14 +130,19 @@ impl ApiServerEgress {
         for selection in Selection::ALL {
             compiler.handle(Event::Apply(Entity::Pod(selection.pod())), now);
         }
-        let mut limits = BTreeMap::new();
+        let (mut limits, mut server_names) = (BTreeMap::new(), HashMap::new());
         for policy in ApiServerPolicy::lower(policies) {
             compiler.handle(Event::Apply(Entity::Policy(policy)), now);
         }
         for policy in policies {
             let name: Arc<str> = policy.to_string().into();
-            let rules = policy.rules.iter();
-            limits.extend(rules.map(|rule| ((Arc::clone(&name), rule.index), rule.limits)));
+            for rule in &policy.rules {
+                let key = (Arc::clone(&name), rule.index);
+                limits.insert(key.clone(), rule.limits);
+                if rule.server_names != ServerNames::Any {
+                    server_names.insert(key, (rule.action, rule.server_names.clone()));
+                }
+            }
         }
         let mut compiler = compiler.in_sync();
         let simulator = Simulator::of(&mut compiler, now);
@@ -130,6 +151,7 @@ impl ApiServerEgress {
             compiler,
             simulator,
             limits,
+            server_names,
             services,
         }
     }
@@ -155,8 +177,65 @@ impl ApiServerEgress {
         self.index = RuleIndex::new(&self.simulator);
     }
 
-    /// What becomes of a connection.
-    pub fn decide(&mut self, dial: Dial<'_>, now: Timestamp) -> DialVerdict {
+    /// What becomes of a connection whose client asks for this server name.
+    pub fn decide(&mut self, dial: Dial<'_>, server_name: &ServerName, now: Timestamp) -> DialVerdict {
+        self.with_name(dial, now, |this, connection| {
+            this.decide_among(connection, now, &|rule| this.is_about(rule, server_name))
+        })
+    }
+
+    /// What becomes of a connection whose client has sent nothing yet.
+    pub fn decide_early(&mut self, dial: Dial<'_>, now: Timestamp) -> EarlyVerdict {
+        if self.server_names.is_empty() {
+            return EarlyVerdict::Whatever(self.decide(dial, &ServerName::Unknown, now));
+        }
+        self.with_name(dial, now, |this, connection| {
+            // Without the rules that refuse by a server name: what is refused all the same is refused by any name.
+            let verdict = this.decide_among(connection, now, &|rule| {
+                let asks = this.server_names.get(&key_of(rule));
+                asks.is_none_or(|(action, _)| *action == ApiServerAction::Allow)
+            });
+            if verdict.verdict == Verdict::Deny {
+                return EarlyVerdict::Whatever(verdict);
+            }
+            let verdict = this.decide_among(connection, now, &|_rule| true);
+            let asks = |rule: &Option<Origin>| {
+                let key = rule.as_ref().map(key_of);
+                key.is_some_and(|key| this.server_names.contains_key(&key))
+            };
+            match asks(&verdict.rule) {
+                true => EarlyVerdict::ByServerName,
+                false => EarlyVerdict::Whatever(DialVerdict {
+                    would_deny: verdict
+                        .would_deny
+                        .clone()
+                        .filter(|rule| !asks(&Some(rule.clone()))),
+                    ..verdict
+                }),
+            }
+        })
+    }
+
+    /// Whether a rule asks for the server name.
+    #[must_use]
+    pub fn asks_for_server_names(&self) -> bool {
+        !self.server_names.is_empty()
+    }
+
+    fn is_about(&self, rule: &Origin, name: &ServerName) -> bool {
+        if self.server_names.is_empty() {
+            return true;
+        }
+        let asks = self.server_names.get(&key_of(rule));
+        asks.is_none_or(|(action, names)| names.concern(*action, name))
+    }
+
+    fn with_name<T>(
+        &mut self,
+        dial: Dial<'_>,
+        now: Timestamp,
+        decide: impl FnOnce(&Self, &Connection) -> T,
+    ) -> T {
         if let Some(name) = dial.name {
             self.observe(dial.selection, name, dial.address, now);
         }
@@ -167,27 +246,35 @@ impl ApiServerEgress {
             peer_is_own_node: false,
             protocol: Protocol::Port(Transport::Tcp, dial.port),
         };
-        let decision = self.simulator.decide_by(&self.index, &connection, now);
-        debug_assert_eq!(
-            decision,
-            self.simulator.decide(&connection, now),
-            "the index hides no rule"
-        );
-        let is_allowed = decision.verdict == Verdict::Allow;
-        let would_deny = is_allowed.then(|| self.simulator.would_deny_by(&self.index, &connection, now));
-        let would_deny = would_deny.flatten();
-        debug_assert_eq!(
-            would_deny,
-            self.simulator.would_deny(&connection, now),
-            "the index hides no rule"
-        );
+        let decided = decide(self, &connection);
         if dial.name.is_some() {
             self.forget(now);
         }
+        decided
+    }
+
+    fn decide_among(
+        &self,
+        connection: &Connection,
+        now: Timestamp,
+        is_asked: &dyn Fn(&Origin) -> bool,
+    ) -> DialVerdict {
+        let decide = |list| {
+            let decide = |index| self.simulator.decide_by((list, index), connection, now, is_asked);
+            let decision = decide(Some(&self.index));
+            debug_assert_eq!(decision, decide(None), "the index hides no rule");
+            decision
+        };
+        let decision = decide(RuleList::InForce);
+        let verdict = decision.as_ref().map_or(Verdict::Allow, |it| it.verdict);
+        let would_deny = (verdict == Verdict::Allow)
+            .then(|| decide(RuleList::Audit))
+            .flatten()
+            .filter(|decision| decision.verdict == Verdict::Deny);
         DialVerdict {
-            verdict: decision.verdict,
-            limits: self.limits_of(&decision),
-            rule: decision.origin,
+            verdict,
+            limits: decision.as_ref().map(|it| self.limits_of(it)).unwrap_or_default(),
+            rule: decision.and_then(|decision| decision.origin),
             would_deny: would_deny.and_then(|decision| decision.origin),
         }
     }
@@ -239,10 +326,13 @@ impl ApiServerEgress {
 
     fn limits_of(&self, decision: &Decision) -> TunnelLimits {
         let origin = decision.origin.as_ref();
-        let key = origin.map(|origin| (Arc::clone(&origin.policy), origin.rule));
-        key.and_then(|key| self.limits.get(&key).copied())
-            .unwrap_or_default()
+        let limits = origin.and_then(|origin| self.limits.get(&key_of(origin)).copied());
+        limits.unwrap_or_default()
     }
+}
+
+fn key_of(rule: &Origin) -> RuleKey {
+    (Arc::clone(&rule.policy), rule.rule)
 }
 
 fn note_service(services: &mut BTreeMap<IpAddr, Arc<str>>, entity: &Entity) {

@@ -4,12 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot read its own table fails")]
 
 use egret_policies::api::manifest::read;
-use egret_policies::api_server::{ApiServerEgress, Destination, Dial, DialVerdict};
+use egret_policies::api_server::{ApiServerEgress, Destination, Dial, DialVerdict, EarlyVerdict};
 use egret_policies::lower::lower;
-use egret_policies::model::api_server::{ApiServerPolicy, Selection};
+use egret_policies::model::api_server::{ApiServerPolicy, Selection, ServerName};
 use egret_policies::model::cluster::Entity;
 use egret_policies::simulator::Verdict::{self, Allow, Deny};
 use egret_shared::time::Timestamp;
+use proptest::prelude::*;
 
 const CLUSTER: &str = "
 apiVersion: v1
@@ -70,6 +71,17 @@ fn policy(name: &str, spec: &str) -> String {
 }
 
 fn ask(egress: &mut ApiServerEgress, selection: Selection, to: &str) -> DialVerdict {
+    ask_by(egress, selection, to, |egress, dial| {
+        egress.decide(dial, &ServerName::Unknown, NOW)
+    })
+}
+
+fn ask_by<T>(
+    egress: &mut ApiServerEgress,
+    selection: Selection,
+    to: &str,
+    by: impl FnOnce(&mut ApiServerEgress, Dial<'_>) -> T,
+) -> T {
     let (host, port) = to.rsplit_once(':').unwrap();
     let (name, address) = host
         .split_once('=')
@@ -81,7 +93,7 @@ fn ask(egress: &mut ApiServerEgress, selection: Selection, to: &str) -> DialVerd
         address: address.parse().unwrap(),
         port: port.parse().unwrap(),
     };
-    egress.decide(dial, NOW)
+    by(egress, dial)
 }
 
 #[track_caller]
@@ -399,4 +411,148 @@ fn a_version_that_nobody_knows_refuses_everything() {
         ask(&mut egress(&text), Selection::Etcd, "192.0.2.1:2379").verdict,
         Deny
     );
+}
+
+// === TLS server names ===
+
+fn named(text: &str) -> ServerName {
+    match text {
+        "" => ServerName::Unknown,
+        name => ServerName::Known(name.parse().unwrap()),
+    }
+}
+
+const HOOKS: &str = "
+  rules:
+  - {action: Deny, to: [{services: {}}], serverNames: [old.shop.svc]}
+  - {action: Allow, to: [{services: {}}], serverNames: ['*.shop.svc'], limits: {connections: 3}}
+  - {action: Audit, to: [{services: {}}], serverNames: [hook.tools.svc]}
+  - {action: Allow, to: [{services: {namespace: tools}}]}
+  - {action: Deny, to: [{services: {}}]}
+  - {action: Deny, to: [{networks: [203.0.113.0/24]}], serverNames: [bad.example.com]}
+  - {action: Deny, to: [{networks: [203.0.113.0/24]}]}";
+
+#[test]
+fn a_rule_is_about_its_server_names_and_a_name_that_nobody_knows_is_refused_by_it() {
+    let mut egress = egress(&policy("p", HOOKS));
+    for (to, name, verdict, rule) in [
+        ("10.96.0.7:443", "hook.shop.svc", Allow, Some(1)),
+        ("10.96.0.7:443", "HOOK.shop.svc", Allow, Some(1)),
+        ("10.96.0.7:443", "a.hook.shop.svc", Allow, Some(1)),
+        ("10.96.0.7:443", "shop.svc", Deny, Some(4)),
+        ("10.96.0.7:443", "old.shop.svc", Deny, Some(0)),
+        // What refuses by a name refuses what has none that can be read; what allows does not allow it.
+        ("10.96.0.7:443", "", Deny, Some(0)),
+        ("10.96.0.8:443", "", Deny, Some(0)),
+        ("10.96.0.8:443", "hook.tools.svc", Allow, Some(3)),
+        ("203.0.113.1:443", "good.example.com", Deny, Some(6)),
+        ("192.0.2.1:443", "", Allow, None),
+    ] {
+        let said = ask_by(&mut egress, Selection::Cluster, to, |egress, dial| {
+            egress.decide(dial, &named(name), NOW)
+        });
+        let of = said.rule.as_ref().map(|rule| rule.rule);
+        assert_eq!((said.verdict, of), (verdict, rule), "{to} {name:?}");
+        let would = said.would_deny.map(|rule| rule.rule);
+        assert_eq!(would, (name == "hook.tools.svc").then_some(2), "{to} {name:?}");
+        assert_eq!(
+            said.limits.connections,
+            (rule == Some(1)).then_some(3),
+            "{to} {name:?}"
+        );
+    }
+}
+
+#[test]
+fn before_the_server_name_is_known_what_is_refused_anyway_is_refused_and_what_no_rule_asks_about_is_allowed()
+{
+    let mut egress = egress(&policy("p", HOOKS));
+    let mut early = |to| {
+        let said = ask_by(&mut egress, Selection::Cluster, to, |egress, dial| {
+            egress.decide_early(dial, NOW)
+        });
+        match said {
+            EarlyVerdict::Whatever(said) => Some((said.verdict, said.rule.map(|rule| rule.rule))),
+            EarlyVerdict::ByServerName => None,
+        }
+    };
+    assert_eq!(early("10.96.0.7:443"), None);
+    assert_eq!(early("10.96.0.8:443"), None);
+    assert_eq!(early("203.0.113.1:443"), Some((Deny, Some(6))));
+    assert_eq!(early("192.0.2.1:443"), Some((Allow, None)));
+}
+
+/// Fewer names in a rule that refuses would be a weaker rule.
+#[test]
+fn a_server_name_that_is_none_closes_its_rule() {
+    for (names, codes) in [
+        ("[]", "EG0106"),
+        ("[hook]", "EG0401"),
+        ("[hook.shop.svc, '10.96.0.7']", "EG0401"),
+        ("['a.*.svc']", "EG0401"),
+        ("hook.shop.svc", "EG0104"),
+    ] {
+        let rules = format!(
+            "
+  rules:
+  - {{action: Allow, to: [{{networks: [0.0.0.0/0]}}], serverNames: {names}}}
+  - {{action: Deny, to: [{{networks: [192.0.2.1/32]}}], serverNames: {names}}}"
+        );
+        let text = policy("p", &rules);
+        assert_eq!(policies(&text).1, [codes, codes], "{names}");
+        let mut egress = egress(&text);
+        for name in ["", "hook.shop.svc"] {
+            let said = ask_by(
+                &mut egress,
+                Selection::Cluster,
+                "10.96.0.7:443",
+                |egress, dial| egress.decide(dial, &named(name), NOW),
+            );
+            let rule = said.rule.map(|rule| rule.rule);
+            assert_eq!((said.verdict, rule), (Deny, Some(1)), "{names} {name:?}");
+        }
+    }
+}
+
+proptest! {
+    /// A rule that is not about a server name might as well not be there, and what is said before the name is known is what is
+    /// said of all names.
+    #[test]
+    fn verdicts_by_server_name_are_those_of_the_rules_that_are_about_it(
+        rules in prop::collection::vec((0..3usize, 0..4usize, 0..4usize), 1..7),
+    ) {
+        let line = |(action, to, names): &(usize, usize, usize)| {
+            let action = ["Allow", "Deny", "Audit"][*action];
+            let to = ["networks: [192.0.2.0/24]", "networks: [192.0.2.1/32]", "services: {}", "external: {}"][*to];
+            let names = ["", ", serverNames: [a.example.com]", ", serverNames: [b.example.com]", ", serverNames: ['*.example.com']"][*names];
+            format!("  - {{action: {action}, to: [{{{to}}}]{names}}}\n")
+        };
+        let text = policy("p", &format!("\n  rules:\n{}", rules.iter().map(line).collect::<String>()));
+        let (policies, codes) = policies(&text);
+        prop_assert!(codes.is_empty());
+        let cluster: Vec<Entity> = read(CLUSTER, "cluster.yaml").documents.iter().flat_map(|it| lower(&it.object).entities).collect();
+        let mut egress = ApiServerEgress::new(&policies, cluster.clone(), NOW);
+        for to in ["192.0.2.1:443", "192.0.2.9:443", "10.96.0.7:443", "203.0.113.1:443"] {
+            let mut said = Vec::new();
+            for name in ["", "a.example.com", "b.example.com", "c.example.com", "d.test"].map(named) {
+                let by = |egress: &mut ApiServerEgress| {
+                    ask_by(egress, Selection::Cluster, to, |egress, dial| egress.decide(dial, &name, NOW))
+                };
+                let with = by(&mut egress);
+                let about = ApiServerPolicy::about(&policies, &name);
+                prop_assert_eq!(&with, &by(&mut ApiServerEgress::new(&about, cluster.clone(), NOW)), "{} {:?}", to, name);
+                said.push(with);
+            }
+            match ask_by(&mut egress, Selection::Cluster, to, |egress, dial| egress.decide_early(dial, NOW)) {
+                EarlyVerdict::Whatever(early) => {
+                    prop_assert!(said.iter().all(|it| it.verdict == early.verdict), "{} {:?} {:?}", to, early, said);
+                    let is_allowed = early.verdict == Allow;
+                    prop_assert!(!is_allowed || said.iter().all(|it| it.rule == early.rule));
+                }
+                EarlyVerdict::ByServerName => {
+                    prop_assert!(said.iter().any(|it| it.rule != said[0].rule), "{} {:?}", to, said);
+                }
+            }
+        }
+    }
 }

@@ -199,7 +199,7 @@ impl Grpc {
                     };
                     let octets = octets?;
                     body.flow_control().release_capacity(octets.len())?;
-                    self.frames.push(&octets);
+                    self.frames.push(octets);
                 }
             }
         }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use egret_policies::compiler::DnsStandIn;
 use egret_policies::diagnostic::ObjectRef;
-use egret_policies::model::api_server::Selection;
+use egret_policies::model::api_server::{Selection, ServerName};
 use egret_shared::name::DnsName;
 
 use super::input::{
@@ -67,7 +67,7 @@ pub struct LoadedQuestions {
     pub unused: UnusedRecords,
     /// The same for what the API server connects to, by the name that it asks for: a name opens its addresses for connections
     /// by that name alone, so where it asks for none there are no records.
-    pub api_server: BTreeMap<Option<DnsName>, Self>,
+    pub api_server: BTreeMap<ApiServerQuestion, Self>,
 }
 
 /// Why there are no answers at all.
@@ -108,12 +108,13 @@ impl QuestionArguments {
         let (of_api_server, of_pods): (Vec<Record>, Vec<Record>) = records
             .into_iter()
             .partition(|record| Selection::is_one(&record.pod));
-        let names: BTreeSet<_> = probes.iter().filter_map(Probe::name_of_api_server).collect();
-        let api_server = names.into_iter().map(|name| {
-            let is_of_it = |record: &&Record| Some(&record.name) == name.as_ref();
+        let asked: BTreeSet<_> = probes.iter().filter_map(Probe::of_api_server).collect();
+        let api_server = asked.into_iter().map(|asked| {
+            let is_of_it = |record: &&Record| Some(&record.name) == asked.name.as_ref();
             let records: Vec<Record> = of_api_server.iter().filter(is_of_it).cloned().collect();
-            let loaded = LoadedQuestions::new(manifests.of_api_server(), &records, dns.clone());
-            (name, loaded)
+            let manifests = manifests.of_api_server(&asked.server_name);
+            let loaded = LoadedQuestions::new(manifests, &records, dns.clone());
+            (asked, loaded)
         });
         let api_server = api_server.collect();
         Ok(LoadedQuestions {
@@ -123,6 +124,15 @@ impl QuestionArguments {
             ..LoadedQuestions::new(manifests, &of_pods, dns)
         })
     }
+}
+
+/// What the rules about the API server are compiled for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ApiServerQuestion {
+    /// The name that is connected to; none where it is an address.
+    name: Option<DnsName>,
+    /// What its client asks for by TLS.
+    server_name: ServerName,
 }
 
 impl LoadedQuestions {
@@ -149,26 +159,29 @@ impl LoadedQuestions {
     /// Which of the parts is asked about a probe.
     #[must_use]
     pub fn part_of(&self, probe: &Probe) -> usize {
-        let asked = probe.name_of_api_server();
-        let found = asked.and_then(|name| self.api_server.keys().position(|key| *key == name));
+        let asked = probe.of_api_server();
+        let found = asked.and_then(|asked| self.api_server.keys().position(|key| *key == asked));
         found.map_or(0, |position| position + 1)
     }
 }
 
 impl Probe {
-    /// Where the API server asks: for which name, or for none.
-    fn name_of_api_server(&self) -> Option<Option<DnsName>> {
-        match (&self.from, &self.to) {
-            (Source::ApiServer(_), Destination::Name(name)) => Some(Some(name.clone())),
+    /// Where the API server asks: for what.
+    fn of_api_server(&self) -> Option<ApiServerQuestion> {
+        let name = match (&self.from, &self.to) {
+            (Source::ApiServer(_), Destination::Name(name)) => Some(name.clone()),
             (
                 Source::ApiServer(_),
                 Destination::Pod(_)
                 | Destination::Address(_)
                 | Destination::Service(_)
                 | Destination::Node(_),
-            ) => Some(None),
-            (Source::Pod(_) | Source::Address(_) | Source::Node(_), _) => None,
-        }
+            ) => None,
+            (Source::Pod(_) | Source::Address(_) | Source::Node(_), _) => return None,
+        };
+        let server_name = self.server_name.clone();
+        let server_name = server_name.map_or(ServerName::Unknown, ServerName::Known);
+        Some(ApiServerQuestion { name, server_name })
     }
 }
 

@@ -294,6 +294,10 @@ impl Cluster {
         })
     }
 
+    pub(crate) fn process(&self) -> &Process {
+        &self.server
+    }
+
     pub(crate) fn log(&self) -> String {
         self.server.log()
     }

@@ -7,6 +7,7 @@
 )]
 
 mod api_server;
+mod grpcio;
 mod identity;
 mod keys;
 mod leases;
@@ -16,6 +17,7 @@ mod partition;
 mod partitioned;
 mod policy;
 mod process;
+mod server_names;
 mod targets;
 
 use std::io::{Read as _, Write as _};
@@ -251,6 +253,36 @@ fn an_agent_that_does_not_answer_is_noticed() {
     assert_eq!(pair.readiness(), 503);
     pair.agent().signal("CONT");
     pair.wait_for_agents(1);
+}
+
+/// As above, the other way round: an agent asks every 30 s at most, for upstream's servers close those that ask more often.
+/// What the agent has open for it ends, and it comes back.
+#[test]
+fn a_server_that_does_not_answer_is_noticed_by_its_agent() {
+    let mut pair = Pair::server(Program::Ours, Front::HttpConnectUds).unwrap();
+    pair.start_agent(Program::Ours, "").unwrap();
+    pair.wait_for_agents(1);
+    let target = Target::collect();
+    let (_, stream) = pair.connect(&target.address());
+    let mut stream = stream.unwrap();
+    stream.write_all(b"before").unwrap();
+    let open = "konnectivity_network_proxy_agent_open_endpoint_connections";
+    within("it is connected", || pair.agent_metric(open) == Some(1.0));
+    pair.server_process().stop();
+    // It is asked after 30 s at the latest, and has 20 s to answer.
+    std::thread::sleep(Duration::from_secs(40));
+    assert_eq!(target.collected(), b"before", "the destination sees the end");
+    within("nothing is open", || pair.agent_metric(open) == Some(0.0));
+    pair.server_process().signal("CONT");
+    assert_eq!(
+        stream.read(&mut [0; 1]).unwrap(),
+        0,
+        "its client sees the end, too"
+    );
+    within("the agent is back", || {
+        let (head, _) = pair.connect(&Target::echo().address());
+        head == "HTTP/1.1 200 Connection Established"
+    });
 }
 
 #[test]

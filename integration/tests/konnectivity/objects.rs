@@ -208,3 +208,31 @@ fn policies_are_objects_and_pods_are_judged_by_their_labels() {
             .contains("APIServerEgressPolicy/p rule 0: cluster")
     );
 }
+
+/// It is stopped, not ended: its connections stay and say nothing.
+#[test]
+fn an_api_server_that_does_not_answer_changes_nothing_and_is_heard_when_it_goes_on() {
+    let Some(cluster) = Cluster::start(NO_SELECTION) else {
+        return;
+    };
+    cluster.grant_rights();
+    put_node(&cluster, "n", "127.0.0.1");
+    let (policed, folder) =
+        watching("{rules: [{action: Allow, to: [{nodes: {}}]}, {action: Deny, to: [{external: {}}]}]}");
+    connect(&folder, &cluster);
+    let target = Target::echo();
+    let by_class = |host: &str| policed.head(&format!("{host}:{}", target.port()));
+    within("the node is known", || by_class("127.0.0.1") == CONNECTED);
+    let mut open = policed.pair.connect(&target.address()).1.unwrap();
+    cluster.process().stop();
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < std::time::Duration::from_secs(5) {
+        assert_eq!(by_class("127.0.0.1"), CONNECTED);
+        assert!(by_class("127.0.0.2").contains("APIServerEgressPolicy/p rule 1"));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    cluster.process().signal("CONT");
+    assert_eq!(echo(&mut open, b"goes on"), b"goes on");
+    put_node(&cluster, "m", "127.0.0.2");
+    within("what changes is heard", || by_class("127.0.0.2") == CONNECTED);
+}

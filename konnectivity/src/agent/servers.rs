@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use bytes::Bytes;
 use h2::{RecvStream, SendStream};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use rand::RngExt as _;
@@ -22,7 +21,7 @@ use super::Guard;
 use super::session::Session;
 use crate::core::Limits;
 use crate::grpc::{self, CONNECTION_WINDOW, PacketReader, PacketWriter, STREAM_WINDOW};
-use crate::proto::{Identifiers, metadata};
+use crate::proto::{Frame, Identifiers, metadata};
 use crate::socket;
 use crate::tls::Reloaded;
 
@@ -285,8 +284,9 @@ impl Servers {
             let stream = tls.connect(name, stream).await?;
             let mut http = h2::client::Builder::new();
             http.initial_window_size(STREAM_WINDOW)
-                .initial_connection_window_size(CONNECTION_WINDOW);
-            let (client, mut connection) = http.handshake::<_, Bytes>(stream).await?;
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .max_frame_size(grpc::MAX_FRAME);
+            let (client, mut connection) = http.handshake::<_, Frame>(stream).await?;
             let pings = connection.ping_pong().context("the connection has no pings")?;
             anyhow::Ok((client, connection, pings))
         };
@@ -318,7 +318,7 @@ impl Servers {
 
     async fn call(
         &self,
-        client: h2::client::SendRequest<Bytes>,
+        client: h2::client::SendRequest<Frame>,
         host: &str,
         credentials: Credentials,
     ) -> Result<(String, Arc<Session>, PacketReader, PacketWriter), NotConnected> {
@@ -397,11 +397,11 @@ impl Servers {
 
 /// Sends the call; the answer, with what the server says of itself.
 async fn ask(
-    client: h2::client::SendRequest<Bytes>,
+    client: h2::client::SendRequest<Frame>,
     request: Request<()>,
 ) -> anyhow::Result<(
     Response<RecvStream>,
-    SendStream<Bytes>,
+    SendStream<Frame>,
     String,
     usize,
     Option<u32>,

@@ -163,11 +163,15 @@ pub(super) mod wire {
     pub(super) const DIAL_RSP: i32 = 1;
     pub(super) const CLOSE_REQ: i32 = 2;
     pub(super) const CLOSE_RSP: i32 = 3;
-    pub(super) const DATA: i32 = 4;
+    pub(in super::super) const DATA: i32 = 4;
     pub(super) const DIAL_CLS: i32 = 5;
     pub(super) const DRAIN: i32 = 6;
     /// Far from the numbers that upstream may give next, as is its field.
     pub(super) const CREDIT: i32 = 1000;
+
+    /// Numbers of fields, for what is written without a copy of its data.
+    pub(in super::super) const DATA_OF_PACKET: u32 = 4;
+    pub(in super::super) const DATA_OF_DATA: u32 = 3;
 
     #[derive(Clone, PartialEq, prost::Message)]
     pub(in super::super) struct Packet {

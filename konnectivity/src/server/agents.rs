@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{HeaderValue, Request};
@@ -19,7 +18,7 @@ use super::hub::Hub;
 use super::identity::{AgentIdentity, Authentication, IdentifierBinding, Unauthenticated, check_binding};
 use crate::core::{AgentInfo, Limits, StreamEvent, StreamId};
 use crate::grpc::{self, CONNECTION_WINDOW, PacketReader, PacketWriter, STREAM_WINDOW};
-use crate::proto::{Identifiers, metadata};
+use crate::proto::{Frame, Identifiers, metadata};
 use crate::socket;
 use crate::tls::Reloaded;
 
@@ -83,8 +82,9 @@ async fn serve_connection(
         let mut http = h2::server::Builder::new();
         http.initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(grpc::MAX_FRAME)
             .max_header_list_size(16 << 10);
-        anyhow::Ok((http.handshake::<_, Bytes>(stream).await?, certificate))
+        anyhow::Ok((http.handshake::<_, Frame>(stream).await?, certificate))
     };
     let (mut connection, certificate) = tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await??;
     let Some(pings) = connection.ping_pong() else {
@@ -110,7 +110,7 @@ async fn serve_connection(
 
 async fn serve_stream(
     request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
+    mut respond: SendResponse<Frame>,
     certificate: Option<CertificateDer<'static>>,
     hub: Arc<Hub>,
     shared: Arc<Shared>,

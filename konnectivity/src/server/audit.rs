@@ -13,6 +13,7 @@ use egret_shared::rt::clock;
 use metrics::counter;
 use serde_json::{Map, Value, json};
 
+use super::first_octets::SeenName;
 use super::gate::Judgement;
 
 /// Records that wait to be written.
@@ -34,6 +35,8 @@ pub(super) struct Subject {
     pub(super) destination: String,
     pub(super) judgement: Judgement,
     pub(super) agent: Option<String>,
+    /// What the client asked for by TLS, when it closes.
+    pub(super) server_name: Option<SeenName>,
 }
 
 /// How a connection ended.
@@ -114,7 +117,13 @@ impl Subject {
             destination,
             rule,
             would_deny,
+            awaits_server_name,
         } = &self.judgement;
+        let (name, no_name) = match &self.server_name {
+            Some(SeenName::Name(name)) => (Some(json!(name.to_string())), None),
+            Some(SeenName::None(reason)) => (None, Some(json!(reason.to_string()))),
+            None => (None, None),
+        };
         let fields = [
             ("time", Some(json!(time.to_string()))),
             ("event", Some(json!(event))),
@@ -133,6 +142,9 @@ impl Subject {
             ),
             ("rule", rule.as_ref().map(rule_of)),
             ("wouldDeny", would_deny.as_ref().map(rule_of)),
+            ("awaits", awaits_server_name.then(|| json!("serverName"))),
+            ("serverName", name),
+            ("serverNameUnknown", no_name),
             ("agent", self.agent.as_ref().map(|agent| json!(agent))),
         ];
         let known = fields

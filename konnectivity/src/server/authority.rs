@@ -117,6 +117,41 @@ impl AuthorityRewriter {
     }
 }
 
+impl AuthorityRewriter {
+    /// Whether the next octets pass unchanged, unless a block begins in them.
+    fn is_passing(&self) -> bool {
+        match &self.state {
+            State::Pass(_) => true,
+            State::Head(head) => head.is_empty(),
+            State::Block(_) => false,
+        }
+    }
+
+    /// Takes as many of the first octets as pass unchanged: those before a block, and before a head that is cut.
+    fn pass(&mut self, input: &[u8]) -> Result<usize, AuthorityError> {
+        let mut rest = input;
+        while self.is_passing() && !rest.is_empty() {
+            match &mut self.state {
+                State::Pass(left) => {
+                    *left -= take(&mut rest, *left).len();
+                    if *left == 0 {
+                        self.state = State::Head(Vec::new());
+                    }
+                }
+                State::Head(_) | State::Block(_) => {
+                    let Some(head) = rest.first_chunk::<FRAME_HEAD>().filter(|head| head[3] != HEADERS)
+                    else {
+                        break;
+                    };
+                    self.state = begin(*head, &mut Vec::new())?;
+                    take(&mut rest, FRAME_HEAD);
+                }
+            }
+        }
+        Ok(input.len() - rest.len())
+    }
+}
+
 fn begin(head: [u8; FRAME_HEAD], output: &mut Vec<u8>) -> Result<State, AuthorityError> {
     let frame = Frame::of(head);
     if frame.kind != HEADERS {
@@ -305,7 +340,7 @@ fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 
 /// A connection of which the rewritten octets are read.
 #[derive(Debug)]
-pub(super) struct Rewritten<S> {
+pub struct Rewritten<S> {
     stream: S,
     rewriter: AuthorityRewriter,
     output: Vec<u8>,
@@ -313,7 +348,7 @@ pub(super) struct Rewritten<S> {
 }
 
 impl<S> Rewritten<S> {
-    pub(super) fn new(stream: S) -> Self {
+    pub fn new(stream: S) -> Self {
         Self {
             stream,
             rewriter: AuthorityRewriter::default(),
@@ -330,16 +365,34 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewritten<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         while this.given == this.output.len() {
-            let mut input = [0; 16 << 10];
+            let mut output = Vec::new();
+            if this.rewriter.is_passing() {
+                // Data, which is most of it, is where it belongs already.
+                let before = buffer.filled().len();
+                ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
+                let read = &buffer.filled()[before..];
+                let passes = this.rewriter.pass(read).map_err(invalid)?;
+                this.rewriter
+                    .push(&read[passes..], &mut output)
+                    .map_err(invalid)?;
+                let is_whole = passes > 0 || read.is_empty();
+                buffer.set_filled(before + passes);
+                (this.given, this.output) = (0, output);
+                if is_whole {
+                    return Poll::Ready(Ok(()));
+                }
+                continue;
+            }
+            let mut input = [0; 1 << 10];
             let mut input = ReadBuf::new(&mut input);
             ready!(Pin::new(&mut this.stream).poll_read(context, &mut input))?;
             if input.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            (this.given, this.output) = (0, Vec::new());
-            let pushed = this.rewriter.push(input.filled(), &mut this.output);
-            pushed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            this.rewriter.push(input.filled(), &mut output).map_err(invalid)?;
+            (this.given, this.output) = (0, output);
         }
         let mut rest = &this.output[this.given..];
         let piece = take(&mut rest, buffer.remaining());

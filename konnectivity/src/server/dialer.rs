@@ -12,10 +12,13 @@ use metrics::{counter, histogram};
 use tokio::task::JoinHandle;
 
 use super::audit::{AuditLog, Closing, Subject};
-use super::gate::{Admitted, Gate};
+use super::client_hello::NoServerName;
+use super::first_octets::{FirstOctets, HELLO_WITHIN, SeenName};
+use super::gate::{Admitted, Early, Gate, Named};
 use super::hub::{Hub, Tunnel};
 use super::open_tunnels::{Permit, Revoked};
 use crate::core::{Read, Refusal, Room};
+use crate::proto::MAX_DATA;
 use crate::relay::{Channel, Signals};
 
 /// What a front end asks for connections.
@@ -33,7 +36,13 @@ pub(super) struct Dialer {
 pub(super) struct AuditedTunnel {
     tunnel: Tunnel,
     usage: Arc<Usage>,
-    timer: Option<JoinHandle<()>>,
+    /// Of the duration that its rule allows.
+    timer: OnceLock<JoinHandle<()>>,
+    first: Arc<FirstOctets>,
+    /// Of the first octets, where they wait.
+    patience: Option<JoinHandle<()>>,
+    named: OnceLock<Named>,
+    gate: Arc<Gate>,
     audit: AuditLog,
     subject: Subject,
     opened: Timestamp,
@@ -41,11 +50,12 @@ pub(super) struct AuditedTunnel {
 }
 
 /// What a connection has used, and why it ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Usage {
     sent: AtomicU64,
     received: AtomicU64,
-    limits: TunnelLimits,
+    /// Of the rule that allowed it first.
+    limits: OnceLock<TunnelLimits>,
     /// Set, nothing is read or written any more.
     over: OnceLock<&'static str>,
     cause: OnceLock<String>,
@@ -62,6 +72,7 @@ impl Dialer {
             destination: address.clone(),
             judgement: super::gate::Judgement::default(),
             agent: None,
+            server_name: None,
         };
         let admitted = match self.gate.admit(self.selection, &address).await {
             Ok(admitted) => admitted,
@@ -89,7 +100,7 @@ impl Dialer {
                 let opened = clock::now();
                 subject.agent = tunnel.agent();
                 self.audit.connected(&subject, opened.since(begun));
-                let tunnel = AuditedTunnel::new(tunnel, admitted, self.audit.clone(), subject, opened);
+                let tunnel = self.audited(tunnel, admitted, subject, opened);
                 Ok((tunnel, connection))
             }
             Err(refusal) => {
@@ -103,6 +114,42 @@ impl Dialer {
                 Err(refusal)
             }
         }
+    }
+
+    fn audited(
+        &self,
+        tunnel: Tunnel,
+        admitted: Admitted,
+        subject: Subject,
+        opened: Timestamp,
+    ) -> AuditedTunnel {
+        let waits = matches!(admitted.verdict, Early::ByServerName);
+        let first = Arc::new(FirstOctets::new(waits));
+        let patience = waits.then(|| {
+            let (first, signals) = (Arc::clone(&first), tunnel.shared_signals());
+            task::spawn_brief(async move {
+                tokio::time::sleep(HELLO_WITHIN).await;
+                first.expire();
+                signals.wake();
+            })
+        });
+        let audited = AuditedTunnel {
+            tunnel,
+            usage: Arc::default(),
+            timer: OnceLock::new(),
+            first,
+            patience,
+            named: OnceLock::new(),
+            gate: Arc::clone(&self.gate),
+            audit: self.audit.clone(),
+            subject,
+            opened,
+            permit: admitted.permit,
+        };
+        if let Early::Allowed(limits) = admitted.verdict {
+            audited.limit(limits);
+        }
+        audited
     }
 
     /// The first address of a name that takes the connection.
@@ -174,30 +221,43 @@ fn count_failure(reason: &'static str) {
 }
 
 impl AuditedTunnel {
-    fn new(tunnel: Tunnel, admitted: Admitted, audit: AuditLog, subject: Subject, opened: Timestamp) -> Self {
-        let usage = Arc::new(Usage {
-            sent: AtomicU64::new(0),
-            received: AtomicU64::new(0),
-            limits: admitted.limits,
-            over: OnceLock::new(),
-            cause: OnceLock::new(),
-        });
-        let timer = admitted.limits.duration.map(|duration| {
-            let (usage, signals) = (Arc::clone(&usage), tunnel.shared_signals());
+    /// The limits of the rule that allows it; those of the first count.
+    fn limit(&self, limits: TunnelLimits) {
+        self.usage.limits.get_or_init(|| limits);
+        let Some(duration) = limits.duration else { return };
+        self.timer.get_or_init(|| {
+            let (usage, signals) = (Arc::clone(&self.usage), self.tunnel.shared_signals());
             task::spawn_brief(async move {
                 tokio::time::sleep(duration).await;
                 usage.end("egress ended by policy: its time is over");
                 signals.wake();
             })
         });
-        Self {
-            tunnel,
-            usage,
-            timer,
-            audit,
-            subject,
-            opened,
-            permit: admitted.permit,
+    }
+
+    /// The server name is known, or never will be: what waited passes, or the connection ends.
+    fn name_seen(&self, name: SeenName, waited: Bytes) {
+        let named = match &self.permit {
+            Some(permit) => self.gate.name_seen(permit, name),
+            None => Named {
+                server_name: name,
+                judged: None,
+            },
+        };
+        if self.revoked().is_none() {
+            if let Some((_, limits)) = &named.judged {
+                self.limit(*limits);
+            }
+            self.pass(waited);
+        }
+        self.named.get_or_init(|| named);
+        self.tunnel.signals().wake();
+    }
+
+    fn pass(&self, data: Bytes) {
+        if !data.is_empty() && self.revoked().is_none() {
+            self.usage.add(&self.usage.sent, data.len());
+            self.tunnel.write(data);
         }
     }
 
@@ -225,7 +285,8 @@ impl Usage {
     fn add(&self, counter: &AtomicU64, octets: usize) {
         counter.fetch_add(octets as u64, Ordering::Relaxed);
         let total = self.sent.load(Ordering::Relaxed) + self.received.load(Ordering::Relaxed);
-        if self.limits.octets.is_some_and(|most| total > most) {
+        let most = self.limits.get().and_then(|limits| limits.octets);
+        if most.is_some_and(|most| total > most) {
             self.end("egress ended by policy: its octets are used up");
         }
     }
@@ -238,6 +299,14 @@ impl Channel for AuditedTunnel {
         }
         if let Some(text) = self.usage.over.get() {
             return Read::End((*text).to_owned());
+        }
+        if self.first.is_waiting() {
+            if !self.first.is_late() {
+                return Read::Empty;
+            }
+            self.first
+                .give_up(NoServerName::Late, |name, waited| self.name_seen(name, waited));
+            return self.read();
         }
         let read = self.tunnel.read();
         match &read {
@@ -253,15 +322,22 @@ impl Channel for AuditedTunnel {
         if self.revoked().is_some() || self.usage.over.get().is_some() {
             return Room::Closed;
         }
+        if self.first.is_waiting() {
+            return Room::Octets(MAX_DATA);
+        }
         self.tunnel.room()
     }
 
     fn write(&self, data: Bytes) {
-        self.usage.add(&self.usage.sent, data.len());
-        self.tunnel.write(data);
+        let passes = self.first.push(data, |name, waited| self.name_seen(name, waited));
+        if let Some(data) = passes {
+            self.pass(data);
+        }
     }
 
     fn finish(&self) {
+        self.first
+            .give_up(NoServerName::Cut, |name, waited| self.name_seen(name, waited));
         self.ended("closed by the client");
         self.tunnel.finish();
     }
@@ -273,8 +349,14 @@ impl Channel for AuditedTunnel {
 
 impl Drop for AuditedTunnel {
     fn drop(&mut self) {
-        if let Some(timer) = &self.timer {
+        for timer in self.timer.get().into_iter().chain(&self.patience) {
             timer.abort();
+        }
+        if let Some(Named { server_name, judged }) = self.named.take() {
+            self.subject.server_name = Some(server_name);
+            if let Some((judgement, _)) = judged {
+                self.subject.judgement = judgement;
+            }
         }
         let revoked = self.revoked().cloned();
         let cause = self.usage.cause.get().cloned();

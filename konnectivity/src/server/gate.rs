@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egret_policies::api_server::{ApiServerEgress, Destination, Dial, DialVerdict};
-use egret_policies::model::api_server::{Selection, TunnelLimits};
+use egret_policies::api_server::{ApiServerEgress, Destination, Dial, DialVerdict, EarlyVerdict};
+use egret_policies::model::api_server::{Selection, ServerName, TunnelLimits};
 use egret_policies::rules::Origin;
 use egret_policies::simulator::Verdict;
 use egret_shared::name::DnsName;
@@ -16,7 +16,8 @@ use metrics::{counter, gauge};
 use tokio::time::MissedTickBehavior;
 
 use super::cluster::{Changes, Cluster};
-use super::open_tunnels::{OpenTunnel, OpenTunnels, Permit, Revoked, RuleKey};
+use super::first_octets::SeenName;
+use super::open_tunnels::{Allowed, OpenTunnel, OpenTunnels, Permit, Revoked, RuleKey, ServerNameState};
 use super::policy::{Policies, PolicyFiles, PolicyTexts, UnusablePolicies};
 use crate::api_server::ApiServer;
 use crate::core::{Refusal, host_of};
@@ -64,8 +65,25 @@ pub(super) struct Admitted {
     /// Where each of them is; none of what was not resolved here.
     pub(super) addresses: Vec<IpAddr>,
     pub(super) judgement: Judgement,
-    pub(super) limits: TunnelLimits,
+    pub(super) verdict: Early,
     pub(super) permit: Option<Permit>,
+}
+
+/// What is said of a connection before its client has sent anything.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Early {
+    /// It may use this.
+    Allowed(TunnelLimits),
+    /// It is judged when its client says which server name it asks for.
+    ByServerName,
+}
+
+/// What is said of it then.
+#[derive(Clone, Debug)]
+pub(super) struct Named {
+    pub(super) server_name: SeenName,
+    /// None where it is judged by its address alone.
+    pub(super) judged: Option<(Judgement, TunnelLimits)>,
 }
 
 /// What was said of a connection, for the record.
@@ -75,6 +93,8 @@ pub(super) struct Judgement {
     pub(super) destination: Option<Destination>,
     pub(super) rule: Option<Origin>,
     pub(super) would_deny: Option<Origin>,
+    /// The rule is known when the server name is.
+    pub(super) awaits_server_name: bool,
 }
 
 impl Gate {
@@ -166,18 +186,14 @@ impl Gate {
                 let Some(tunnel) = self.open.get(number) else {
                     continue;
                 };
-                match judge(
-                    egress,
-                    tunnel.selection,
-                    tunnel.name.as_ref(),
-                    &tunnel.addresses,
-                    tunnel.port,
-                ) {
-                    Some((verdict, _)) if verdict.verdict == Verdict::Deny => {
+                match judge_again(egress, &tunnel) {
+                    Some((Said::Verdict(verdict), _)) if verdict.verdict == Verdict::Deny => {
                         revoked.push((tunnel, verdict.rule))
                     }
-                    Some((verdict, _)) => self.open.allowed_by(number, verdict.rule.as_ref().map(key)),
-                    None => {}
+                    Some((Said::Verdict(verdict), _)) => {
+                        self.open.allowed_by(number, verdict.rule.as_ref().map(key))
+                    }
+                    Some((Said::ByServerName, _)) | None => {}
                 }
             }
             drop(rules);
@@ -185,6 +201,37 @@ impl Gate {
                 end(&tunnel, rule);
             }
         }
+    }
+
+    /// Judges a connection by the server name that its client asks for, where a rule asks too. What is refused ends.
+    pub(super) fn name_seen(&self, permit: &Permit, server_name: SeenName) -> Named {
+        let mut rules = lock(&self.rules);
+        // From now on a change of the rules is about this name.
+        let before = permit.named(server_name.clone());
+        let was_awaited = before == Some(ServerNameState::Awaited);
+        let judged = match (&mut *rules, permit.tunnel()) {
+            (Rules::InForce(egress), Some(tunnel)) if was_awaited || egress.asks_for_server_names() => {
+                judge_again(egress, &tunnel).map(|(said, judgement)| (tunnel, said, judgement))
+            }
+            _ => None,
+        };
+        let (refused, judged) = match judged {
+            Some((tunnel, said, judgement)) => (
+                admit_named(permit, &tunnel, &said, &server_name),
+                Some((judgement, said.limits())),
+            ),
+            None if was_awaited => {
+                let text = format!("egress denied: no rules are in force ({server_name})");
+                (Some(Revoked { text, rule: None }), None)
+            }
+            None => (None, None),
+        };
+        drop(rules);
+        if let Some(revoked) = refused {
+            tracing::info!("{}", revoked.text);
+            permit.revocation().revoke(revoked);
+        }
+        Named { server_name, judged }
     }
 
     /// Judges `host:port`.
@@ -217,23 +264,29 @@ impl Gate {
             Rules::InForce(egress) => egress,
             Rules::Closed(reason) => return Err(denied(format!("egress denied, {reason}"))),
         };
-        let Some((verdict, judgement)) = judge(egress, selection, name.as_ref(), &addresses, port) else {
+        let Some((said, judgement)) = judge(egress, selection, name.as_ref(), (&addresses, port), None)
+        else {
             return Err(denied("egress denied: the name has no address".to_owned()));
         };
-        count_decision(selection, &verdict);
-        if verdict.verdict == Verdict::Deny {
-            let rule = verdict.rule.as_ref().map(words).unwrap_or_default();
-            let text = format!("egress denied by {rule}: {selection} -> {address}");
-            return Err((Refusal::Denied(text), judgement));
+        if let Said::Verdict(verdict) = &said {
+            count_decision(selection, verdict);
         }
+        let rule = judgement.rule.as_ref().map(words).unwrap_or_default();
+        let (allowed, early) = match said {
+            Said::ByServerName => (Allowed::ByServerName, Early::ByServerName),
+            Said::Verdict(verdict) if verdict.verdict == Verdict::Deny => {
+                let text = format!("egress denied by {rule}: {selection} -> {address}");
+                return Err((Refusal::Denied(text), judgement));
+            }
+            Said::Verdict(verdict) => {
+                let rule = verdict.rule.as_ref().map(key);
+                let allowed = Allowed::By(rule, verdict.limits.connections);
+                (allowed, Early::Allowed(verdict.limits))
+            }
+        };
         // Before other rules are in force: who is allowed by these is judged by those, too.
-        let permit = self.open.add(
-            selection,
-            name.clone(),
-            (addresses.clone(), port),
-            verdict.rule.as_ref().map(key),
-            verdict.limits.connections,
-        );
+        let to = (addresses.clone(), port);
+        let permit = self.open.add(selection, name.clone(), to, allowed);
         drop(rules);
         match permit {
             Some(permit) => Ok(Admitted {
@@ -246,12 +299,11 @@ impl Gate {
                 },
                 addresses,
                 judgement,
-                limits: verdict.limits,
+                verdict: early,
                 permit: Some(permit),
             }),
             None => {
-                let rule = verdict.rule.as_ref().map(words).unwrap_or_default();
-                let most = verdict.limits.connections.unwrap_or_default();
+                let most = early.limits().connections.unwrap_or_default();
                 let text =
                     format!("egress denied by {rule}: {most} connections are open: {selection} -> {address}");
                 Err((Refusal::Denied(text), judgement))
@@ -260,15 +312,85 @@ impl Gate {
     }
 }
 
+/// What is said of a connection.
+enum Said {
+    Verdict(DialVerdict),
+    /// Nothing before its server name is known.
+    ByServerName,
+}
+
+/// Counts it for the rule that allows it; else why it is refused.
+fn admit_named(permit: &Permit, tunnel: &OpenTunnel, said: &Said, name: &SeenName) -> Option<Revoked> {
+    let to = format!("{} -> {} ({name})", tunnel.selection, tunnel.destination());
+    let Said::Verdict(verdict) = said else {
+        let text = format!("egress denied: {to}");
+        return Some(Revoked { text, rule: None });
+    };
+    count_decision(tunnel.selection, verdict);
+    let (rule, by) = (
+        &verdict.rule,
+        verdict.rule.as_ref().map(words).unwrap_or_default(),
+    );
+    let text = if verdict.verdict == Verdict::Deny {
+        format!("egress denied by {by}: {to}")
+    } else if permit.moved_to(rule.as_ref().map(key), verdict.limits.connections) {
+        return None;
+    } else {
+        let most = verdict.limits.connections.unwrap_or_default();
+        format!("egress denied by {by}: {most} connections are open: {to}")
+    };
+    let rule = rule.clone();
+    Some(Revoked { text, rule })
+}
+
+impl Said {
+    fn limits(&self) -> TunnelLimits {
+        match self {
+            Self::Verdict(verdict) => verdict.limits,
+            Self::ByServerName => TunnelLimits::default(),
+        }
+    }
+
+    fn is_denied(&self) -> bool {
+        matches!(self, Self::Verdict(verdict) if verdict.verdict == Verdict::Deny)
+    }
+
+    /// How much it tells beside others about the same name.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Verdict(verdict) if verdict.verdict == Verdict::Deny => 3,
+            Self::ByServerName => 2,
+            Self::Verdict(verdict) => u8::from(verdict.would_deny.is_some()),
+        }
+    }
+}
+
+/// The verdict on an open connection by what is known of it now.
+fn judge_again(egress: &mut ApiServerEgress, tunnel: &OpenTunnel) -> Option<(Said, Judgement)> {
+    let judge = |egress: &mut ApiServerEgress, server_name| {
+        let to = (tunnel.addresses.as_slice(), tunnel.port);
+        judge(egress, tunnel.selection, tunnel.name.as_ref(), to, server_name)
+    };
+    match &tunnel.server_name {
+        ServerNameState::Seen(name) => judge(egress, Some(&name.known())),
+        ServerNameState::Awaited => judge(egress, None),
+        ServerNameState::Unread => match judge(egress, None)? {
+            // What passed already cannot be asked for its name.
+            (Said::ByServerName, _) => judge(egress, Some(&ServerName::Unknown)),
+            said => Some(said),
+        },
+    }
+}
+
 /// The verdict on all addresses: the first that is refused speaks for all. None where there is no address.
 fn judge(
     egress: &mut ApiServerEgress,
     selection: Selection,
     name: Option<&DnsName>,
-    addresses: &[IpAddr],
-    port: u16,
-) -> Option<(DialVerdict, Judgement)> {
-    let mut chosen: Option<(DialVerdict, IpAddr)> = None;
+    (addresses, port): (&[IpAddr], u16),
+    server_name: Option<&ServerName>,
+) -> Option<(Said, Judgement)> {
+    let mut chosen: Option<(Said, IpAddr)> = None;
     for &address in addresses {
         let dial = Dial {
             selection,
@@ -276,26 +398,34 @@ fn judge(
             address,
             port,
         };
-        let verdict = egress.decide(dial, clock::now());
-        let is_denied = verdict.verdict == Verdict::Deny;
-        let is_first = chosen.is_none();
-        let tells_more =
-            chosen.as_ref().is_some_and(|(it, _)| it.would_deny.is_none()) && verdict.would_deny.is_some();
-        if is_denied || is_first || tells_more {
-            chosen = Some((verdict, address));
+        let said = match server_name {
+            Some(server_name) => Said::Verdict(egress.decide(dial, server_name, clock::now())),
+            None => match egress.decide_early(dial, clock::now()) {
+                EarlyVerdict::Whatever(verdict) => Said::Verdict(verdict),
+                EarlyVerdict::ByServerName => Said::ByServerName,
+            },
+        };
+        let is_denied = said.is_denied();
+        if chosen.as_ref().is_none_or(|(it, _)| it.weight() < said.weight()) {
+            chosen = Some((said, address));
         }
         if is_denied {
             break;
         }
     }
-    let (verdict, address) = chosen?;
+    let (said, address) = chosen?;
+    let (rule, would_deny) = match &said {
+        Said::Verdict(verdict) => (verdict.rule.clone(), verdict.would_deny.clone()),
+        Said::ByServerName => (None, None),
+    };
     let judgement = Judgement {
         addresses: addresses.to_vec(),
         destination: Some(egress.destination(address)),
-        rule: verdict.rule.clone(),
-        would_deny: verdict.would_deny.clone(),
+        rule,
+        would_deny,
+        awaits_server_name: matches!(said, Said::ByServerName),
     };
-    Some((verdict, judgement))
+    Some((said, judgement))
 }
 
 fn key(rule: &Origin) -> RuleKey {
@@ -304,12 +434,11 @@ fn key(rule: &Origin) -> RuleKey {
 
 fn end(tunnel: &OpenTunnel, rule: Option<Origin>) {
     let by = rule.as_ref().map(words).unwrap_or_default();
-    let to = match (&tunnel.name, tunnel.addresses.first()) {
-        (Some(name), _) => format!("{name}:{}", tunnel.port),
-        (None, Some(address)) => SocketAddr::new(*address, tunnel.port).to_string(),
-        (None, None) => String::new(),
-    };
-    let text = format!("egress ended by {by}: {} -> {to}", tunnel.selection);
+    let text = format!(
+        "egress ended by {by}: {} -> {}",
+        tunnel.selection,
+        tunnel.destination()
+    );
     tracing::info!("{text}");
     let policy = rule
         .as_ref()
@@ -412,8 +541,18 @@ impl Admitted {
             targets: vec![address.to_owned()],
             addresses: Vec::new(),
             judgement: Judgement::default(),
-            limits: TunnelLimits::default(),
+            verdict: Early::Allowed(TunnelLimits::default()),
             permit: None,
+        }
+    }
+}
+
+impl Early {
+    /// What is known of the limits.
+    pub(super) fn limits(self) -> TunnelLimits {
+        match self {
+            Self::Allowed(limits) => limits,
+            Self::ByServerName => TunnelLimits::default(),
         }
     }
 }

@@ -1,15 +1,26 @@
 //! The connections that rules allowed and that are still open: how many a rule has, and what ends them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use egret_policies::model::api_server::Selection;
 use egret_policies::rules::Origin;
 use egret_shared::name::DnsName;
 
+use super::first_octets::SeenName;
+
 /// The policy of a rule, and its index.
 pub(super) type RuleKey = (Arc<str>, usize);
+
+/// Why one may be opened.
+#[derive(Debug)]
+pub(super) enum Allowed {
+    /// A rule allows it, and so many; without a rule it is allowed too.
+    By(Option<RuleKey>, Option<u32>),
+    /// It is judged when its server name is known.
+    ByServerName,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct OpenTunnels(Mutex<State>);
@@ -30,7 +41,18 @@ pub(super) struct OpenTunnel {
     pub(super) addresses: Vec<IpAddr>,
     pub(super) port: u16,
     pub(super) rule: Option<RuleKey>,
+    pub(super) server_name: ServerNameState,
     revocation: Arc<Revocation>,
+}
+
+/// What is known of the server name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ServerNameState {
+    /// Nothing yet, and octets pass.
+    Unread,
+    /// Nothing yet, and nothing passes before.
+    Awaited,
+    Seen(SeenName),
 }
 
 /// Whether a connection may go on.
@@ -87,6 +109,32 @@ impl Permit {
         &self.revocation
     }
 
+    /// Its client asks for this server name; gives what was known before.
+    pub(super) fn named(&self, name: SeenName) -> Option<ServerNameState> {
+        let mut state = self.open.lock();
+        let tunnel = state.tunnels.get_mut(&self.number)?;
+        Some(std::mem::replace(
+            &mut tunnel.server_name,
+            ServerNameState::Seen(name),
+        ))
+    }
+
+    /// What is judged.
+    pub(super) fn tunnel(&self) -> Option<OpenTunnel> {
+        self.open.get(self.number)
+    }
+
+    /// It counts for this rule from now on, unless the rule has as many others as it allows.
+    pub(super) fn moved_to(&self, rule: Option<RuleKey>, most: Option<u32>) -> bool {
+        let mut state = self.open.lock();
+        let is_new = state.tunnels.get(&self.number).is_some_and(|it| it.rule != rule);
+        if is_new && state.is_full(rule.as_ref(), most) {
+            return false;
+        }
+        state.move_to(self.number, rule);
+        true
+    }
+
     /// Of the addresses of its name one has it now.
     pub(super) fn connected_to(&self, address: IpAddr) {
         if let Some(tunnel) = self.open.lock().tunnels.get_mut(&self.number) {
@@ -114,15 +162,14 @@ impl OpenTunnels {
         selection: Selection,
         name: Option<DnsName>,
         (addresses, port): (Vec<IpAddr>, u16),
-        rule: Option<RuleKey>,
-        most: Option<u32>,
+        allowed: Allowed,
     ) -> Option<Permit> {
         let mut state = self.lock();
-        if let (Some(rule), Some(most)) = (&rule, most)
-            && state.by_rule.get(rule).is_some_and(|count| *count >= most)
-        {
-            return None;
-        }
+        let (rule, server_name) = match allowed {
+            Allowed::By(rule, most) if state.is_full(rule.as_ref(), most) => return None,
+            Allowed::By(rule, _) => (rule, ServerNameState::Unread),
+            Allowed::ByServerName => (None, ServerNameState::Awaited),
+        };
         state.count_more(rule.clone());
         state.last += 1;
         let number = state.last;
@@ -133,6 +180,7 @@ impl OpenTunnels {
             addresses,
             port,
             rule,
+            server_name,
             revocation: Arc::clone(&revocation),
         };
         state.tunnels.insert(number, tunnel);
@@ -153,23 +201,43 @@ impl OpenTunnels {
 
     /// It counts for this rule from now on.
     pub(super) fn allowed_by(&self, number: u64, rule: Option<RuleKey>) {
-        let mut state = self.lock();
-        let Some(tunnel) = state.tunnels.get_mut(&number) else {
-            return;
-        };
-        let before = std::mem::replace(&mut tunnel.rule, rule.clone());
-        state.count_less(before);
-        state.count_more(rule);
+        self.lock().move_to(number, rule);
     }
 }
 
 impl OpenTunnel {
+    /// As it was asked for.
+    pub(super) fn destination(&self) -> String {
+        match (&self.name, self.addresses.first()) {
+            (Some(name), _) => format!("{name}:{}", self.port),
+            (None, Some(address)) => SocketAddr::new(*address, self.port).to_string(),
+            (None, None) => String::new(),
+        }
+    }
+
     pub(super) fn revocation(&self) -> &Revocation {
         &self.revocation
     }
 }
 
 impl State {
+    fn is_full(&self, rule: Option<&RuleKey>, most: Option<u32>) -> bool {
+        let count = rule
+            .and_then(|rule| self.by_rule.get(rule))
+            .copied()
+            .unwrap_or_default();
+        most.is_some_and(|most| count >= most)
+    }
+
+    fn move_to(&mut self, number: u64, rule: Option<RuleKey>) {
+        let Some(tunnel) = self.tunnels.get_mut(&number) else {
+            return;
+        };
+        let before = std::mem::replace(&mut tunnel.rule, rule.clone());
+        self.count_less(before);
+        self.count_more(rule);
+    }
+
     fn count_more(&mut self, rule: Option<RuleKey>) {
         if let Some(rule) = rule {
             *self.by_rule.entry(rule).or_default() += 1;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::Request;
@@ -16,7 +15,7 @@ use super::agents::UNIMPLEMENTED;
 use super::authority::Rewritten;
 use super::dialer::{AuditedTunnel, Dialer};
 use crate::grpc::{self, PacketReader, PacketWriter, StreamError};
-use crate::proto::{Packet, metadata};
+use crate::proto::{Frame, Packet, metadata};
 use crate::relay::{Channel as _, next, write};
 
 /// Octets of a client's stream that are on their way at most: a client that is not read sends no more.
@@ -54,7 +53,7 @@ async fn serve_connection(stream: UnixStream, dialer: Arc<Dialer>) -> Result<(),
         .max_pending_accept_reset_streams(RESETS)
         .max_local_error_reset_streams(Some(RESETS))
         .max_header_list_size(16 << 10);
-    let mut connection = http.handshake::<_, Bytes>(Rewritten::new(stream)).await?;
+    let mut connection = http.handshake::<_, Frame>(Rewritten::new(stream)).await?;
     while let Some(request) = connection.accept().await {
         let (request, respond) = request?;
         let (dialer, client) = (Arc::clone(&dialer), client.clone());
@@ -75,7 +74,7 @@ async fn serve_connection(stream: UnixStream, dialer: Arc<Dialer>) -> Result<(),
 
 async fn serve_stream(
     request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
+    mut respond: SendResponse<Frame>,
     dialer: &Dialer,
     client: &str,
 ) -> Result<(), StreamError> {

@@ -2,16 +2,20 @@
 //! be understood refuses.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egret_shared::name::NamePattern;
 use egret_shared::net::IpNet;
 
 use super::rule::{self, RuleLabel};
 use super::{admin, enforcement, firewall, network, port, selector, spec};
 use crate::api::{Field, Notes, Object, Refused};
 use crate::diagnostic::Code;
-use crate::model::api_server::{ApiServerAction, ApiServerPolicy, ApiServerRule, Selection, TunnelLimits};
+use crate::model::api_server::{
+    ApiServerAction, ApiServerPolicy, ApiServerRule, Selection, ServerNames, TunnelLimits,
+};
 use crate::model::{Action, NamespaceSelector, Peer, Peers, Ports, Selector};
 
 const VERSION: &str = "policy.egret.dev/v1alpha1";
@@ -85,6 +89,7 @@ fn denying(label: &RuleLabel) -> ApiServerRule {
         action: ApiServerAction::Deny,
         peers: rule.peers,
         ports: rule.ports,
+        server_names: ServerNames::Any,
         limits: TunnelLimits::default(),
     }
 }
@@ -111,15 +116,21 @@ fn rule(item: &Field<'_>, index: usize, is_sound: bool, notes: &mut Notes) -> Ap
         name: name.clone().unwrap_or_default(),
     };
     // Everything is read before anything is given up, so that all that is wrong is said at once.
-    let known = item.only(&["name", "action", "to", "protocols", "limits"], notes);
+    let known = item.only(
+        &["name", "action", "to", "protocols", "serverNames", "limits"],
+        notes,
+    );
     let peers = peers(item, action, notes);
     let items = item
         .get("protocols")
         .map(|field| field.some_items(25, notes))
         .transpose();
     let ports = items.and_then(|items| port::all(items, port::firewall_protocol, notes));
+    let server_names = server_names(item, notes);
     let limits = limits(item, action, notes);
-    let body = name.and(known).and_then(|()| Ok((peers?, ports?, limits?)));
+    let body = name
+        .and(known)
+        .and_then(|()| Ok((peers?, ports?, server_names?, limits?)));
     let matches_nothing = |action| ApiServerRule {
         action,
         peers: Peers::OneOf(Vec::new()),
@@ -133,13 +144,14 @@ fn rule(item: &Field<'_>, index: usize, is_sound: bool, notes: &mut Notes) -> Ap
         (Ok(action @ (ApiServerAction::Allow | ApiServerAction::Audit)), Ok(_)) if !is_sound => {
             (matches_nothing(action), admin::NOTHING)
         }
-        (Ok(action), Ok((peers, ports, limits))) => {
+        (Ok(action), Ok((peers, ports, server_names, limits))) => {
             let rule = ApiServerRule {
                 index,
                 name: label.name.clone(),
                 action,
                 peers,
                 ports,
+                server_names,
                 limits,
             };
             (rule, "the rule as it is")
@@ -223,6 +235,29 @@ fn services(field: &Field<'_>, notes: &mut Notes) -> Result<Peer, Refused> {
     };
     let (namespace, name) = (read("namespace")?, read("name")?);
     Ok(Peer::Services { namespace, name })
+}
+
+/// One that cannot be read would leave a rule that refuses with fewer: the rule is given up.
+fn server_names(item: &Field<'_>, notes: &mut Notes) -> Result<ServerNames, Refused> {
+    let Some(field) = item.get("serverNames") else {
+        return Ok(ServerNames::Any);
+    };
+    let items = field.some_items(100, notes)?;
+    let patterns: Vec<_> = items.iter().map(|item| server_name(item, notes)).collect();
+    let patterns: Vec<NamePattern> = patterns.into_iter().collect::<Result<_, _>>()?;
+    Ok(ServerNames::OneOf(admin::once(patterns, &items, notes)))
+}
+
+fn server_name(item: &Field<'_>, notes: &mut Notes) -> Result<NamePattern, Refused> {
+    let text = item.text(notes)?;
+    match text.parse::<NamePattern>() {
+        Ok(pattern) if text.parse::<IpAddr>().is_err() => Ok(pattern),
+        // No client sends an address (RFC 6066 §3).
+        Ok(_) | Err(_) => {
+            let accepted = "a name of two labels or more, optionally behind \"*.\"";
+            Err(item.refuse(Code::InvalidDomain, accepted, notes))
+        }
+    }
 }
 
 fn limits(

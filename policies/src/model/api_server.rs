@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egret_shared::name::{DnsName, NamePattern};
 use egret_shared::pod::PodKey;
 
 use super::cluster::{Pod, PodLife};
@@ -135,6 +136,8 @@ pub struct ApiServerRule {
     pub peers: Peers,
     /// The destination port.
     pub ports: Ports,
+    /// The TLS server name.
+    pub server_names: ServerNames,
     /// What connections that it allows may use.
     pub limits: TunnelLimits,
 }
@@ -148,6 +151,42 @@ pub enum ApiServerAction {
     Deny,
     /// As if the rule were not there, and told that it would refuse.
     Audit,
+}
+
+/// The TLS server names (RFC 6066 §3) that a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerNames {
+    /// All, and connections without one.
+    Any,
+    /// Those that one of these matches.
+    OneOf(Vec<NamePattern>),
+}
+
+/// What is known of the server name that the first octets of a connection ask for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ServerName {
+    /// This one.
+    Known(DnsName),
+    /// None can be read.
+    Unknown,
+}
+
+impl ServerNames {
+    /// Whether a rule of this action is about a connection. Where nobody knows its name, one that allows is not, and one that
+    /// refuses is.
+    #[must_use]
+    pub fn concern(&self, action: ApiServerAction, name: &ServerName) -> bool {
+        match (self, name) {
+            (Self::Any, _) => true,
+            (Self::OneOf(patterns), ServerName::Known(name)) => {
+                patterns.iter().any(|pattern| pattern.matches(name))
+            }
+            (Self::OneOf(_), ServerName::Unknown) => match action {
+                ApiServerAction::Allow => false,
+                ApiServerAction::Deny | ApiServerAction::Audit => true,
+            },
+        }
+    }
 }
 
 /// Limits of connections; what is not there is not limited.
@@ -177,6 +216,18 @@ impl ApiServerPolicy {
             .zip(all)
             .map(|(position, policy)| policy.at(position))
             .collect()
+    }
+
+    /// As they are about connections of one server name: a rule about others matches nothing.
+    #[must_use]
+    pub fn about(policies: &[Self], name: &ServerName) -> Vec<Self> {
+        let mut policies = policies.to_vec();
+        for rule in policies.iter_mut().flat_map(|policy| &mut policy.rules) {
+            if !rule.server_names.concern(rule.action, name) {
+                rule.peers = Peers::OneOf(Vec::new());
+            }
+        }
+        policies
     }
 
     fn has_audit(&self) -> bool {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use egret_shared::time::Timestamp;
 
 use crate::model::{Action, Direction};
-use crate::rules::{DefaultAction, Member, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules};
+use crate::rules::{DefaultAction, Member, Origin, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules};
 
 use super::connection::{
     Connection, ConnectionDecision, ConnectionEnd, Decision, EndKind, ForwardedConnection, Protocol, Verdict,
@@ -41,31 +41,15 @@ impl Simulator {
         decision.filter(|decision| decision.verdict == Verdict::Deny)
     }
 
-    /// As [`Self::decide`] for the egress of a pod, among the rules that an index finds.
+    /// What the rules of a pod's egress say, or those in audit, as far as they are asked: of those that an index finds, or of
+    /// all. None where none matches.
     #[must_use]
-    pub(crate) fn decide_by(&self, index: &RuleIndex, connection: &Connection, now: Timestamp) -> Decision {
-        let decided = self.judge_by(index, RuleList::InForce, connection, now);
-        decided.unwrap_or_else(|| Decision::allow("default"))
-    }
-
-    /// As [`Self::would_deny`] of what is allowed.
-    #[must_use]
-    pub(crate) fn would_deny_by(
+    pub(crate) fn decide_by(
         &self,
-        index: &RuleIndex,
+        (list, index): (RuleList, Option<&RuleIndex>),
         connection: &Connection,
         now: Timestamp,
-    ) -> Option<Decision> {
-        let decided = self.judge_by(index, RuleList::Audit, connection, now);
-        decided.filter(|decision| decision.verdict == Verdict::Deny)
-    }
-
-    fn judge_by(
-        &self,
-        index: &RuleIndex,
-        list: RuleList,
-        connection: &Connection,
-        now: Timestamp,
+        is_asked: &dyn Fn(&Origin) -> bool,
     ) -> Option<Decision> {
         let rules = self.pod(&connection.pod)?;
         let other = PeerEnd::of(connection, &rules.addresses, RecordState::Live);
@@ -74,11 +58,15 @@ impl Simulator {
             RuleList::Audit => &rules.audit.egress.tiers,
         };
         tiers.iter().enumerate().find_map(|(position, tier)| {
+            let is_asked = |rule: &&Rule| is_asked(&rule.origin);
+            let Some(index) = index else {
+                return self.decide_among(tier, tier.rules.iter().filter(is_asked), other, now);
+            };
             let candidates = index.candidates(&connection.pod, list, position, other.address)?;
             let rules = candidates
                 .into_iter()
                 .filter_map(|position| tier.rules.get(position));
-            self.decide_among(tier, rules, other, now)
+            self.decide_among(tier, rules.filter(is_asked), other, now)
         })
     }
 

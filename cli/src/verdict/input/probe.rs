@@ -30,6 +30,8 @@ pub struct Probe {
     pub family: Option<Family>,
     /// How long after the records were learned this is asked.
     pub at: Duration,
+    /// The server name that the API server asks for by TLS; without, none can be read.
+    pub server_name: Option<DnsName>,
 }
 
 /// Who connects.
@@ -78,10 +80,11 @@ impl Probe {
     /// # Errors
     /// A field that is missing or cannot be understood.
     pub fn parse(fields: &mut Fields) -> Result<Self, LineProblem> {
+        let id = parse_id(fields.require("id")?)?;
+        let from = parse_source(&fields.require("from")?)?;
         let protocol = fields.take("protocol").unwrap_or_else(|| Value::from("TCP"));
         Ok(Self {
-            id: parse_id(fields.require("id")?)?,
-            from: parse_source(&fields.require("from")?)?,
+            id,
             to: parse_destination(&fields.require("to")?)?,
             protocol: parse_protocol(&protocol, fields.take("port").as_ref())?,
             family: fields.take("family").as_ref().map(parse_family).transpose()?,
@@ -91,6 +94,8 @@ impl Probe {
                 .map(parse_seconds)
                 .transpose()?
                 .unwrap_or_default(),
+            server_name: parse_server_name(fields.take("serverName").as_ref(), &from)?,
+            from,
         })
     }
 
@@ -226,6 +231,18 @@ fn parse_family(value: &Value) -> Result<Family, LineProblem> {
     }
 }
 
+fn parse_server_name(value: Option<&Value>, from: &Source) -> Result<Option<DnsName>, LineProblem> {
+    match (value, from) {
+        (None, _) => Ok(None),
+        (Some(value), Source::ApiServer(_)) => parse_text("serverName", value).map(Some),
+        (Some(_), Source::Pod(_) | Source::Address(_) | Source::Node(_)) => {
+            let accepted =
+                "only rules about the API server ask for it: {\"apiserver\": …} is the source then";
+            Err(LineProblem::field("serverName", accepted.to_owned()))
+        }
+    }
+}
+
 fn parse_seconds(value: &Value) -> Result<Duration, LineProblem> {
     value
         .as_f64()
@@ -291,6 +308,11 @@ mod tests {
             parse(of_api_server).unwrap().from,
             Source::ApiServer(Selection::Etcd)
         );
+        let named = of_api_server.replace("\"port\"", "\"serverName\":\"Hook.shop.svc\",\"port\"");
+        let name = parse(&named).unwrap().server_name;
+        assert_eq!(name, Some("hook.shop.svc".parse().unwrap()));
+        let problem = parse(&named.replace(r#"{"apiserver":"etcd"}"#, r#""a/b""#)).unwrap_err();
+        assert!(problem.starts_with("field \"serverName\": "), "{problem}");
         let problem = parse(&of_api_server.replace("etcd", "nodes")).unwrap_err();
         assert!(problem.starts_with("field \"from.apiserver\": "), "{problem}");
         assert_eq!(probe.to, Destination::Node("n2".into()));

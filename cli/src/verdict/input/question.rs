@@ -37,6 +37,9 @@ pub struct QuestionOptions {
     /// How many seconds after the records were learned
     #[arg(long, value_name = "SECONDS", requires = "from")]
     at: Option<f64>,
+    /// From apiserver:SELECTION: the server name that it asks for by TLS; otherwise none can be read
+    #[arg(long, value_name = "NAME", requires = "from")]
+    server_name: Option<String>,
 }
 
 /// An option that cannot be understood.
@@ -56,6 +59,7 @@ impl OptionProblem {
     fn name(&self) -> &str {
         match self {
             Self::End { option, .. } => option,
+            Self::Other(LineProblem::Field { field, .. }) if field == "serverName" => "server-name",
             Self::Other(LineProblem::Field { field, .. }) => {
                 field.split_once('.').map_or(field, |(option, _)| option)
             }
@@ -93,6 +97,7 @@ impl QuestionOptions {
             ("port", self.port.map(|port| Value::from(port.get()))),
             ("family", self.family.as_deref().map(Value::from)),
             ("at", self.at.map(Value::from)),
+            ("serverName", self.server_name.as_deref().map(Value::from)),
         ];
         let map: Map<String, Value> = fields
             .into_iter()
