@@ -107,7 +107,7 @@ impl World {
         let build = self.directory.join("build");
         fs::create_dir_all(&build).unwrap();
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
-        for name in ["Makefile", "events.h", "maps.h", "match.h", "packet.h"] {
+        for name in ["Makefile", "events.h", "judge.h", "maps.h", "match.h", "packet.h"] {
             fs::copy(sources.join(name), build.join(name)).unwrap();
         }
         let source = fs::read_to_string(sources.join("egress.bpf.c")).unwrap();
