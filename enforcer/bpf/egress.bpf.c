@@ -76,10 +76,9 @@ static __always_inline int verdict(struct bpf_sock_addr *ctx, struct address pee
 	flow.transport = transport_of(ctx->protocol);
 	if (is_self(pod, &flow.peer))
 		return ALLOW;
-	flow.is_backed = pod->is_backed != 0;
+	flow.is_backed = pod->behind == BEHIND_FILTER;
 	/* Judged by the address to which the node translates this one. */
-	if (flow.is_backed && (bpf_map_lookup_elem(&egret_translated, &flow.peer) ||
-			       bpf_map_lookup_elem(&egret_node, &flow.peer)))
+	if (pod->behind != BEHIND_NOTHING && may_be_translated(&flow.peer))
 		return ALLOW;
 	/* A socket without a port has sent nothing yet, so it has no flow. */
 	if (flow.transport == IPPROTO_UDP && socket && socket->src_port) {
@@ -212,12 +211,13 @@ static __always_inline int judge_datagram(const struct pod *pod, struct bpf_sock
 	struct udp_flow *known;
 
 	/* A connected socket receives from its peer alone. */
-	if (is_remembered && socket->dst_port)
+	if (is_remembered && socket->dst_port && !flow->is_translated)
 		return ALLOW;
 	known = bpf_map_lookup_elem(&egret_udp, &key);
 	if (known && !is_alive(known, opened.seen))
 		known = 0;
-	if (known && known->generation == pod->generation) {
+	if (known && known->generation == pod->generation &&
+	    (!flow->is_translated || known->opened_by == OPENED_BY_PEER)) {
 		known->seen = opened.seen;
 		return ALLOW;
 	}
@@ -228,7 +228,7 @@ static __always_inline int judge_datagram(const struct pod *pod, struct bpf_sock
 	else
 		opened.opened_by = flow->was_allowed ? state->opened_by : opens;
 	/* sendmsg(2) was judged a moment ago. */
-	if (!(is_remembered && opens == OPENED_BY_POD) &&
+	if (!(is_remembered && opens == OPENED_BY_POD && !flow->is_translated) &&
 	    judge_opened(pod, flow, local_port, opened.opened_by) == DENY) {
 		if (socket->dst_port && flow->transport == IPPROTO_UDP)
 			report_denied(pod, flow, local, local_port);
@@ -297,7 +297,7 @@ int egret_departures(struct __sk_buff *skb)
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
 	if (!pod->programmed || !socket) {
-		if (pod->is_backed)
+		if (pod->behind == BEHIND_FILTER)
 			return ALLOW;
 		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, EGRESS);
 		return DENY;
@@ -305,7 +305,7 @@ int egret_departures(struct __sk_buff *skb)
 	if (has_no_rules(pod))
 		return ALLOW;
 	parse(skb, &packet);
-	if (pod->is_backed)
+	if (pod->behind == BEHIND_FILTER)
 		return note_datagram(pod, &packet, EGRESS);
 	if (is_self(pod, &packet.destination)) {
 		/* A datagram to the pod itself in the name of another would open the way to that one. */
@@ -314,7 +314,7 @@ int egret_departures(struct __sk_buff *skb)
 		count_unruled(TIER_DEFAULT, ACTION_DENY, EGRESS);
 		return DENY;
 	}
-	if (stays_on_link(&packet))
+	if (stays_on_link(packet.transport, packet.icmp_type))
 		return ALLOW;
 	if (!packet.is_whole) {
 		count_unruled(TIER_DEFAULT, ACTION_DENY, EGRESS);
@@ -324,6 +324,9 @@ int egret_departures(struct __sk_buff *skb)
 	flow.port = packet.destination_port;
 	flow.transport = packet.transport;
 	flow.icmp_type = packet.icmp_type;
+	/* Behind the translation a pod is known by its address: what bears another one is judged here, as it is. */
+	flow.is_translated = pod->behind == BEHIND_SERVICES && !is_self(pod, &packet.source) &&
+			     may_be_translated(&flow.peer);
 	if (socket->type == SOCK_RAW || (flow.transport != IPPROTO_TCP && !has_flows(flow.transport)))
 		result = judge(pod, &flow, EGRESS);
 	else if (has_flows(flow.transport))
@@ -355,7 +358,7 @@ int egret_arrivals(struct __sk_buff *skb)
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
 	if (!pod->programmed || !socket) {
-		if (pod->is_backed)
+		if (pod->behind == BEHIND_FILTER)
 			return ALLOW;
 		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, INGRESS);
 		return DENY;
@@ -363,9 +366,9 @@ int egret_arrivals(struct __sk_buff *skb)
 	if (has_no_rules(pod))
 		return ALLOW;
 	parse(skb, &packet);
-	if (pod->is_backed)
+	if (pod->behind == BEHIND_FILTER)
 		return note_datagram(pod, &packet, INGRESS);
-	if (is_self(pod, &packet.source) || stays_on_link(&packet))
+	if (is_self(pod, &packet.source) || stays_on_link(packet.transport, packet.icmp_type))
 		return ALLOW;
 	if (!packet.is_whole) {
 		count_unruled(TIER_DEFAULT, ACTION_DENY, INGRESS);

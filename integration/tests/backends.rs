@@ -201,22 +201,6 @@ const EBPF_LIMITS: Limits = &[
         ],
     ),
     (
-        "a Service is judged by its own address",
-        &[
-            "a_service_at_the_port_of_dns_is_asked_itself",
-            "a_program_learns_at_once_that_its_connection_is_forbidden",
-            "a_service_leads_no_pod_to_what_is_denied",
-            "a_client_outside_is_refused_where_a_service_leads_to_what_is_denied",
-            "a_service_is_judged_by_the_pod_behind_it_and_its_port",
-            "a_client_of_a_node_port_is_itself_until_another_node_masquerades",
-            "a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere",
-            "what_kube_proxy_accepts_is_judged_though_it_comes_later",
-            "no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_does",
-            "the_api_server_is_refused_by_every_way_that_leads_there",
-            "a_pod_on_a_bridge_meets_itself_by_a_service_and_its_neighbour_does_not",
-        ],
-    ),
-    (
         "a source address is not checked against the interface",
         &["the_own_node_is_where_packets_start_and_not_what_they_bear"],
     ),
@@ -241,10 +225,6 @@ const EBPF_LIMITS: Limits = &[
             "pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well",
             "a_bridge_that_is_not_judged_is_told",
         ],
-    ),
-    (
-        "clients outside are not kept from what Services lead to, and sources are not checked",
-        &["what_no_rule_of_a_pod_denies_is_told_with_its_reason"],
     ),
 ];
 

@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use egret_enforcer::backend::ebpf::{Ebpf, Options};
+use egret_enforcer::backend::ebpf::{Behind, Ebpf, Options};
 use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::backend::{Backend, Decider, SyncStatus};
 use egret_policies::rules::{Action, Direction, Tier};
@@ -86,7 +86,8 @@ impl World {
             pin_path: directory.join("bpf"),
             unknown: Stance::DenyOncePolicies,
             events_per_second: Some(10),
-            is_backed: false,
+            // The addresses of these pods are on their own loopback, where no node translates.
+            behind: Behind::Nothing,
         };
         Ok(Self { options, directory })
     }
