@@ -1,6 +1,5 @@
 //! Programs one pod.
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
@@ -182,11 +181,9 @@ impl Pod {
         &mut self,
         kernel: &mut Kernel,
         cgroups: &PodCgroups,
-        sets: &BTreeMap<SetId, SetKind>,
+        rendered: Result<Rendered, String>,
     ) -> bool {
-        let lists = self
-            .render(kernel, sets)
-            .and_then(|rendered| write_lists(kernel, &rendered));
+        let lists = rendered.and_then(|rendered| write_lists(kernel, &rendered));
         let (lists, state) = match lists {
             Ok(lists) => (lists, State::Programmed),
             Err(why) => (PodLists::CLOSED, State::Denied(why)),
@@ -368,51 +365,51 @@ pub(super) fn program(
     if !pods.values().any(|pod| pod.is_due(scope)) {
         return 0;
     }
-    register_counters(kernel, pods, sets, scope);
-    let due = pods.values_mut().filter(|pod| pod.is_due(scope));
-    match PodCgroups::find(&kernel.cgroup_root) {
-        Ok(cgroups) => {
-            let changed = due
-                .map(|pod| u64::from(pod.program(kernel, &cgroups, sets)))
-                .sum();
-            kernel.remove_unused_lists(pods.values(), kept);
-            changed
-        }
+    let due = pods.iter().filter(|(_, pod)| pod.is_due(scope));
+    let due: Vec<PodKey> = due.map(|(key, _)| key.clone()).collect();
+    let cgroups = match PodCgroups::find(&kernel.cgroup_root) {
+        Ok(cgroups) => cgroups,
         Err(error) => {
-            let why = format!(
-                "cannot look for cgroups in {}: {error}",
-                kernel.cgroup_root.display()
-            );
+            let root = kernel.cgroup_root.display();
+            let why = format!("cannot look for cgroups in {root}: {error}");
+            let due = pods.values_mut().filter(|pod| pod.is_due(scope));
             due.for_each(|pod| pod.state = State::Failed(why.clone()));
-            0
+            return 0;
+        }
+    };
+    let (mut changed, mut used) = (0, None);
+    for key in due {
+        let rendered = pods[&key].render(kernel, sets);
+        if let Ok(rendered) = &rendered {
+            register_counters(kernel, rendered, |key| {
+                let used = used.get_or_insert_with(|| used_counters(kernel, pods, sets));
+                used.contains(&key)
+            });
+        }
+        if let Some(pod) = pods.get_mut(&key) {
+            changed += u64::from(pod.program(kernel, &cgroups, rendered));
         }
     }
+    kernel.remove_unused_lists(pods.values(), kept);
+    changed
 }
 
 /// Creates counters before the rules that use them. Without space for a counter, its rule decides uncounted.
-fn register_counters(
+fn register_counters(kernel: &Kernel, rendered: &Rendered, is_used: impl FnMut(CounterKey) -> bool) {
+    if let Err(error) = kernel.counters.register(&rendered.labels, is_used) {
+        tracing::error!(%error, "a rule is not counted");
+    }
+}
+
+/// The counters of all pods' rules: asked where there is no room for further ones.
+fn used_counters(
     kernel: &Kernel,
     pods: &BTreeMap<PodKey, Pod>,
     sets: &BTreeMap<SetId, SetKind>,
-    scope: Scope,
-) {
-    let share = kernel.share();
-    let rendered = |pod: &Pod| render(&pod.rules, share, |set| sets.get(&set).copied()).ok();
-    let used = LazyCell::new(|| {
-        let labels = pods
-            .values()
-            .filter_map(rendered)
-            .flat_map(|rendered| rendered.labels);
-        labels.map(|(key, _)| key).collect::<BTreeSet<CounterKey>>()
-    });
-    for rendered in pods.values().filter(|pod| pod.is_due(scope)).filter_map(rendered) {
-        if let Err(error) = kernel
-            .counters
-            .register(&rendered.labels, |key| used.contains(&key))
-        {
-            tracing::error!(%error, "a rule is not counted");
-        }
-    }
+) -> BTreeSet<CounterKey> {
+    let rendered = pods.values().filter_map(|pod| pod.render(kernel, sets).ok());
+    let labels = rendered.flat_map(|rendered| rendered.labels);
+    labels.map(|(key, _)| key).collect()
 }
 
 impl Kernel {
@@ -447,11 +444,7 @@ impl Kernel {
     }
 
     /// Removes lists that no pod names. A pod whose storage still names one is denied everything.
-    fn remove_unused_lists<'a>(
-        &mut self,
-        pods: impl Iterator<Item = &'a Pod>,
-        mut used: BTreeSet<ListName>,
-    ) {
+    fn remove_unused_lists<'a>(&mut self, pods: impl Iterator<Item = &'a Pod>, mut used: BTreeSet<ListName>) {
         used.extend(pods.flat_map(|pod| pod.lists.names()));
         if let Err(error) = self.lists.retain(&used) {
             tracing::error!(%error, "lists of rules that no pod has stay");
