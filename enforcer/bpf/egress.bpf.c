@@ -327,6 +327,11 @@ int egret_departures(struct __sk_buff *skb)
 	/* Behind the translation a pod is known by its address: what bears another one is judged here, as it is. */
 	flow.is_translated = pod->behind == BEHIND_SERVICES && !is_self(pod, &packet.source) &&
 			     may_be_translated(&flow.peer);
+	if (flow.is_translated && bpf_map_lookup_elem(&egret_addressed, &packet.source)) {
+		/* In the name of another pod. */
+		count_unruled(TIER_DEFAULT, ACTION_DENY, EGRESS);
+		return DENY;
+	}
 	if (socket->type == SOCK_RAW || (flow.transport != IPPROTO_TCP && !has_flows(flow.transport)))
 		result = judge(pod, &flow, EGRESS);
 	else if (has_flows(flow.transport))

@@ -90,19 +90,21 @@ static __always_inline int has_ports(__u8 transport)
 	return transport == IPPROTO_TCP || transport == IPPROTO_UDP || transport == IPPROTO_SCTP;
 }
 
-/* A connection as its first packet said it, and where it goes. */
+/* A connection as its first packet said it, and as the server sees it. */
 struct connection {
 	struct address source;
 	struct address asked; /* the destination of the first packet */
-	__u16 source_port;    /* host order */
-	__u16 asked_port;     /* host order */
-	__u8 is_rewritten;    /* its destination */
-	__u8 is_known;	      /* its first packet has passed */
+	struct address seen;  /* the source behind the translation */
+	__u16 source_port;    /* host order, as the others */
+	__u16 asked_port;
+	__u16 seen_port;
+	__u8 is_rewritten; /* its destination */
+	__u8 is_known;	   /* its first packet has passed */
 };
 
 /* Tells what was denied, or would be; and what a pod had open is ended. By itself, so that the way through the rules has room on
  * the stack. */
-GLOBAL int report(const struct pod *pod, const struct connection *connection, const struct flow *flow)
+GLOBAL int report_client(const struct pod *pod, const struct connection *connection, const struct flow *flow)
 {
 	struct place place = { .is_outgoing = 1 };
 	struct flow socket = {};
@@ -112,7 +114,7 @@ GLOBAL int report(const struct pod *pod, const struct connection *connection, co
 	place.pod = pod->id;
 	place.local_port = connection->source_port;
 	tell_of_packet(flow, &place, &connection->source);
-	if (would_be_denied(flow) || !flow->was_allowed || !pod->id)
+	if (would_be_denied(flow) || !flow->was_allowed)
 		return 0;
 	socket.peer = connection->asked;
 	socket.port = connection->asked_port;
@@ -121,7 +123,30 @@ GLOBAL int report(const struct pod *pod, const struct connection *connection, co
 	return 0;
 }
 
-GLOBAL int judge_translated(const struct connection *connection, struct flow *flow)
+GLOBAL int report_server(const struct pod *pod, const struct connection *connection, const struct flow *flow,
+			 const struct address *server)
+{
+	struct place place = {};
+	struct flow told, socket = {};
+
+	if (!pod || !connection || !flow || !server)
+		return 0;
+	place.pod = pod->id;
+	place.local_port = flow->port;
+	told = *flow;
+	told.port = connection->source_port;
+	tell_of_packet(&told, &place, server);
+	if (would_be_denied(flow) || !flow->was_allowed)
+		return 0;
+	socket.peer = connection->seen;
+	socket.port = connection->seen_port;
+	socket.transport = flow->transport;
+	report_denied(pod, &socket, server, flow->port);
+	return 0;
+}
+
+/* By the rules of the pod that asks; or of nobody, where a client outside asks for a Service. */
+GLOBAL int judge_client(const struct connection *connection, struct flow *flow)
 {
 	const struct pod *pod;
 	int result;
@@ -143,11 +168,37 @@ GLOBAL int judge_translated(const struct connection *connection, struct flow *fl
 		return ALLOW;
 	}
 	flow->is_translated = 1;
-	flow->was_allowed = flow->is_counted = connection->is_known;
+	/* Of clients outside each packet is judged: nothing is remembered of them. */
+	flow->was_allowed = connection->is_known && pod->id;
+	flow->is_counted = connection->is_known;
 	flow->is_itself = same(&flow->peer, &connection->source);
 	result = judge(pod, flow, EGRESS);
 	if (result == DENY || would_be_denied(flow))
-		report(pod, connection, flow);
+		report_client(pod, connection, flow);
+	return result;
+}
+
+/* By the rules of the pod to which it leads: behind this hook the source may become the node's. What keeps its source is
+ * judged, and counted, at the pod's socket as well. */
+GLOBAL int judge_server(const struct connection *connection, struct flow *flow)
+{
+	struct address server;
+	const struct pod *pod;
+	int result;
+
+	if (!connection || !flow)
+		return DENY;
+	server = flow->peer;
+	pod = bpf_map_lookup_elem(&egret_addressed, &server);
+	if (!pod || bpf_map_lookup_elem(&egret_node, &connection->source))
+		return ALLOW;
+	flow->peer = connection->source;
+	flow->was_allowed = connection->is_known;
+	flow->is_counted = 1;
+	flow->is_itself = same(&server, &connection->source);
+	result = judge(pod, flow, INGRESS);
+	if (result == DENY)
+		report_server(pod, connection, flow, &server);
 	return result;
 }
 
@@ -196,9 +247,11 @@ static __always_inline void read_entry(const struct nf_conn *entry, struct conne
 	connection->asked = ADDRESS(asked, dst);
 	flow->transport = asked->dst.protonum;
 	flow->peer = ADDRESS(answered, src);
+	connection->seen = ADDRESS(answered, dst);
 	if (has_ports(flow->transport)) {
 		connection->source_port = bpf_ntohs(asked->src.u.all);
 		connection->asked_port = bpf_ntohs(asked->dst.u.all);
+		connection->seen_port = bpf_ntohs(answered->dst.u.all);
 		flow->port = bpf_ntohs(answered->src.u.all);
 	}
 }
@@ -220,7 +273,9 @@ int egret_services(struct bpf_nf_ctx *ctx)
 		return NF_DROP;
 	if (stays_on_link(flow.transport, flow.icmp_type))
 		return NF_ACCEPT;
-	return judge_translated(&connection, &flow) == ALLOW ? NF_ACCEPT : NF_DROP;
+	if (judge_client(&connection, &flow) != ALLOW)
+		return NF_DROP;
+	return !connection.is_rewritten || judge_server(&connection, &flow) == ALLOW ? NF_ACCEPT : NF_DROP;
 }
 
 /* Functions of the kernel are for programs that may be under its licence. */

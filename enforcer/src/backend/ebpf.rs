@@ -424,7 +424,11 @@ impl Backend for Ebpf {
 
     fn adopt(&mut self, _now: Timestamp) -> Result<(), BackendError> {
         let kernel = self.open()?;
-        if let Some(why) = kernel.translation.fault().filter(|_| self.options.behind == Behind::Services) {
+        if let Some(why) = kernel
+            .translation
+            .fault()
+            .filter(|_| self.options.behind == Behind::Services)
+        {
             tracing::warn!(why, "nothing judges where Services lead to");
         }
         self.counters.set(Arc::clone(&kernel.counters));
@@ -530,7 +534,10 @@ impl Backend for Ebpf {
         }
         repaired.insert("pod", self.program(Scope::All));
         self.program_outside();
-        let attached = self.stage.kernel().map_or(Ok(()), |kernel| kernel.translation.attach());
+        let attached = self
+            .stage
+            .kernel()
+            .map_or(Ok(()), |kernel| kernel.translation.attach());
         if let Err(error) = attached {
             tracing::error!(%error, "what pods send to Services is not judged");
         }

@@ -108,7 +108,15 @@ impl World {
         let build = self.directory.join("build");
         fs::create_dir_all(&build).unwrap();
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
-        for name in ["Makefile", "events.h", "judge.h", "maps.h", "match.h", "packet.h"] {
+        for name in [
+            "Makefile",
+            "events.h",
+            "judge.h",
+            "maps.h",
+            "match.h",
+            "packet.h",
+            "services.bpf.c",
+        ] {
             fs::copy(sources.join(name), build.join(name)).unwrap();
         }
         let source = fs::read_to_string(sources.join("egress.bpf.c")).unwrap();

@@ -134,11 +134,7 @@ impl List {
         tier: &TierRules,
         kind_of: &impl Fn(SetId) -> Option<SetKind>,
     ) -> Result<(), Unrenderable> {
-        // The programs skip what comes from the pod's own addresses. What leaves goes to them by a Service.
-        let direction = self.direction;
-        let is_judged =
-            |rule: &&Rule| rule.peer != PeerMatch::Itself || direction == Direction::Egress;
-        let rules = || tier.rules.iter().filter(is_judged);
+        let rules = || tier.rules.iter();
         let exceptions = rules().filter(|rule| rule.except.is_some()).count();
         let length = rules().count() + exceptions + usize::from(tier.default_action == DefaultAction::Deny);
         let next = u32::try_from(self.rules.len() + length).unwrap_or(u32::MAX);

@@ -238,7 +238,10 @@ pub(super) struct Refused {
 fn said(log: &str) -> String {
     const LINES: usize = 6;
     // The last lines are statistics.
-    let lines: Vec<&str> = log.lines().filter(|line| !line.starts_with("processed ")).collect();
+    let lines: Vec<&str> = log
+        .lines()
+        .filter(|line| !line.starts_with("processed "))
+        .collect();
     let last = &lines[lines.len().saturating_sub(LINES)..];
     last.iter().map(|line| format!("\n  {}", line.trim())).collect()
 }
@@ -263,7 +266,11 @@ pub(super) fn load_netfilter(
             license: c"Dual MIT/GPL".as_ptr() as u64,
             log_level: level,
             log_size: u32::try_from(log.len()).expect("a buffer of our size"),
-            log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
+            log: if log.is_empty() {
+                0
+            } else {
+                log.as_mut_ptr() as u64
+            },
             kernel_version: 0,
             flags: 0,
             name,

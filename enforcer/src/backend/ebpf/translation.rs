@@ -138,7 +138,8 @@ impl Translation {
         for key in &keys {
             self.write(key, value)?;
         }
-        let is_left = |(key, held): &(&Vec<u8>, &Vec<u8>)| id_of(held) == id_of(value) && !keys.contains(*key);
+        let is_left =
+            |(key, held): &(&Vec<u8>, &Vec<u8>)| id_of(held) == id_of(value) && !keys.contains(*key);
         self.remove_if(is_left)
     }
 
@@ -170,7 +171,12 @@ impl Translation {
     }
 
     fn remove_if(&mut self, is_gone: impl Fn(&(&Vec<u8>, &Vec<u8>)) -> bool) -> io::Result<()> {
-        let gone: Vec<_> = self.known.iter().filter(is_gone).map(|(key, _)| key.clone()).collect();
+        let gone: Vec<_> = self
+            .known
+            .iter()
+            .filter(is_gone)
+            .map(|(key, _)| key.clone())
+            .collect();
         gone.iter().try_for_each(|key| self.remove(key))
     }
 
@@ -190,7 +196,9 @@ fn load(maps: &Path) -> Result<OwnedFd, LoadError> {
     const TYPES: BtfFeatures = BtfFeatures::new(true, true, true, true, true, true, true, true);
     let mut object = Object::parse(OBJECT)?;
     let kernel = Btf::from_sys_fs()?;
-    let own_types = object.fixup_and_sanitize_btf(&TYPES)?.map_or_else(Vec::new, Btf::to_bytes);
+    let own_types = object
+        .fixup_and_sanitize_btf(&TYPES)?
+        .map_or_else(Vec::new, Btf::to_bytes);
     let own_types = syscall::load_types(&own_types).map_err(LoadError::OwnTypes)?;
     object.relocate_btf(&kernel)?;
     let mut opened = Vec::new();
@@ -201,7 +209,9 @@ fn load(maps: &Path) -> Result<OwnedFd, LoadError> {
         opened.push((name, fd, map));
     }
     let sections = object.functions.keys().map(|(section, _)| *section).collect();
-    let each = opened.iter().map(|(name, fd, map)| (name.as_str(), fd.as_raw_fd(), map));
+    let each = opened
+        .iter()
+        .map(|(name, fd, map)| (name.as_str(), fd.as_raw_fd(), map));
     object.relocate_maps(each, &sections)?;
     object.relocate_calls(&sections)?;
     let key = object.programs.get(PROGRAM).map(aya_obj::Program::function_key);
@@ -218,7 +228,10 @@ fn load(maps: &Path) -> Result<OwnedFd, LoadError> {
 
 /// Writes the number of the kernel's type of connections.
 fn name_type(instructions: &mut [bpf_insn], id: u32) {
-    for constant in instructions.iter_mut().filter(|constant| constant.imm == TYPE_OF_CONNECTION) {
+    for constant in instructions
+        .iter_mut()
+        .filter(|constant| constant.imm == TYPE_OF_CONNECTION)
+    {
         constant.imm = i32::try_from(id).expect("types are numbered from 1");
     }
 }
