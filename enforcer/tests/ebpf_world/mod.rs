@@ -101,6 +101,26 @@ impl World {
 
     /// A backend with programs of another build, in which pods may connect to no port 8082; none where there is no clang.
     pub(crate) fn backend_of_another_build(&self) -> Option<Ebpf> {
+        let first = "return verdict(ctx, v4(ctx->user_ip4)) ? 1 : 0;";
+        let refusing = format!("if (ctx->user_port == bpf_htons(8082)) return 0; {first}");
+        let mut backend = self.unread().with_programs(self.build((first, &refusing))?);
+        backend.adopt(self.now()).unwrap();
+        Some(backend)
+    }
+
+    /// A backend that has not touched the kernel.
+    pub(crate) fn unread(&self) -> Ebpf {
+        Ebpf::new(self.options.clone())
+    }
+
+    /// With somebody who judges behind the sockets.
+    pub(crate) fn behind(mut self, behind: Behind) -> Self {
+        self.options.behind = behind;
+        self
+    }
+
+    /// The object of a source in which something stands for its first occurrence; none where there is no clang.
+    pub(crate) fn build(&self, (first, instead): (&str, &str)) -> Option<Vec<u8>> {
         if Command::new("clang-14").arg("--version").output().is_err() {
             assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "clang-14 is missing");
             return None;
@@ -120,9 +140,7 @@ impl World {
             fs::copy(sources.join(name), build.join(name)).unwrap();
         }
         let source = fs::read_to_string(sources.join("egress.bpf.c")).unwrap();
-        let first = "return verdict(ctx, v4(ctx->user_ip4)) ? 1 : 0;";
-        let refusing = format!("if (ctx->user_port == bpf_htons(8082)) return 0; {first}");
-        let changed = source.replacen(first, &refusing, 1);
+        let changed = source.replacen(first, instead, 1);
         assert_ne!(changed, source, "the source is another one");
         fs::write(build.join("egress.bpf.c"), changed).unwrap();
         let make = Command::new("make")
@@ -131,10 +149,7 @@ impl World {
             .output()
             .unwrap();
         assert!(make.status.success(), "{}", String::from_utf8_lossy(&make.stderr));
-        let object = fs::read(build.join("egress.bpf.o")).unwrap();
-        let mut backend = Ebpf::new(self.options.clone()).with_programs(object);
-        backend.adopt(self.now()).unwrap();
-        Some(backend)
+        Some(fs::read(build.join("egress.bpf.o")).unwrap())
     }
 
     /// Asserts that nothing is pending.

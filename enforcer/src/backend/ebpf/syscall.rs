@@ -227,7 +227,7 @@ const VERIFIER_LOG: usize = 1 << 20;
 
 /// Why the kernel refuses a program, with what the verifier says last.
 #[derive(Debug, thiserror::Error)]
-#[error("the kernel refuses {program}: {error}{}", said(.log))]
+#[error("the kernel refuses {program}: {error}{}", said_last(.log))]
 pub(super) struct Refused {
     program: &'static str,
     error: io::Error,
@@ -235,7 +235,7 @@ pub(super) struct Refused {
 }
 
 /// The end of the verifier's log: what it refuses, and the instructions before.
-fn said(log: &str) -> String {
+pub(super) fn said_last(log: &str) -> String {
     const LINES: usize = 6;
     // The last lines are statistics.
     let lines: Vec<&str> = log
