@@ -4,7 +4,7 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::both::Both;
@@ -22,6 +22,8 @@ use ebpf_world::{Answer, World, allow, batch, egress, tier};
 
 /// What a process of [`without`] lacks.
 const LACKS: &str = "EGRET_TEST_LACKS";
+/// The name of its world.
+const LACKING: &str = "lacking";
 /// Where its answer begins.
 const SAYS: &str = "=> ";
 
@@ -110,7 +112,7 @@ fn without_cgroup_version_2_nothing_is_judged_and_that_is_an_error() {
 /// What the backend says in a process whose mounts lack something.
 fn without(what: &str) -> Option<String> {
     // It says loudly where this cannot be tested.
-    World::new(&format!("without-{what}"))?;
+    let world = World::new(&format!("without-{what}"))?;
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["process_that_lacks", "--exact", "--ignored", "--nocapture"]);
     child.env(LACKS, what);
@@ -119,7 +121,11 @@ fn without(what: &str) -> Option<String> {
     unsafe {
         child.pre_exec(|| Ok(unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)?));
     }
-    let output = child.output().unwrap();
+    child.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = child.spawn().unwrap();
+    let process = child.id();
+    let output = child.wait_with_output().unwrap();
+    world.remove_other(process, LACKING);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
@@ -136,7 +142,7 @@ fn process_that_lacks() {
     let what = std::env::var(LACKS).unwrap();
     let none = None::<&Path>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
-    let world = World::new("lacking").unwrap().behind(Behind::Services);
+    let world = World::new(LACKING).unwrap().behind(Behind::Services);
     match what.as_str() {
         "btf" => mount(
             Some("none"),

@@ -268,6 +268,12 @@ impl World {
             .collect()
     }
 
+    /// Ends what is left of the world of a process that lost sight of its cgroups.
+    pub(crate) fn remove_other(&self, process: u32, name: &str) {
+        let other = format!("eg-ebpf-{process}-{name}");
+        remove_cgroups(&self.options.cgroup_root.with_file_name(other));
+    }
+
     /// Ends a pod: its process and its cgroup.
     pub(crate) fn remove(&self, pod: Pod) {
         let cgroup = pod.cgroup.clone();
