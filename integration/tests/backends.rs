@@ -226,6 +226,8 @@ const EBPF_LIMITS: Limits = &[
     (
         "a denied call fails at once (EPERM), and the story waits for a timeout or cannot go on",
         &[
+            "a_pod_is_one_client_whatever_it_writes_as_its_source",
+            "a_question_in_anothers_name_is_neither_answered_nor_recorded",
             "a_packet_in_anothers_name_gains_nothing",
             "a_neighbours_address_gains_nothing_behind_another_port",
             "a_refused_sender_hears_it_at_once_in_both_directions_and_families",
