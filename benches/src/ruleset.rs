@@ -11,10 +11,14 @@ pub enum Ruleset {
     Netfilter(Flavour),
     /// One native table.
     Nftables,
+    /// Programs at the pods' cgroups.
+    Ebpf,
+    /// iptables (nft), with programs in front.
+    Both,
 }
 
 impl Ruleset {
-    /// All of them.
+    /// All that are packet filters alone.
     pub const ALL: [Self; 3] = [
         Self::Netfilter(Flavour::Legacy),
         Self::Netfilter(Flavour::Nft),
@@ -27,6 +31,8 @@ impl Ruleset {
         match self {
             Self::Netfilter(flavour) => flavour.name(),
             Self::Nftables => "nftables",
+            Self::Ebpf => "ebpf",
+            Self::Both => "both",
         }
     }
 
@@ -36,7 +42,8 @@ impl Ruleset {
         match self {
             Self::Netfilter(Flavour::Legacy) => &["--iptables", "legacy"],
             Self::Netfilter(Flavour::Nft) => &["--iptables", "nft"],
-            Self::Nftables => &[],
+            Self::Both => &["--iptables", "nft"],
+            Self::Nftables | Self::Ebpf => &[],
         }
     }
 
@@ -46,7 +53,15 @@ impl Ruleset {
         match self {
             Self::Netfilter(_) => "netfilter",
             Self::Nftables => "nftables",
+            Self::Ebpf => "ebpf",
+            Self::Both => "both",
         }
+    }
+
+    /// Whether programs judge the sockets of pods, which are in cgroups then.
+    #[must_use]
+    pub const fn judges_sockets(self) -> bool {
+        matches!(self, Self::Ebpf | Self::Both)
     }
 }
 

@@ -4,235 +4,15 @@
  *
  * The contexts are those of the UAPI header, whose layout is the same on every kernel: nothing has to be
  * relocated, and one object serves all architectures of this byte order. */
-#include "events.h"
-#include "packet.h"
-#include "match.h"
+#include "judge.h"
 
 #define SOCK_RAW 3
 #define AF_INET6 10
 
 #define TCP_SYN 0x02
 
-#define EGRESS 0
-#define INGRESS 1
-
-#define DENY 0
-#define ALLOW 1
-
 /* How long a UDP flow lives without a datagram: nf_conntrack_udp_timeout_stream. */
 #define UDP_FLOW_NANOSECONDS (120ULL * 1000000000ULL)
-
-static __always_inline void count(const void *key)
-{
-	__u64 *counter = bpf_map_lookup_elem(&egret_counters, key);
-
-	/* Another program may interrupt this one on its processor. */
-	if (counter)
-		__sync_fetch_and_add(counter, 1);
-}
-
-/* What no rule decided: counted under a tier that is no tier of policies. */
-static __always_inline struct counter_key unruled(__u8 tier, __u8 action, __u8 direction)
-{
-	struct counter_key key = { .tier = tier, .action = action, .direction = direction };
-
-	return key;
-}
-
-static __always_inline void count_unruled(__u8 tier, __u8 action, __u8 direction)
-{
-	struct counter_key key = unruled(tier, action, direction);
-
-	count(&key);
-}
-
-#define TIER_DEFAULT 4
-#define TIER_UNPROGRAMMED 5
-
-static __always_inline int same(const struct address *a, const struct address *b)
-{
-	return a->family == b->family && a->words[0] == b->words[0] && a->words[1] == b->words[1] &&
-	       a->words[2] == b->words[2] && a->words[3] == b->words[3];
-}
-
-static __always_inline struct address v4(__u32 word)
-{
-	struct address address = { .family = FAMILY_V4, .words = { word } };
-
-	return address;
-}
-
-static __always_inline struct address v6(__u32 a, __u32 b, __u32 c, __u32 d)
-{
-	struct address address = { .family = FAMILY_V6, .words = { a, b, c, d } };
-
-	if (a == 0 && b == 0 && c == bpf_htonl(0xffff))
-		return v4(d);
-	return address;
-}
-
-/* The pod itself: loopback, the unspecified address (which connects to loopback) and its own addresses.
- * Nothing of this leaves the pod. */
-GLOBAL int is_self(const struct pod *pod, const struct address *peer)
-{
-	if (!pod || !peer)
-		return 0;
-	if (peer->family == FAMILY_V4) {
-		if (peer->words[0] == 0 || (peer->words[0] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
-			return 1;
-	} else if (peer->words[0] == 0 && peer->words[1] == 0 && peer->words[2] == 0 &&
-		   (peer->words[3] == 0 || peer->words[3] == bpf_htonl(1))) {
-		return 1;
-	}
-	for (__u32 i = 0; i < MAX_OWN_ADDRESSES; i++)
-		if (i < pod->own_count && same(&pod->own[i], peer))
-			return 1;
-	return 0;
-}
-
-/* The pod's first address of a family: a socket that connects may have none yet. */
-static __always_inline struct address own_address(const struct pod *pod, __u32 family)
-{
-	struct address none = { .family = family };
-
-	for (__u32 i = 0; i < MAX_OWN_ADDRESSES; i++)
-		if (i < pod->own_count && pod->own[i].family == family)
-			return pod->own[i];
-	return none;
-}
-
-struct judgement {
-	const struct chunk *chunk;
-	struct flow *flow;
-	__u64 now;
-	struct list *attribution;
-	struct list list;
-	__u32 base; /* index of the chunk's first rule */
-	__u32 next; /* no rule before this one is asked */
-	__u32 verdict;
-	__u8 direction;
-	__u8 counts_allowed;
-};
-
-#define COUNTS_ALLOWED 2
-
-#define NEXT_RULE 0
-#define STOP 1
-#define UNDECIDED 2
-
-static long judge_by_rule(__u64 index, struct judgement *judgement)
-{
-	struct flow *flow = judgement->flow;
-	const struct rule *rule;
-	__u32 number = judgement->base + (__u32)index;
-
-	if (number >= judgement->list.count)
-		return STOP;
-	/* In assembly, for the compiler knows that this changes nothing, but the verifier does not. */
-	asm volatile("%0 &= %1" : "+r"(index) : "i"(RULES_PER_CHUNK - 1));
-	rule = &judgement->chunk->rules[index];
-	if (number < judgement->next || !matches(rule, flow, judgement->now))
-		return NEXT_RULE;
-	if (rule->action == ACTION_DENY) {
-		judgement->verdict = DENY;
-		flow->denied_by = rule->counter;
-		*judgement->attribution = rule->attribution;
-		return STOP;
-	}
-	if (judgement->counts_allowed)
-		count(&rule->counter);
-	if (rule->action == ACTION_PASS) {
-		judgement->next = rule->next;
-		return NEXT_RULE;
-	}
-	judgement->verdict = rule->action == ACTION_ALLOW ? ALLOW : DENY;
-	return STOP;
-}
-
-static long judge_by_chunk(__u64 index, struct judgement *judgement)
-{
-	struct chunk_key key = { .index = (__u32)index };
-
-	judgement->base = (__u32)index * RULES_PER_CHUNK;
-	if (judgement->base >= judgement->list.count)
-		return STOP;
-	if (judgement->base + RULES_PER_CHUNK <= judgement->next)
-		return NEXT_RULE;
-	__builtin_memcpy(key.list, judgement->list.digest, DIGEST);
-	judgement->chunk = bpf_map_lookup_elem(&egret_rules, &key);
-	if (!judgement->chunk || bpf_loop(RULES_PER_CHUNK, judge_by_rule, judgement, 0) < 0) {
-		judgement->flow->denied_by = unruled(TIER_UNPROGRAMMED, ACTION_DENY, judgement->direction);
-		judgement->verdict = DENY;
-		return STOP;
-	}
-	return judgement->verdict == UNDECIDED ? NEXT_RULE : STOP;
-}
-
-/* The rules in order. Counts nothing that is denied, and says which rules the one that denies stands for. */
-GLOBAL int walk(const struct list *list, struct flow *flow, struct list *attribution, __u8 flags)
-{
-	__u8 direction = flags & INGRESS, counts_allowed = flags & COUNTS_ALLOWED;
-	struct judgement judgement = {
-		.flow = flow,
-		.attribution = attribution,
-		.now = bpf_ktime_get_boot_ns(),
-		.verdict = UNDECIDED,
-		.direction = direction,
-		.counts_allowed = counts_allowed,
-	};
-
-	if (!list || !flow || !attribution)
-		return DENY;
-	judgement.list = *list;
-	if (bpf_loop(MAX_CHUNKS, judge_by_chunk, &judgement, 0) < 0)
-		return DENY;
-	return judgement.verdict;
-}
-
-/* A Deny that stands for several rules is told as the first of them that matches. */
-static __always_inline int decide(const struct list *list, struct flow *flow, __u8 flags)
-{
-	struct list attribution = {}, of_those = {};
-	int result = walk(list, flow, &attribution, flags);
-
-	if (result == DENY && attribution.count)
-		walk(&attribution, flow, &of_those, flags & INGRESS);
-	return result;
-}
-
-/* Behind the last rule the flow is allowed, as for a pod that no policy selects. User space has written a tier that
- * isolates as one that ends in a rule which denies everything. */
-GLOBAL int judge(const struct pod *pod, struct flow *flow, __u8 direction)
-{
-	const struct list *list, *audit;
-	__u8 flags = direction & INGRESS;
-	int result = UNDECIDED;
-
-	if (!pod || !flow)
-		return DENY;
-	list = direction == EGRESS ? &pod->egress : &pod->ingress;
-	audit = direction == EGRESS ? &pod->audit_egress : &pod->audit_ingress;
-	/* What the packet filter behind allows, it counts. */
-	if (!flow->is_counted && !flow->is_backed)
-		flags |= COUNTS_ALLOWED;
-	if (list->count)
-		result = decide(list, flow, flags);
-	if (result != ALLOW && result != UNDECIDED) {
-		if (flow->is_backed && flow->denied_by.tier == TIER_UNPROGRAMMED) {
-			flow->denied_by.action = 0;
-			return ALLOW;
-		}
-		count(&flow->denied_by);
-		return DENY;
-	}
-	if (result == UNDECIDED && (flags & COUNTS_ALLOWED))
-		count_unruled(TIER_DEFAULT, ACTION_ALLOW, direction);
-	if (audit->count && (flags & COUNTS_ALLOWED) && decide(audit, flow, direction & INGRESS) == DENY) {
-		flow->denied_by.action = flow->denied_by.tier == TIER_UNPROGRAMMED ? 0 : ACTION_WOULD_DENY;
-		count(&flow->denied_by);
-	}
-	return ALLOW;
-}
 
 static __always_inline struct udp_key key_of_udp(const struct pod *pod, const struct flow *flow, __u16 local_port)
 {
@@ -296,10 +76,9 @@ static __always_inline int verdict(struct bpf_sock_addr *ctx, struct address pee
 	flow.transport = transport_of(ctx->protocol);
 	if (is_self(pod, &flow.peer))
 		return ALLOW;
-	flow.is_backed = pod->is_backed != 0;
+	flow.is_backed = pod->behind == BEHIND_FILTER;
 	/* Judged by the address to which the node translates this one. */
-	if (flow.is_backed && (bpf_map_lookup_elem(&egret_translated, &flow.peer) ||
-			       bpf_map_lookup_elem(&egret_node, &flow.peer)))
+	if (pod->behind != BEHIND_NOTHING && may_be_translated(&flow.peer))
 		return ALLOW;
 	/* A socket without a port has sent nothing yet, so it has no flow. */
 	if (flow.transport == IPPROTO_UDP && socket && socket->src_port) {
@@ -394,20 +173,6 @@ static __always_inline int judge_opened(const struct pod *pod, struct flow *flow
 	return judge(pod, flow, EGRESS);
 }
 
-static __always_inline void report_denied(const struct pod *pod, const struct flow *flow, const struct address *local,
-					  __u16 local_port)
-{
-	struct denied_socket denied = { .pod = pod->id,
-					.local = *local,
-					.peer = flow->peer,
-					.local_port = local_port,
-					.peer_port = flow->port,
-					.transport = flow->transport };
-	__u8 one = 1;
-
-	bpf_map_update_elem(&egret_denied, &denied, &one, BPF_ANY);
-}
-
 /* A packet of a TCP connection, in either direction. */
 static __always_inline int judge_stream(struct __sk_buff *skb, const struct pod *pod, struct bpf_sock *socket,
 					struct flow *flow, const struct address *local, __u16 local_port)
@@ -446,12 +211,13 @@ static __always_inline int judge_datagram(const struct pod *pod, struct bpf_sock
 	struct udp_flow *known;
 
 	/* A connected socket receives from its peer alone. */
-	if (is_remembered && socket->dst_port)
+	if (is_remembered && socket->dst_port && !flow->is_translated)
 		return ALLOW;
 	known = bpf_map_lookup_elem(&egret_udp, &key);
 	if (known && !is_alive(known, opened.seen))
 		known = 0;
-	if (known && known->generation == pod->generation) {
+	if (known && known->generation == pod->generation &&
+	    (!flow->is_translated || known->opened_by == OPENED_BY_PEER)) {
 		known->seen = opened.seen;
 		return ALLOW;
 	}
@@ -462,7 +228,7 @@ static __always_inline int judge_datagram(const struct pod *pod, struct bpf_sock
 	else
 		opened.opened_by = flow->was_allowed ? state->opened_by : opens;
 	/* sendmsg(2) was judged a moment ago. */
-	if (!(is_remembered && opens == OPENED_BY_POD) &&
+	if (!(is_remembered && opens == OPENED_BY_POD && !flow->is_translated) &&
 	    judge_opened(pod, flow, local_port, opened.opened_by) == DENY) {
 		if (socket->dst_port && flow->transport == IPPROTO_UDP)
 			report_denied(pod, flow, local, local_port);
@@ -531,7 +297,7 @@ int egret_departures(struct __sk_buff *skb)
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
 	if (!pod->programmed || !socket) {
-		if (pod->is_backed)
+		if (pod->behind == BEHIND_FILTER)
 			return ALLOW;
 		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, EGRESS);
 		return DENY;
@@ -539,7 +305,7 @@ int egret_departures(struct __sk_buff *skb)
 	if (has_no_rules(pod))
 		return ALLOW;
 	parse(skb, &packet);
-	if (pod->is_backed)
+	if (pod->behind == BEHIND_FILTER)
 		return note_datagram(pod, &packet, EGRESS);
 	if (is_self(pod, &packet.destination)) {
 		/* A datagram to the pod itself in the name of another would open the way to that one. */
@@ -548,7 +314,7 @@ int egret_departures(struct __sk_buff *skb)
 		count_unruled(TIER_DEFAULT, ACTION_DENY, EGRESS);
 		return DENY;
 	}
-	if (stays_on_link(&packet))
+	if (stays_on_link(packet.transport, packet.icmp_type))
 		return ALLOW;
 	if (!packet.is_whole) {
 		count_unruled(TIER_DEFAULT, ACTION_DENY, EGRESS);
@@ -558,6 +324,14 @@ int egret_departures(struct __sk_buff *skb)
 	flow.port = packet.destination_port;
 	flow.transport = packet.transport;
 	flow.icmp_type = packet.icmp_type;
+	/* Behind the translation a pod is known by its address: what bears another one is judged here, as it is. */
+	flow.is_translated = pod->behind == BEHIND_SERVICES && !is_self(pod, &packet.source) &&
+			     may_be_translated(&flow.peer);
+	if (flow.is_translated && bpf_map_lookup_elem(&egret_addressed, &packet.source)) {
+		/* In the name of another pod. */
+		count_unruled(TIER_DEFAULT, ACTION_DENY, EGRESS);
+		return DENY;
+	}
 	if (socket->type == SOCK_RAW || (flow.transport != IPPROTO_TCP && !has_flows(flow.transport)))
 		result = judge(pod, &flow, EGRESS);
 	else if (has_flows(flow.transport))
@@ -589,7 +363,7 @@ int egret_arrivals(struct __sk_buff *skb)
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
 	if (!pod->programmed || !socket) {
-		if (pod->is_backed)
+		if (pod->behind == BEHIND_FILTER)
 			return ALLOW;
 		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, INGRESS);
 		return DENY;
@@ -597,9 +371,9 @@ int egret_arrivals(struct __sk_buff *skb)
 	if (has_no_rules(pod))
 		return ALLOW;
 	parse(skb, &packet);
-	if (pod->is_backed)
+	if (pod->behind == BEHIND_FILTER)
 		return note_datagram(pod, &packet, INGRESS);
-	if (is_self(pod, &packet.source) || stays_on_link(&packet))
+	if (is_self(pod, &packet.source) || stays_on_link(packet.transport, packet.icmp_type))
 		return ALLOW;
 	if (!packet.is_whole) {
 		count_unruled(TIER_DEFAULT, ACTION_DENY, INGRESS);

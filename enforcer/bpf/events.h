@@ -15,9 +15,13 @@ struct flow {
 	/* The same connection was counted where it was allowed first. */
 	__u8 is_counted;
 	__u8 icmp_type;
-	/* The pod's is_backed. */
+	/* A packet filter judges as well. */
 	__u8 is_backed;
-	__u8 unused;
+	/* The peer is where the packet goes, not what the pod asked for. */
+	__u8 is_translated;
+	/* A Service led back to the pod. */
+	__u8 is_itself;
+	__u8 unused[7];
 	/* Set where it is denied; with ACTION_WOULD_DENY where it is allowed, and policies in audit would deny it. */
 	struct counter_key denied_by;
 };

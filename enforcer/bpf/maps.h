@@ -39,6 +39,14 @@ enum peer {
 	PEER_ADDRESS_PORTS = 4,
 	PEER_OWN_NODE = 5,
 	PEER_NETWORK_PORTS = 6,
+	PEER_ITSELF = 7, /* the pod, where a Service leads back to it */
+};
+
+/* Who judges behind the pod's sockets, where the node has translated addresses of Services. */
+enum behind {
+	BEHIND_NOTHING = 0,
+	BEHIND_SERVICES = 1, /* egret_services: what the pod sends to Services and to the node */
+	BEHIND_FILTER = 2,   /* a packet filter, which judges everything: what cannot be told here passes */
 };
 
 /* Families as IANA numbers them for addresses (1 and 2); IPv4 fills the first word, the others are 0. A
@@ -104,8 +112,7 @@ struct pod {
 	struct list audit_ingress;
 	__u32 own_count;
 	struct address own[MAX_OWN_ADDRESSES];
-	/* A packet filter of the node judges as well, behind the translation of Services: what cannot be told here passes. */
-	__u32 is_backed;
+	__u32 behind; /* enum behind */
 };
 
 struct member_key {
@@ -273,8 +280,18 @@ struct {
 	__type(value, __u8);
 } egret_net_ports SEC(".maps");
 
-/* Addresses of Services, which the node translates behind the pods' sockets. Asked for pods alone that are judged by a
- * packet filter as well. */
+/* Pods by their addresses, for what is judged behind the translation. The one of no address is that of clients outside. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_KNOWN_PODS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct address);
+	__type(value, struct pod);
+} egret_addressed SEC(".maps");
+
+/* Addresses of Services, which the node translates behind the pods' sockets. Asked for pods alone that are judged there
+ * as well. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -61,6 +61,8 @@ static __always_inline int peer_matches(const struct rule *rule, const struct fl
 		return in_network_ports(rule, flow);
 	case PEER_OWN_NODE:
 		return bpf_map_lookup_elem(&egret_node, &flow->peer) != 0;
+	case PEER_ITSELF:
+		return flow->is_itself;
 	}
 	return 0;
 }

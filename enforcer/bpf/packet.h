@@ -104,11 +104,9 @@ GLOBAL int parse(struct __sk_buff *skb, struct packet *packet)
 }
 
 /* Neighbour discovery and multicast listener discovery: no router passes them on (RFC 4861, RFC 3810). */
-static __always_inline int stays_on_link(const struct packet *packet)
+static __always_inline int stays_on_link(__u8 transport, __u8 type)
 {
-	__u8 type = packet->icmp_type;
-
-	return packet->transport == IPPROTO_ICMPV6 && ((type >= 130 && type <= 137) || type == 143);
+	return transport == IPPROTO_ICMPV6 && ((type >= 130 && type <= 137) || type == 143);
 }
 
 #endif

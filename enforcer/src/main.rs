@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use egret_enforcer::backend::Backend;
-use egret_enforcer::backend::ebpf::{self, Ebpf};
+use egret_enforcer::backend::ebpf::{self, Behind, Ebpf};
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::nftables;
 use egret_enforcer::backend::unknown_pods::Stance;
@@ -151,7 +151,7 @@ impl Cleanup<'_> {
                     pin_path: self.bpf_pins.to_owned(),
                     unknown: Stance::Allow,
                     events_per_second: None,
-                    is_backed: false,
+                    behind: Behind::Nothing,
                 };
                 Ebpf::new(options).remove_everything()?;
             }

@@ -83,6 +83,37 @@ fn every_scenario_holds_on_each_backend_or_is_a_known_limit() {
     );
 }
 
+#[test]
+fn services_are_judged_behind_the_translation_on_ebpf() {
+    if !nix::unistd::geteuid().is_root() {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not root");
+        eprintln!("*** NOT TESTED: worlds need root ***");
+        return;
+    }
+    let chosen = in_child::chosen();
+    let of_services: Vec<&Scenario> = chosen
+        .into_iter()
+        .filter(|scenario| OF_SERVICES.contains(&scenario.name))
+        .collect();
+    assert_eq!(of_services.len(), OF_SERVICES.len());
+    for (scenario, end) in in_child::run_all(&of_services, |scenario| run(scenario, &BACKENDS[0])) {
+        assert_eq!(end, End::Holds, "{}", scenario.name);
+    }
+}
+
+/// Services by kube-proxy's rules in all modes that this kernel has, node ports, hairpins, clients outside, and events of them.
+const OF_SERVICES: [&str; 9] = [
+    "a_service_leads_no_pod_to_what_is_denied",
+    "a_client_outside_is_refused_where_a_service_leads_to_what_is_denied",
+    "a_service_is_judged_by_the_pod_behind_it_and_its_port",
+    "a_client_of_a_node_port_is_itself_until_another_node_masquerades",
+    "a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere",
+    "what_kube_proxy_accepts_is_judged_though_it_comes_later",
+    "no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_does",
+    "the_api_server_is_refused_by_every_way_that_leads_there",
+    "what_no_rule_of_a_pod_denies_is_told_with_its_reason",
+];
+
 /// A backend, and what it cannot do.
 struct Backend {
     name: &'static str,
@@ -175,25 +206,11 @@ const EBPF_LIMITS: Limits = &[
     (
         "a denied call fails at once (EPERM), and the story waits for a timeout or cannot go on",
         &[
+            "a_pod_is_one_client_whatever_it_writes_as_its_source",
+            "a_question_in_anothers_name_is_neither_answered_nor_recorded",
             "a_packet_in_anothers_name_gains_nothing",
             "a_neighbours_address_gains_nothing_behind_another_port",
             "a_refused_sender_hears_it_at_once_in_both_directions_and_families",
-        ],
-    ),
-    (
-        "a Service is judged by its own address",
-        &[
-            "a_service_at_the_port_of_dns_is_asked_itself",
-            "a_program_learns_at_once_that_its_connection_is_forbidden",
-            "a_service_leads_no_pod_to_what_is_denied",
-            "a_client_outside_is_refused_where_a_service_leads_to_what_is_denied",
-            "a_service_is_judged_by_the_pod_behind_it_and_its_port",
-            "a_client_of_a_node_port_is_itself_until_another_node_masquerades",
-            "a_node_port_is_the_pod_behind_it_here_and_a_node_elsewhere",
-            "what_kube_proxy_accepts_is_judged_though_it_comes_later",
-            "no_network_policy_keeps_a_pod_from_itself_and_a_cluster_wide_one_does",
-            "the_api_server_is_refused_by_every_way_that_leads_there",
-            "a_pod_on_a_bridge_meets_itself_by_a_service_and_its_neighbour_does_not",
         ],
     ),
     (
@@ -203,6 +220,7 @@ const EBPF_LIMITS: Limits = &[
     (
         "an idle socket is not ended before its next packet, and sockets outside pods never",
         &[
+            "a_program_learns_at_once_that_its_connection_is_forbidden",
             "only_what_is_open_to_members_that_go_is_asked_again",
             "a_client_on_the_node_learns_that_a_server_does_not_want_it_any_more",
             "a_client_outside_is_reset_when_its_open_connection_is_forbidden",
@@ -221,10 +239,6 @@ const EBPF_LIMITS: Limits = &[
             "pods_of_one_bridge_are_judged_in_the_legacy_flavour_as_well",
             "a_bridge_that_is_not_judged_is_told",
         ],
-    ),
-    (
-        "clients outside are not kept from what Services lead to, and sources are not checked",
-        &["what_no_rule_of_a_pod_denies_is_told_with_its_reason"],
     ),
 ];
 

@@ -80,6 +80,7 @@ impl Renderer {
                     false => backend,
                 }))
             }
+            Ruleset::Ebpf | Ruleset::Both => anyhow::bail!("only packet filters are changed here"),
             Ruleset::Nftables => {
                 let settings = NftablesSettings {
                     marks,

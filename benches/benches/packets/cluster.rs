@@ -188,6 +188,14 @@ fn stand_in(number: usize) -> Value {
 }
 
 /// Elsewhere, and allowed to the clients as the server is.
+/// By which its cgroup is named.
+pub(crate) fn stand_in_uid(number: usize) -> String {
+    stand_in(number)["metadata"]["uid"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
 fn peer_pod(number: usize) -> Value {
     let name = format!("server-{number}");
     let address = u32::from(Ipv4Addr::new(10, 79, 0, 0)) + low(number);

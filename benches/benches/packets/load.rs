@@ -2,8 +2,9 @@
 //! thread to be scheduled: what a packet costs on its way is all there is besides the system calls, and all of it is this thread's time.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{self, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -12,7 +13,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::time::{ClockId, clock_gettime};
 use socket2::{Domain, Socket, Type};
 
-use crate::cluster::PORT;
+use crate::cluster::{FORBIDDEN, PORT};
 use crate::cpu;
 
 /// Connections that are open at once, before they are taken in and ended.
@@ -33,6 +34,8 @@ pub(crate) enum Kind {
     Unanswered,
     /// A gigabyte over an open connection.
     Bulk,
+    /// `connect()` over TCP that is refused at the socket.
+    Denied,
 }
 
 impl Kind {
@@ -48,11 +51,11 @@ impl Kind {
     /// meet all rows alike. Fewer where a process is asked, and no more than its queue takes.
     const fn count(self, is_slow: bool) -> usize {
         match (self, is_slow) {
-            (Self::Connect | Self::NewFlow, false) => 600,
+            (Self::Connect | Self::NewFlow | Self::Denied, false) => 600,
             (Self::RoundTrip, false) => 2_000,
             (Self::Unanswered, false) => 5_000,
             (Self::Bulk, false) => 300,
-            (Self::Connect | Self::NewFlow | Self::Unanswered | Self::Bulk, true) => 500,
+            (Self::Connect | Self::NewFlow | Self::Unanswered | Self::Bulk | Self::Denied, true) => 500,
             (Self::RoundTrip, true) => 3_000,
         }
     }
@@ -72,6 +75,7 @@ pub(crate) struct Seen {
 #[derive(Debug)]
 pub(crate) struct Path {
     clients: Vec<File>,
+    cgroups: Vec<Option<PathBuf>>,
     listener: TcpListener,
     echo: UdpSocket,
     mute: UdpSocket,
@@ -81,6 +85,7 @@ pub(crate) struct Path {
 impl Path {
     pub(crate) fn new(clients: [&Pod; 2], server: &Pod) -> anyhow::Result<Self> {
         let namespace = namespace_of(server)?;
+        let _in_cgroup = InCgroup::enter(server.cgroup())?;
         let (listener, echo, mute) = within(&namespace, || {
             let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
             let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -97,6 +102,7 @@ impl Path {
         })??;
         echo.set_read_timeout(Some(PATIENCE))?;
         Ok(Self {
+            cgroups: clients.iter().map(|pod| pod.cgroup().map(Into::into)).collect(),
             clients: clients.into_iter().map(namespace_of).collect::<Result<_, _>>()?,
             listener,
             echo,
@@ -108,6 +114,7 @@ impl Path {
     /// One round of a client, by its number. The thread is in its namespace from then on. What a helper takes of a CPU counts too.
     pub(crate) fn measure(&self, client: usize, kind: Kind, helper: Option<u32>) -> anyhow::Result<Seen> {
         setns(&self.clients[client], CloneFlags::CLONE_NEWNET)?;
+        let _in_cgroup = InCgroup::enter(self.cgroups[client].as_deref())?;
         let count = kind.count(helper.is_some());
         let helped = || helper.map_or(Ok(Duration::ZERO), cpu::when_idle);
         let before = helped()?;
@@ -123,6 +130,7 @@ impl Path {
             Kind::NewFlow => self.new_flow(count),
             Kind::Unanswered => self.unanswered(count),
             Kind::Bulk => self.bulk(count),
+            Kind::Denied => self.denied(count),
         }
     }
 
@@ -139,13 +147,14 @@ impl Path {
     /// Whether a connection of the first client to a port gets no answer.
     pub(crate) fn is_closed(&self, port: u16) -> anyhow::Result<bool> {
         let to = SocketAddr::from((self.server, port));
+        let _in_cgroup = InCgroup::enter(self.cgroups[0].as_deref())?;
         let outcome = within(&self.clients[0], || {
             TcpStream::connect_timeout(&to, Duration::from_millis(300))
         })?;
         if outcome.is_ok() {
             self.listener.accept()?;
         }
-        Ok(outcome.is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut))
+        Ok(outcome.is_err_and(|error| error.kind() == ErrorKind::TimedOut || is_refused_at_socket(error)))
     }
 
     fn connect(&self, count: usize) -> anyhow::Result<Seen> {
@@ -169,6 +178,20 @@ impl Path {
                     .accept()
                     .context("a connection that was made is there to be taken")?;
             }
+        }
+        meter.end()
+    }
+
+    fn denied(&self, count: usize) -> anyhow::Result<Seen> {
+        let to = SocketAddr::from((self.server, FORBIDDEN)).into();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        let mut meter = Meter::start(count)?;
+        for _ in 0..count {
+            meter.time(|| {
+                let refused = socket.connect(&to).is_err_and(is_refused_at_socket);
+                ensure!(refused, "it is not refused at the socket");
+                Ok(())
+            })?;
         }
         meter.end()
     }
@@ -237,6 +260,42 @@ impl Path {
         self.echo.send_to(&octets[..length], from)?;
         socket.recv(&mut octets).context("the answer did not come")?;
         Ok(())
+    }
+}
+
+fn is_refused_at_socket(error: std::io::Error) -> bool {
+    error.kind() == ErrorKind::PermissionDenied
+}
+
+/// This process is in the cgroup of a pod, in which its sockets are made then.
+struct InCgroup {
+    home: Option<PathBuf>,
+}
+
+impl InCgroup {
+    fn enter(pod: Option<&path::Path>) -> anyhow::Result<Self> {
+        let Some(pod) = pod else {
+            return Ok(Self { home: None });
+        };
+        let own = std::fs::read_to_string("/proc/self/cgroup")?;
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+        let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+        let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let root =
+            mounts.find_map(|mount| (mount.get(2) == Some(&"cgroup2")).then(|| PathBuf::from(mount[1])));
+        let home = root
+            .context("cgroup2 is mounted")?
+            .join(own.context("it is in a cgroup")?);
+        std::fs::write(pod.join("cgroup.procs"), "0")?;
+        Ok(Self { home: Some(home) })
+    }
+}
+
+impl Drop for InCgroup {
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            std::fs::write(home.join("cgroup.procs"), "0").expect("it came from there");
+        }
     }
 }
 

@@ -21,6 +21,7 @@ mod report;
 mod revoked;
 mod records;
 mod peer;
+mod ebpf;
 
 use anyhow::{Context as _, ensure};
 use egret_benches::ruleset::Ruleset;
@@ -33,7 +34,7 @@ use turns::Row;
 
 type Part = (&'static str, fn(usize) -> anyhow::Result<()>);
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     ("promise", promise),
     ("flat", sizes::flatness),
     ("own", sizes::own_policies),
@@ -41,6 +42,7 @@ const PARTS: [Part; 7] = [
     ("revoked", revoked::revocation),
     ("records", records::addresses),
     ("peer", compared),
+    ("ebpf", ebpf::programs),
 ];
 
 fn main() -> anyhow::Result<()> {

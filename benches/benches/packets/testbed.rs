@@ -42,11 +42,24 @@ pub(crate) struct Testbed {
 
 impl Testbed {
     pub(crate) fn new(size: Size) -> anyhow::Result<Self> {
+        Self::of(World::new()?, size)
+    }
+
+    /// With pods in cgroups, those that are nothing but an interface as well.
+    fn in_cgroups(size: Size) -> anyhow::Result<Self> {
+        let mut world = World::new()?;
+        world.put_pods_in_cgroups()?;
+        let testbed = Self::of(world, size)?;
+        let pods = testbed.pods_cgroup().context("it has cgroups")?;
+        for number in 0..STAND_INS {
+            fs::create_dir(pods.join(format!("pod{}", cluster::stand_in_uid(number))))?;
+        }
+        Ok(testbed)
+    }
+
+    fn of(world: World, size: Size) -> anyhow::Result<Self> {
         let pod = |(namespace, name): (&str, &str)| PodSpec::new(name).in_namespace(namespace);
-        let world = World::new()?
-            .with(pod(FIRST))?
-            .with(pod(LAST))?
-            .with(pod(SERVER))?;
+        let world = world.with(pod(FIRST))?.with(pod(LAST))?.with(pod(SERVER))?;
         add_stand_ins(&world)?;
         let clients = [world.pod(FIRST.1), world.pod(LAST.1)];
         let path = Path::new(clients, world.pod(SERVER.1))?;
@@ -55,7 +68,10 @@ impl Testbed {
     }
 
     pub(crate) fn enforced_by(size: Size, enforcing: Enforcing) -> anyhow::Result<Self> {
-        let testbed = Self::new(size)?;
+        let testbed = match enforcing {
+            Enforcing::Egret(ruleset) if ruleset.judges_sockets() => Self::in_cgroups(size)?,
+            _ => Self::new(size)?,
+        };
         match enforcing {
             Enforcing::Nothing => {}
             Enforcing::OneRule(ruleset) => testbed.write_one_rule(ruleset)?,
@@ -69,7 +85,7 @@ impl Testbed {
     fn write_one_rule(&self, ruleset: Ruleset) -> anyhow::Result<()> {
         let flavour = match ruleset {
             Ruleset::Netfilter(flavour) => flavour,
-            Ruleset::Nftables => {
+            Ruleset::Nftables | Ruleset::Ebpf | Ruleset::Both => {
                 let rule = "table inet one { chain forward { type filter hook forward priority 0; \
                             ct state established,related accept; }; }";
                 return Ok(self.world.node().run_well(&["nft", rule])?);
@@ -101,6 +117,15 @@ impl Testbed {
         let spec = spec.with(["--resync", "0s"]);
         let spec = spec.with(ruleset.options().iter().copied());
         let spec = spec.with(options.iter().copied());
+        let spec = match self.world.cgroup_root() {
+            Some(root) => spec.with([
+                "--bpf-pins",
+                &self.pins().display().to_string(),
+                "--cgroup-root",
+                &root.display().to_string(),
+            ]),
+            None => spec,
+        };
         let mut daemon = self.world.launch(spec)?;
         let start = Instant::now();
         loop {
@@ -116,6 +141,24 @@ impl Testbed {
             daemon.log()
         );
         Ok(daemon)
+    }
+
+    /// In which the pods' cgroups are.
+    fn pods_cgroup(&self) -> Option<PathBuf> {
+        let pod = self.world.pod(FIRST.1).cgroup()?;
+        Some(pod.parent()?.to_owned())
+    }
+
+    /// Of a world of its own. They stay when the enforcer is gone, and go with the testbed.
+    fn pins(&self) -> PathBuf {
+        let name = self
+            .world
+            .files()
+            .file_name()
+            .unwrap_or_default()
+            .display()
+            .to_string();
+        PathBuf::from(format!("/sys/fs/bpf/bench-{}", name.replace('.', "-")))
     }
 
     /// A port that no policy allows is closed, and the server's is open.
@@ -174,6 +217,20 @@ impl Testbed {
         // It says on stderr how many there were, and fails where none are tracked.
         self.world.node().run(&["conntrack", "-F"])?;
         Ok(())
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        if self.pins().exists() {
+            fs::remove_dir_all(self.pins()).expect("pins can be removed");
+        }
+        // The world removes the cgroups that it made.
+        let Some(pods) = self.pods_cgroup() else { return };
+        for number in 0..STAND_INS {
+            fs::remove_dir(pods.join(format!("pod{}", cluster::stand_in_uid(number))))
+                .expect("nobody is in it");
+        }
     }
 }
 

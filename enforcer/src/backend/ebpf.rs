@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_kernel::links::Links;
-use egret_policies::rules::{Batch, Digest, Member, MembersChanged, NodeRules, SetId, SetKind};
+use egret_policies::rules::{Batch, Digest, Member, MembersChanged, SetId, SetKind};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
@@ -27,10 +27,12 @@ use super::{
 };
 
 mod pod;
+mod outside;
 mod render;
 mod layout;
 mod lists;
 mod tables;
+mod translation;
 mod concurrent;
 mod counters;
 mod denied;
@@ -47,22 +49,29 @@ use counters::{Counters, Established};
 use denied::DeniedSockets;
 use events::EventSource;
 use guard::Guard;
+pub use layout::Behind;
 use layout::{POD_SIZE, Table};
 use lists::Lists;
+use outside::Outside;
 use pins::Pins;
 use pod::{Kernel, Pod, Scope};
 use programs::Programs;
-use render::Share;
 use syscall::Map;
 use tables::Tables;
+use translation::Translation;
 
-/// What this backend does not do. Logged at start, and in its dump.
-pub const LIMITS: [&str; 5] = [
+/// What this backend does not do, on any kernel. Logged at start, and in its dump.
+const LIMITS: [&str; 4] = [
     "packet sockets (AF_PACKET, AF_XDP) are not judged, and neither is what the kernel itself sends for a pod, such as echo replies",
-    "a Service is judged by its own address, not by those that it leads to: a ClusterEgressFirewall does not see behind it",
-    "services.exposure of a ClusterEgressFirewall is not enforced",
+    "what kube-proxy translates by IPVS, and others without conntrack, is judged by the address that the pod asks for",
     "a program hears that its connection is forbidden at the connection's next packet, not before",
     "cgroup version 2 alone: a pod that the runtime keeps in version 1 hierarchies is not found",
+];
+
+/// Also where nothing judges behind the translation of Services.
+const LIMITS_OF_SERVICES: [&str; 2] = [
+    "a Service is judged by its own address, not by those that it leads to: a ClusterEgressFirewall does not see behind it",
+    "services.exposure of a ClusterEgressFirewall is not enforced",
 ];
 
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
@@ -78,9 +87,8 @@ pub struct Options {
     pub unknown: Stance,
     /// How many events of one reason are told in a second; none if nobody reads them.
     pub events_per_second: Option<u32>,
-    /// Whether a packet filter judges as well: then the programs refuse what pods open and can be told of here, and leave
-    /// the rest to it.
-    pub is_backed: bool,
+    /// Who judges behind the pods' sockets.
+    pub behind: Behind,
 }
 
 /// The backend.
@@ -95,6 +103,8 @@ pub struct Ebpf {
     sets: BTreeMap<SetId, SetKind>,
     concurrent: Arc<ConcurrentMembers>,
     pods: BTreeMap<PodKey, Pod>,
+    /// None before the first batch.
+    outside: Option<Outside>,
     last_sweep: Timestamp,
     /// Whether there is any policy; none before the first batch.
     has_policies: Option<bool>,
@@ -139,6 +149,7 @@ impl Ebpf {
             sets: BTreeMap::new(),
             concurrent: Arc::default(),
             pods: BTreeMap::new(),
+            outside: None,
             last_sweep: Timestamp::from_millis(0),
             has_policies: None,
             guard_fault: None,
@@ -166,6 +177,10 @@ impl Ebpf {
     #[must_use]
     pub fn events(&self) -> EventSource {
         EventSource::new(self.pins.maps(), Arc::clone(&self.counters))
+    }
+
+    fn has_filter(&self) -> bool {
+        self.options.behind == Behind::Filter
     }
 
     fn open(&self) -> Result<Kernel, BackendError> {
@@ -201,10 +216,9 @@ impl Ebpf {
             guard: Guard::open(&maps).map_err(opened)?,
             pins: self.pins.clone(),
             cgroup_root,
-            share: match self.options.is_backed {
-                true => Share::WhatItOpens,
-                false => Share::Everything,
-            },
+            translation: Translation::open(&self.pins, self.options.behind == Behind::Services)
+                .map_err(opened)?,
+            has_filter: self.has_filter(),
         })
     }
 
@@ -251,12 +265,6 @@ impl Ebpf {
     }
 
     fn apply_pods(&mut self, batch: &Batch) {
-        let is_exposed = |rules: &NodeRules| !rules.exposed.tiers.is_empty();
-        if !self.options.is_backed && batch.node_rules.as_ref().is_some_and(is_exposed) {
-            tracing::warn!(
-                "a ClusterEgressFirewall has services.exposure Reject, which the backend ebpf does not enforce: clients outside the cluster reach what Services lead to"
-            );
-        }
         for rules in &batch.rules_replaced {
             let pod = self.pods.remove(&rules.pod);
             self.pods
@@ -272,6 +280,28 @@ impl Ebpf {
             self.remove(removed);
         }
         self.program(Scope::Changed);
+        if let Some(rules) = &batch.node_rules {
+            self.outside = Some(Outside::of(rules));
+        }
+        self.program_outside();
+    }
+
+    /// Has clients outside judged. Their sets are written.
+    fn program_outside(&mut self) {
+        if let (Some(outside), Some(kernel)) = (&mut self.outside, self.stage.kernel()) {
+            outside.program(kernel, &self.sets);
+        }
+    }
+
+    /// What it does not do here.
+    fn limits(&self) -> Vec<&'static str> {
+        let is_judged = match &self.stage {
+            Stage::Adopted(kernel) | Stage::Running(kernel) => kernel.translation.fault().is_none(),
+            Stage::Unread => false,
+        };
+        let of_services = LIMITS_OF_SERVICES.iter().filter(|_| !is_judged);
+        let limits = LIMITS.iter().chain(of_services).copied();
+        limits.filter(|_| !self.has_filter()).collect()
     }
 
     /// Programs pods. Returns how many were not as they should be.
@@ -284,7 +314,8 @@ impl Ebpf {
         } else {
             scope
         };
-        pod::program(kernel, &mut self.pods, &self.sets, scope)
+        let kept = self.outside.iter().flat_map(Outside::lists).collect();
+        pod::program(kernel, &mut self.pods, &self.sets, scope, kept)
     }
 
     fn remove(&mut self, key: &PodKey) {
@@ -304,6 +335,14 @@ impl Ebpf {
         }
     }
 
+    /// Takes away what judged Services before, when the pods do not count on it any more.
+    fn detach_unwanted(&mut self) {
+        let Some(kernel) = self.stage.kernel() else { return };
+        if let Err(error) = kernel.translation.detach_unwanted() {
+            tracing::warn!(%error, "what judged Services before stays");
+        }
+    }
+
     fn sweep(&mut self, now: Timestamp) {
         if now.since(self.last_sweep) < SWEEP_INTERVAL {
             return;
@@ -320,7 +359,7 @@ impl Ebpf {
 
     /// Closes or opens unknown pods. Known pods have programs before.
     fn guard_unknown(&mut self) {
-        let is_closed = !self.options.is_backed && self.options.unknown.closes(self.has_policies);
+        let is_closed = !self.has_filter() && self.options.unknown.closes(self.has_policies);
         let Some(kernel) = self.stage.kernel() else { return };
         let before = kernel.guard.fault().map(ToOwned::to_owned);
         self.guard_fault = kernel.set_unknown_closed(is_closed).err();
@@ -385,16 +424,22 @@ impl Backend for Ebpf {
 
     fn adopt(&mut self, _now: Timestamp) -> Result<(), BackendError> {
         let kernel = self.open()?;
+        if let Some(why) = kernel
+            .translation
+            .fault()
+            .filter(|_| self.options.behind == Behind::Services)
+        {
+            tracing::warn!(why, "nothing judges where Services lead to");
+        }
         self.counters.set(Arc::clone(&kernel.counters));
         metrics::describe();
         metrics::publish(&kernel);
         self.stage = Stage::Adopted(Box::new(kernel));
-        if !self.options.is_backed {
-            LIMITS
-                .iter()
-                .for_each(|limit| tracing::warn!(backend = "ebpf", "{limit}"));
-            super::metrics::publish_limits(self.name(), &LIMITS);
-        }
+        let limits = self.limits();
+        limits
+            .iter()
+            .for_each(|limit| tracing::warn!(backend = "ebpf", "{limit}"));
+        super::metrics::publish_limits(self.name(), &limits);
         Ok(())
     }
 
@@ -423,7 +468,7 @@ impl Backend for Ebpf {
     fn apply(&mut self, batch: &Batch, now: Timestamp) -> SyncStatus {
         self.adopt_concurrent();
         let batch = &*self.merged_sets.merge(batch);
-        if !self.options.is_backed {
+        if !self.has_filter() {
             super::metrics::ordered_rules(self.merged_sets.ordered());
         }
         let is_first = matches!(self.stage, Stage::Adopted(_));
@@ -443,11 +488,16 @@ impl Backend for Ebpf {
             }
             stage => stage,
         };
+        self.detach_unwanted();
         self.sweep(now);
         SyncStatus {
             broken: node,
             ..self.status()
         }
+    }
+
+    fn wants_services(&self) -> bool {
+        true
     }
 
     fn set_services(&mut self, addresses: &BTreeSet<IpAddr>) {
@@ -483,6 +533,14 @@ impl Backend for Ebpf {
             repaired.extend([("member missing", written), ("member surplus", removed)]);
         }
         repaired.insert("pod", self.program(Scope::All));
+        self.program_outside();
+        let attached = self
+            .stage
+            .kernel()
+            .map_or(Ok(()), |kernel| kernel.translation.attach());
+        if let Err(error) = attached {
+            tracing::error!(%error, "what pods send to Services is not judged");
+        }
         self.guard_unknown();
         repaired.retain(|_, count| *count > 0);
         self.sweep(now);
@@ -528,7 +586,7 @@ impl Backend for Ebpf {
     }
 
     fn dump(&self) -> String {
-        let limits = LIMITS.iter().filter(|_| !self.options.is_backed);
+        let limits = self.limits().into_iter();
         let mut lines: Vec<String> = limits.map(|limit| format!("not done: {limit}")).collect();
         if let Stage::Adopted(kernel) | Stage::Running(kernel) = &self.stage {
             let (members, pending) = kernel.tables.counts();

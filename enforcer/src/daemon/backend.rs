@@ -4,7 +4,7 @@ use anyhow::Context;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::both::Both;
 use egret_enforcer::backend::ebpf::events::EventSource;
-use egret_enforcer::backend::ebpf::{self, Ebpf};
+use egret_enforcer::backend::ebpf::{self, Behind, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
 use egret_enforcer::backend::netfilter::bridges::BridgeNetfilter;
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
@@ -35,7 +35,7 @@ pub(super) fn open(config: &Config, interfaces: &ReportedInterfaces) -> anyhow::
         }
         BackendKind::Both => {
             let (netfilter, dropped) = open_netfilter(startup, is_each_alone, interfaces)?;
-            let (ebpf, refused) = open_ebpf(startup, is_each_alone, true);
+            let (ebpf, refused) = open_ebpf(startup, is_each_alone, Behind::Filter);
             (
                 Box::new(Both::new(Box::new(netfilter), ebpf)),
                 Some(Box::new(Merged(vec![Box::new(dropped), Box::new(refused)]))),
@@ -52,7 +52,7 @@ pub(super) fn open(config: &Config, interfaces: &ReportedInterfaces) -> anyhow::
             (Box::new(nftables), Some(Box::new(Nflog { group, denials })))
         }
         BackendKind::Ebpf => {
-            let (ebpf, told) = open_ebpf(startup, is_each_alone, false);
+            let (ebpf, told) = open_ebpf(startup, is_each_alone, Behind::Services);
             (Box::new(ebpf), Some(Box::new(told)))
         }
         BackendKind::Memory => (Box::new(InMemory::default()), None),
@@ -60,14 +60,14 @@ pub(super) fn open(config: &Config, interfaces: &ReportedInterfaces) -> anyhow::
     })
 }
 
-fn open_ebpf(startup: &StartupConfig, is_each_alone: bool, is_backed: bool) -> (Ebpf, EventSource) {
+fn open_ebpf(startup: &StartupConfig, is_each_alone: bool, behind: Behind) -> (Ebpf, EventSource) {
     let events = &startup.events;
     let ebpf = Ebpf::new(ebpf::Options {
         cgroup_root: startup.cgroup_root.clone(),
         pin_path: startup.bpf_pins.clone(),
         unknown: startup.unknown.stance,
         events_per_second: (events.to != Destination::Off).then_some(events.telling.per_second),
-        is_backed,
+        behind,
     });
     let told = ebpf.events();
     match is_each_alone {

@@ -8,7 +8,7 @@ use super::channel::{Channel, ReadPackets, Source};
 use super::denied::DeniedPacket;
 use super::packet::{Inner, Packet};
 use crate::backend::Decider;
-use crate::backend::ebpf::events::{DeniedEvent, EventReader, EventReason, EventSource, ReasonKey};
+use crate::backend::ebpf::events::{DeniedEvent, EventReader, EventSource, ReasonKey};
 use crate::backend::netfilter::denials::{Cause, Denial, ISOLATION, Outcome, RuleRef};
 use crate::engine::{JudgedBy, PacketEnd, PacketEnds};
 
@@ -45,7 +45,7 @@ impl Channel for Ring {
         let (events, mut foreign) = self.reader.read();
         let mut denied = Vec::with_capacity(events.len());
         for event in events {
-            match denial(&event.reason) {
+            match denial(&event) {
                 Some(denial) => {
                     if self.reasons.len() >= MAX_REASONS {
                         self.reasons.clear();
@@ -79,16 +79,23 @@ impl Channel for Ring {
     }
 }
 
-fn denial(reason: &EventReason) -> Option<Denial> {
+fn denial(event: &DeniedEvent) -> Option<Denial> {
+    let reason = &event.reason;
     let cause = match (reason.decider, &reason.origin) {
         _ if reason.is_revoked => Cause::Revoked,
         (Decider::UnknownPod, _) => Cause::UnknownPod,
         (Decider::Tier(_), Some((policy, _))) if policy.as_ref() == ISOLATION => Cause::Isolation,
-        (Decider::Tier(tier), Some((policy, rule))) => Cause::Rule(RuleRef {
-            tier,
-            policy: policy.clone(),
-            rule: *rule,
-        }),
+        (Decider::Tier(tier), Some((policy, rule))) => {
+            let rule = RuleRef {
+                tier,
+                policy: policy.clone(),
+                rule: *rule,
+            };
+            match event.cgroup {
+                Some(_) => Cause::Rule(rule),
+                None => Cause::Exposure(rule),
+            }
+        }
         (Decider::Tier(_), None)
         | (Decider::Default | Decider::SpoofedSource | Decider::SpoofedError | Decider::Encapsulation, _) => {
             return None;
@@ -126,6 +133,11 @@ fn packet(event: &DeniedEvent, denial: Denial) -> DeniedPacket {
         },
         _ => Inner::Nothing,
     };
+    let judged_by = match (&denial.cause, event.is_outgoing) {
+        (Cause::Exposure(_), _) => JudgedBy::NoPod,
+        (_, true) => JudgedBy::Sender,
+        (_, false) => JudgedBy::Receiver,
+    };
     DeniedPacket {
         denial,
         packet: Packet {
@@ -137,10 +149,7 @@ fn packet(event: &DeniedEvent, denial: Denial) -> DeniedPacket {
         ends: PacketEnds {
             source,
             destination,
-            judged_by: match event.is_outgoing {
-                true => JudgedBy::Sender,
-                false => JudgedBy::Receiver,
-            },
+            judged_by,
         },
         process: event.process.clone(),
     }

@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use egret_enforcer::backend::ebpf::{Ebpf, Options};
+use egret_enforcer::backend::ebpf::{Behind, Ebpf, Options};
 use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::backend::{Backend, Decider, SyncStatus};
 use egret_policies::rules::{Action, Direction, Tier};
@@ -86,7 +86,8 @@ impl World {
             pin_path: directory.join("bpf"),
             unknown: Stance::DenyOncePolicies,
             events_per_second: Some(10),
-            is_backed: false,
+            // The addresses of these pods are on their own loopback, where no node translates.
+            behind: Behind::Nothing,
         };
         Ok(Self { options, directory })
     }
@@ -100,6 +101,26 @@ impl World {
 
     /// A backend with programs of another build, in which pods may connect to no port 8082; none where there is no clang.
     pub(crate) fn backend_of_another_build(&self) -> Option<Ebpf> {
+        let first = "return verdict(ctx, v4(ctx->user_ip4)) ? 1 : 0;";
+        let refusing = format!("if (ctx->user_port == bpf_htons(8082)) return 0; {first}");
+        let mut backend = self.unread().with_programs(self.build((first, &refusing))?);
+        backend.adopt(self.now()).unwrap();
+        Some(backend)
+    }
+
+    /// A backend that has not touched the kernel.
+    pub(crate) fn unread(&self) -> Ebpf {
+        Ebpf::new(self.options.clone())
+    }
+
+    /// With somebody who judges behind the sockets.
+    pub(crate) fn behind(mut self, behind: Behind) -> Self {
+        self.options.behind = behind;
+        self
+    }
+
+    /// The object of a source in which something stands for its first occurrence; none where there is no clang.
+    pub(crate) fn build(&self, (first, instead): (&str, &str)) -> Option<Vec<u8>> {
         if Command::new("clang-14").arg("--version").output().is_err() {
             assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "clang-14 is missing");
             return None;
@@ -107,13 +128,19 @@ impl World {
         let build = self.directory.join("build");
         fs::create_dir_all(&build).unwrap();
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
-        for name in ["Makefile", "events.h", "maps.h", "match.h", "packet.h"] {
+        for name in [
+            "Makefile",
+            "events.h",
+            "judge.h",
+            "maps.h",
+            "match.h",
+            "packet.h",
+            "services.bpf.c",
+        ] {
             fs::copy(sources.join(name), build.join(name)).unwrap();
         }
         let source = fs::read_to_string(sources.join("egress.bpf.c")).unwrap();
-        let first = "return verdict(ctx, v4(ctx->user_ip4)) ? 1 : 0;";
-        let refusing = format!("if (ctx->user_port == bpf_htons(8082)) return 0; {first}");
-        let changed = source.replacen(first, &refusing, 1);
+        let changed = source.replacen(first, instead, 1);
         assert_ne!(changed, source, "the source is another one");
         fs::write(build.join("egress.bpf.c"), changed).unwrap();
         let make = Command::new("make")
@@ -122,10 +149,7 @@ impl World {
             .output()
             .unwrap();
         assert!(make.status.success(), "{}", String::from_utf8_lossy(&make.stderr));
-        let object = fs::read(build.join("egress.bpf.o")).unwrap();
-        let mut backend = Ebpf::new(self.options.clone()).with_programs(object);
-        backend.adopt(self.now()).unwrap();
-        Some(backend)
+        Some(fs::read(build.join("egress.bpf.o")).unwrap())
     }
 
     /// Asserts that nothing is pending.
@@ -242,6 +266,12 @@ impl World {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .filter(|name| !name.contains('.'))
             .collect()
+    }
+
+    /// Ends what is left of the world of a process that lost sight of its cgroups.
+    pub(crate) fn remove_other(&self, process: u32, name: &str) {
+        let other = format!("eg-ebpf-{process}-{name}");
+        remove_cgroups(&self.options.cgroup_root.with_file_name(other));
     }
 
     /// Ends a pod: its process and its cgroup.

@@ -324,7 +324,7 @@ pub(super) fn names_of_the_cluster_open_pods_and_no_cluster_address(world: &mut 
         deployment.assert_refused("client", &address);
     }
     deployment.assert_refused("client", CLUSTER_IP);
-    assert!(!deployment.kernel_holds("client", CLUSTER_IP));
+    assert!(!deployment.kernel_records("client").contains(&ip(CLUSTER_IP)));
     let of_node = deployment.world.client_on_node();
     let outcome = of_node.connect_tcp(SocketAddr::new(ip(CLUSTER_IP), 7), QUICK);
     assert!(outcome.is_connected(), "the Service works: {outcome:?}");

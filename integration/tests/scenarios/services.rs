@@ -329,8 +329,8 @@ pub(super) fn what_kube_proxy_accepts_is_judged_though_it_comes_later(world: &mu
 #[track_caller]
 fn first_again(deployment: &Deployment<'_>) {
     use egret_integration::Family;
-    // A table of its own has hooks of its own.
-    if super::backend_override::packet_filter() == "nftables" {
+    // A table and programs have hooks of their own.
+    if super::backend_override::is_ebpf() || super::backend_override::packet_filter() == "nftables" {
         return;
     }
     let is_first = |family: Family| {

@@ -62,12 +62,12 @@ impl Counters {
     pub(super) fn register(
         &self,
         rules: &[(CounterKey, (Arc<str>, usize))],
-        is_used: impl Fn(CounterKey) -> bool,
+        mut is_used: impl FnMut(CounterKey) -> bool,
     ) -> io::Result<()> {
         for (key, origin) in rules {
             match self.make(*key, Some(origin.clone())) {
                 Err(error) if error.raw_os_error() == Some(libc::E2BIG) => {
-                    self.fold(&is_used)?;
+                    self.fold(&mut is_used)?;
                     self.make(*key, Some(origin.clone()))?;
                 }
                 made => made?,
@@ -92,7 +92,7 @@ impl Counters {
         Ok(())
     }
 
-    fn fold(&self, is_used: &impl Fn(CounterKey) -> bool) -> io::Result<()> {
+    fn fold(&self, is_used: &mut impl FnMut(CounterKey) -> bool) -> io::Result<()> {
         for octets in self.map.keys()? {
             let Some(key) = parse(&octets) else { continue };
             let total = CounterKey { digest: None, ..key };

@@ -26,7 +26,7 @@ pub(super) const MAX_NODE_ADDRESSES: usize = 4096;
 /// `MAX_TRANSLATED`.
 pub(super) const MAX_TRANSLATED: usize = 65_536;
 /// `MAX_OWN_ADDRESSES`: further ones are judged like any other.
-const MAX_OWN_ADDRESSES: usize = 4;
+pub(super) const MAX_OWN_ADDRESSES: usize = 4;
 /// `sizeof(struct pod)`.
 pub(super) const POD_SIZE: usize = 184;
 /// `sizeof(struct chunk)`.
@@ -207,7 +207,7 @@ pub(super) fn has_expired_for(value: &[u8], now: Timestamp, time: Duration) -> b
 }
 
 /// `struct address`. A v4-mapped address is an IPv4 address.
-fn address(address: IpAddr) -> [u8; 20] {
+pub(super) fn address(address: IpAddr) -> [u8; 20] {
     let mut octets = [0; 20];
     let family: u32 = match address.to_canonical() {
         IpAddr::V4(address) => {
@@ -331,6 +331,8 @@ pub(super) enum PeerValue {
     AddressPorts(SetId),
     NetworkPorts(SetId),
     OwnNode,
+    /// Where a Service leads back to the pod.
+    Itself,
 }
 
 /// Which protocols and ports.
@@ -351,6 +353,7 @@ impl RuleValue {
             PeerValue::AddressPorts(set) => (4, Some(set)),
             PeerValue::OwnNode => (5, None),
             PeerValue::NetworkPorts(set) => (6, Some(set)),
+            PeerValue::Itself => (7, None),
         };
         let (transport, first, last) = match self.ports {
             PortValue::Any => (0, 0, 0),
@@ -430,6 +433,17 @@ impl ListName {
     }
 }
 
+/// Who judges behind a pod's sockets, where the node has translated addresses of Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// Nobody: a Service is judged by its own address.
+    Nothing,
+    /// A program at FORWARD and LOCAL_IN of netfilter, where the kernel takes it: what pods send to Services and to the node.
+    Services,
+    /// A packet filter, which judges everything: the programs refuse what pods open and can be told of at the socket.
+    Filter,
+}
+
 /// `struct pod`, programmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodValue {
@@ -440,8 +454,8 @@ pub(super) struct PodValue {
     pub(super) ingress: ListName,
     /// Of both directions, with the policies in audit.
     pub(super) audit: [ListName; 2],
-    /// Whether a packet filter judges as well.
-    pub(super) is_backed: bool,
+    /// Who judges behind its sockets.
+    pub(super) behind: Behind,
 }
 
 impl PodValue {
@@ -458,9 +472,19 @@ impl PodValue {
         octets.extend(own_count.to_ne_bytes());
         own.iter().for_each(|own| octets.extend(address(*own)));
         octets.resize(POD_SIZE - 4, 0);
-        octets.extend(u32::from(self.is_backed).to_ne_bytes());
+        let behind: u32 = match self.behind {
+            Behind::Nothing => 0,
+            Behind::Services => 1,
+            Behind::Filter => 2,
+        };
+        octets.extend(behind.to_ne_bytes());
         octets
     }
+}
+
+/// The id of a `struct pod`.
+pub(super) fn id_of(pod: &[u8]) -> Option<u64> {
+    pod.get(..8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
 /// The generation of a pod in the kernel, if it is programmed.
@@ -522,7 +546,7 @@ mod tests {
             egress: RuleList::of(&[]).name,
             ingress: ListName::CLOSED,
             audit: [ListName::EMPTY; 2],
-            is_backed: true,
+            behind: Behind::Filter,
         };
         let octets = pod.to_octets();
         assert_eq!(octets.len(), POD_SIZE);

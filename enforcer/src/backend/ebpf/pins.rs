@@ -20,6 +20,9 @@ const BPF_FS: &str = "/sys/fs/bpf";
 /// The directory of a release's guard of unknown pods.
 const GUARD: &str = "guard";
 
+/// The directory of a release's program behind the translation of Services.
+const SERVICES: &str = "services";
+
 /// The pins of one release.
 #[derive(Clone, Debug)]
 pub(super) struct Pins {
@@ -72,6 +75,7 @@ impl Pins {
         for other in self.other_releases()? {
             detach(&other.join("pods").join(uid))?;
             if names(&other.join("pods"))?.is_empty() && names(&other.join(GUARD))?.is_empty() {
+                detach_services(&other, None)?;
                 remove(&other)?;
             }
         }
@@ -103,6 +107,26 @@ impl Pins {
         self.other_releases()?
             .into_iter()
             .try_for_each(|release| detach_guard(&release))
+    }
+
+    /// The directory of the attachments of what judges Services, of one build.
+    pub(super) fn services(&self, build: &str) -> PathBuf {
+        self.maps().join(SERVICES).join(build)
+    }
+
+    /// Detaches what judges Services, of all builds but this one.
+    pub(super) fn retain_services(&self, build: Option<&str>) -> io::Result<()> {
+        detach_services(&self.maps(), build)
+    }
+
+    /// Detaches what judges Services for releases that have no pod any more.
+    pub(super) fn detach_services_of_gone_releases(&self) -> io::Result<()> {
+        for other in self.other_releases()? {
+            if names(&other.join("pods"))?.is_empty() {
+                detach_services(&other, None)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether programs of any release judge a pod.
@@ -145,6 +169,7 @@ impl Pins {
                 detach(&release.join("pods").join(uid))?;
             }
             detach_guard(&release)?;
+            detach_services(&release, None)?;
             remove(&release)?;
         }
         Ok(())
@@ -209,6 +234,13 @@ fn detach_guard(release: &Path) -> io::Result<()> {
         .into_iter()
         .try_for_each(|cgroup| detach(&guard.join(cgroup)))?;
     remove(&guard)
+}
+
+fn detach_services(release: &Path, but: Option<&str>) -> io::Result<()> {
+    let services = release.join(SERVICES);
+    let builds = names(&services)?.into_iter();
+    let mut gone = builds.filter(|build| Some(build.as_str()) != but);
+    gone.try_for_each(|build| detach(&services.join(build)))
 }
 
 fn remove(directory: &Path) -> io::Result<()> {

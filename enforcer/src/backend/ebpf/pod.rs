@@ -1,6 +1,5 @@
 //! Programs one pod.
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
@@ -14,13 +13,14 @@ use super::cgroup::{self, PodCgroups};
 use super::counters::{Counters, Established};
 use super::denied::DeniedSockets;
 use super::guard::Guard;
-use super::layout::{CounterKey, ListName, PodValue, RuleList, generation_of};
+use super::layout::{Behind, CounterKey, ListName, PodValue, RuleList, generation_of};
 use super::lists::Lists;
 use super::pins::Pins;
 use super::programs::{self, HOOKS_OF_A_POD, Programs};
 use super::render::{Rendered, Share, render};
 use super::syscall::{Map, Update};
 use super::tables::{Fault, Tables};
+use super::translation::Translation;
 
 /// All open kernel objects.
 #[derive(Debug)]
@@ -35,8 +35,10 @@ pub(super) struct Kernel {
     pub(super) guard: Guard,
     pub(super) pins: Pins,
     pub(super) cgroup_root: PathBuf,
-    /// What the programs judge.
-    pub(super) share: Share,
+    /// What judges behind the translation of Services.
+    pub(super) translation: Translation,
+    /// Whether a packet filter judges everything behind the programs.
+    pub(super) has_filter: bool,
 }
 
 /// A pod of this node.
@@ -51,10 +53,10 @@ pub(super) struct Pod {
     cgroup: Option<u64>,
 }
 
-/// The lists that judge a pod, with the numbers of their rules.
+/// The lists that judge a pod or clients outside, with the numbers of their rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct PodLists {
-    egress: ListName,
+pub(super) struct PodLists {
+    pub(super) egress: ListName,
     ingress: ListName,
     audit: [ListName; 2],
     attributions: Vec<ListName>,
@@ -62,7 +64,7 @@ struct PodLists {
 }
 
 impl PodLists {
-    const CLOSED: Self = Self {
+    pub(super) const CLOSED: Self = Self {
         egress: ListName::CLOSED,
         ingress: ListName::CLOSED,
         audit: [ListName::EMPTY; 2],
@@ -70,7 +72,7 @@ impl PodLists {
         counts: [0; 2],
     };
 
-    fn names(&self) -> impl Iterator<Item = ListName> {
+    pub(super) fn names(&self) -> impl Iterator<Item = ListName> {
         let judging = [self.egress, self.ingress].into_iter().chain(self.audit);
         judging.chain(self.attributions.iter().copied())
     }
@@ -145,6 +147,7 @@ impl Pod {
     pub(super) fn release(&self, kernel: &mut Kernel) -> io::Result<()> {
         if let Some(id) = self.cgroup {
             kernel.guard.remove(id)?;
+            kernel.translation.forget(id)?;
         }
         match self.uid() {
             Ok(uid) => kernel.pins.release(uid),
@@ -178,11 +181,9 @@ impl Pod {
         &mut self,
         kernel: &mut Kernel,
         cgroups: &PodCgroups,
-        sets: &BTreeMap<SetId, SetKind>,
+        rendered: Result<Rendered, String>,
     ) -> bool {
-        let lists = self
-            .render(kernel, sets)
-            .and_then(|rendered| write_lists(kernel, &rendered));
+        let lists = rendered.and_then(|rendered| write_lists(kernel, &rendered));
         let (lists, state) = match lists {
             Ok(lists) => (lists, State::Programmed),
             Err(why) => (PodLists::CLOSED, State::Denied(why)),
@@ -204,7 +205,7 @@ impl Pod {
         if let Some(why) = self.wrong_set(kernel) {
             return Err(why);
         }
-        render(&self.rules, kernel.share, |set| sets.get(&set).copied()).map_err(|error| error.to_string())
+        render(&self.rules, kernel.share(), |set| sets.get(&set).copied()).map_err(|error| error.to_string())
     }
 
     /// A set that would let through too much. Only a missing member of an Allow does no harm.
@@ -254,7 +255,11 @@ impl Pod {
             .programs
             .hooks_in_place(&pins, id)
             .map_err(|error| format!("cannot read its links: {error}"))?;
-        let value = self.value(id, held.as_deref(), kernel.share);
+        let value = self.value(id, held.as_deref(), kernel.behind());
+        kernel
+            .translation
+            .set_pod(&self.rules.addresses, &value)
+            .map_err(|error| format!("it cannot be judged behind the translation of Services: {error}"))?;
         let is_in_place = hooks == HOOKS_OF_A_POD && held.as_ref() == Some(&value);
         if !is_in_place {
             self.attach(kernel, cgroup, id, &pins, &value)?;
@@ -291,7 +296,7 @@ impl Pod {
     }
 
     /// The value of its attach point. The generation changes only if flows are re-evaluated.
-    fn value(&self, id: u64, held: Option<&[u8]>, share: Share) -> Vec<u8> {
+    fn value(&self, id: u64, held: Option<&[u8]>, behind: Behind) -> Vec<u8> {
         let before = held.and_then(generation_of).unwrap_or(0);
         let generation = if self.reevaluate || before == 0 {
             before.wrapping_add(1).max(1)
@@ -305,14 +310,14 @@ impl Pod {
             egress: self.lists.egress,
             ingress: self.lists.ingress,
             audit: self.lists.audit,
-            is_backed: share == Share::WhatItOpens,
+            behind,
         }
         .to_octets()
     }
 }
 
 /// Writes the lists of a pod, before its storage names them.
-fn write_lists(kernel: &mut Kernel, rendered: &Rendered) -> Result<PodLists, String> {
+pub(super) fn write_lists(kernel: &mut Kernel, rendered: &Rendered) -> Result<PodLists, String> {
     let [audit_egress, audit_ingress] = &rendered.audit;
     let judging = [&rendered.egress, &rendered.ingress, audit_egress, audit_ingress];
     let judging = judging.map(|rules| RuleList::of(rules));
@@ -349,64 +354,82 @@ impl fmt::Display for Pod {
     }
 }
 
-/// Programs pods. Returns how many were not as they should be.
+/// Programs pods, and keeps these lists of others. Returns how many were not as they should be.
 pub(super) fn program(
     kernel: &mut Kernel,
     pods: &mut BTreeMap<PodKey, Pod>,
     sets: &BTreeMap<SetId, SetKind>,
     scope: Scope,
+    kept: BTreeSet<ListName>,
 ) -> u64 {
     if !pods.values().any(|pod| pod.is_due(scope)) {
         return 0;
     }
-    register_counters(kernel, pods, sets, scope);
-    let due = pods.values_mut().filter(|pod| pod.is_due(scope));
-    match PodCgroups::find(&kernel.cgroup_root) {
-        Ok(cgroups) => {
-            let changed = due
-                .map(|pod| u64::from(pod.program(kernel, &cgroups, sets)))
-                .sum();
-            kernel.remove_unused_lists(pods.values());
-            changed
-        }
+    let due = pods.iter().filter(|(_, pod)| pod.is_due(scope));
+    let due: Vec<PodKey> = due.map(|(key, _)| key.clone()).collect();
+    let cgroups = match PodCgroups::find(&kernel.cgroup_root) {
+        Ok(cgroups) => cgroups,
         Err(error) => {
-            let why = format!(
-                "cannot look for cgroups in {}: {error}",
-                kernel.cgroup_root.display()
-            );
+            let root = kernel.cgroup_root.display();
+            let why = format!("cannot look for cgroups in {root}: {error}");
+            let due = pods.values_mut().filter(|pod| pod.is_due(scope));
             due.for_each(|pod| pod.state = State::Failed(why.clone()));
-            0
+            return 0;
+        }
+    };
+    let (mut changed, mut used) = (0, None);
+    for key in due {
+        let rendered = pods[&key].render(kernel, sets);
+        if let Ok(rendered) = &rendered {
+            register_counters(kernel, rendered, |key| {
+                let used = used.get_or_insert_with(|| used_counters(kernel, pods, sets));
+                used.contains(&key)
+            });
+        }
+        if let Some(pod) = pods.get_mut(&key) {
+            changed += u64::from(pod.program(kernel, &cgroups, rendered));
         }
     }
+    kernel.remove_unused_lists(pods.values(), kept);
+    changed
 }
 
 /// Creates counters before the rules that use them. Without space for a counter, its rule decides uncounted.
-fn register_counters(
-    kernel: &Kernel,
-    pods: &BTreeMap<PodKey, Pod>,
-    sets: &BTreeMap<SetId, SetKind>,
-    scope: Scope,
-) {
-    let share = kernel.share;
-    let rendered = |pod: &Pod| render(&pod.rules, share, |set| sets.get(&set).copied()).ok();
-    let used = LazyCell::new(|| {
-        let labels = pods
-            .values()
-            .filter_map(rendered)
-            .flat_map(|rendered| rendered.labels);
-        labels.map(|(key, _)| key).collect::<BTreeSet<CounterKey>>()
-    });
-    for rendered in pods.values().filter(|pod| pod.is_due(scope)).filter_map(rendered) {
-        if let Err(error) = kernel
-            .counters
-            .register(&rendered.labels, |key| used.contains(&key))
-        {
-            tracing::error!(%error, "a rule is not counted");
-        }
+fn register_counters(kernel: &Kernel, rendered: &Rendered, is_used: impl FnMut(CounterKey) -> bool) {
+    if let Err(error) = kernel.counters.register(&rendered.labels, is_used) {
+        tracing::error!(%error, "a rule is not counted");
     }
 }
 
+/// The counters of all pods' rules: asked where there is no room for further ones.
+fn used_counters(
+    kernel: &Kernel,
+    pods: &BTreeMap<PodKey, Pod>,
+    sets: &BTreeMap<SetId, SetKind>,
+) -> BTreeSet<CounterKey> {
+    let rendered = pods.values().filter_map(|pod| pod.render(kernel, sets).ok());
+    let labels = rendered.flat_map(|rendered| rendered.labels);
+    labels.map(|(key, _)| key).collect()
+}
+
 impl Kernel {
+    /// What the programs judge.
+    pub(super) const fn share(&self) -> Share {
+        match self.has_filter {
+            true => Share::WhatItOpens,
+            false => Share::Everything,
+        }
+    }
+
+    /// Who judges behind the pods' sockets.
+    fn behind(&self) -> Behind {
+        match (self.has_filter, self.translation.fault()) {
+            (true, _) => Behind::Filter,
+            (false, None) => Behind::Services,
+            (false, Some(_)) => Behind::Nothing,
+        }
+    }
+
     /// Closes or opens unknown pods.
     pub(super) fn set_unknown_closed(&mut self, is_closed: bool) -> Result<(), String> {
         self.guard
@@ -416,12 +439,13 @@ impl Kernel {
     /// Forgets pods whose cgroups are gone: no other cgroup has their ids.
     pub(super) fn forget_gone_pods(&mut self) -> io::Result<()> {
         let cgroups = PodCgroups::find(&self.cgroup_root)?;
-        self.guard.retain(&cgroups.ids())
+        self.guard.retain(&cgroups.ids())?;
+        self.translation.retain(&cgroups.ids())
     }
 
     /// Removes lists that no pod names. A pod whose storage still names one is denied everything.
-    fn remove_unused_lists<'a>(&mut self, pods: impl Iterator<Item = &'a Pod>) {
-        let used = pods.flat_map(|pod| pod.lists.names()).collect();
+    fn remove_unused_lists<'a>(&mut self, pods: impl Iterator<Item = &'a Pod>, mut used: BTreeSet<ListName>) {
+        used.extend(pods.flat_map(|pod| pod.lists.names()));
         if let Err(error) = self.lists.retain(&used) {
             tracing::error!(%error, "lists of rules that no pod has stay");
         }

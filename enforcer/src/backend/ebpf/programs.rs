@@ -102,7 +102,7 @@ pub(super) struct Programs {
 pub(super) enum LoadError {
     #[error("the object: {0}")]
     Object(#[from] EbpfError),
-    #[error("program {program}: {reason}")]
+    #[error("the kernel refuses {program}: {}", why(.reason))]
     Program {
         program: &'static str,
         reason: ProgramError,
@@ -208,6 +208,17 @@ impl Programs {
             }
         }
         Ok(count)
+    }
+}
+
+/// Of the verifier's log what it says last: all of it can be a million lines.
+fn why(reason: &ProgramError) -> String {
+    match reason {
+        ProgramError::LoadError {
+            io_error,
+            verifier_log,
+        } => format!("{io_error}{}", syscall::said_last(&verifier_log.to_string())),
+        other => other.to_string(),
     }
 }
 

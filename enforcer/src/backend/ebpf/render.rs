@@ -20,8 +20,6 @@ pub(super) enum Unrenderable {
     TooMany { direction: Direction, count: usize },
     #[error("a rule of {policy} names the set {set}, which was never made")]
     UnknownSet { policy: Arc<str>, set: Digest },
-    #[error("a rule of {policy} is about the pod itself, which the eBPF programs do not judge")]
-    Itself { policy: Arc<str> },
 }
 
 /// The rendered lists of a pod, and the rules of their counters.
@@ -88,6 +86,20 @@ pub(super) fn render(
     })
 }
 
+/// Renders rules for what clients outside reach by Services.
+pub(super) fn render_outside(
+    rules: &DirectionRules,
+    kind_of: impl Fn(SetId) -> Option<SetKind>,
+) -> Result<Rendered, Unrenderable> {
+    let list = List::of(rules, Direction::Egress, &kind_of)?;
+    Ok(Rendered {
+        egress: list.rules,
+        attributions: list.attributions,
+        labels: list.labels,
+        ..Rendered::default()
+    })
+}
+
 /// The list of one direction.
 struct List {
     direction: Direction,
@@ -122,8 +134,7 @@ impl List {
         tier: &TierRules,
         kind_of: &impl Fn(SetId) -> Option<SetKind>,
     ) -> Result<(), Unrenderable> {
-        // The programs skip what a pod sends to its own addresses, and see the address of a Service.
-        let rules = || tier.rules.iter().filter(|rule| rule.peer != PeerMatch::Itself);
+        let rules = || tier.rules.iter();
         let exceptions = rules().filter(|rule| rule.except.is_some()).count();
         let length = rules().count() + exceptions + usize::from(tier.default_action == DefaultAction::Deny);
         let next = u32::try_from(self.rules.len() + length).unwrap_or(u32::MAX);
@@ -220,9 +231,7 @@ fn peer(rule: &Rule, kind_of: &impl Fn(SetId) -> Option<SetKind>) -> Result<Peer
     match &rule.peer {
         PeerMatch::Any => Ok(PeerValue::Any),
         PeerMatch::OwnNode => Ok(PeerValue::OwnNode),
-        PeerMatch::Itself => Err(Unrenderable::Itself {
-            policy: Arc::clone(&rule.origin.policy),
-        }),
+        PeerMatch::Itself => Ok(PeerValue::Itself),
         PeerMatch::In(set) => in_set(*set, rule, kind_of),
     }
 }

@@ -14,9 +14,11 @@ const MAP_LOOKUP_ELEM: c_long = 1;
 const MAP_UPDATE_ELEM: c_long = 2;
 const MAP_DELETE_ELEM: c_long = 3;
 const MAP_GET_NEXT_KEY: c_long = 4;
+const PROG_LOAD: c_long = 5;
 const OBJ_PIN: c_long = 6;
 const OBJ_GET: c_long = 7;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
+const BTF_LOAD: c_long = 18;
 const MAP_LOOKUP_AND_DELETE_ELEM: c_long = 21;
 const LINK_CREATE: c_long = 28;
 const LINK_UPDATE: c_long = 29;
@@ -162,6 +164,138 @@ pub(super) fn attach(
     owned(fd)
 }
 
+/// A place in netfilter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NetfilterHook {
+    /// `NFPROTO_...`.
+    family: u32,
+    /// `enum nf_inet_hooks`.
+    number: u32,
+}
+
+impl NetfilterHook {
+    pub(super) const fn new(family: u32, number: u32) -> Self {
+        Self { family, number }
+    }
+}
+
+/// Behind the rules of the table `filter` (0), in front of IPVS and of source translation (98 and 100). One program alone can
+/// have each of these.
+const PRIORITIES: std::ops::Range<i32> = 30..90;
+
+/// Attaches a program to a hook of this network namespace, as long as the link or a pin of it exists.
+pub(super) fn attach_netfilter(program: BorrowedFd<'_>, hook: NetfilterHook) -> io::Result<OwnedFd> {
+    // `enum bpf_attach_type`.
+    const BPF_NETFILTER: u32 = 45;
+    for priority in PRIORITIES {
+        let mut attributes = NetfilterLink {
+            common: LinkCreate {
+                program: number(&program),
+                target: 0,
+                attach_type: BPF_NETFILTER,
+                flags: 0,
+            },
+            family: hook.family,
+            hook: hook.number,
+            priority,
+            flags: 0,
+        };
+        // SAFETY: the attributes hold no addresses.
+        match unsafe { bpf(LINK_CREATE, &mut attributes) } {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+            fd => return owned(fd?),
+        }
+    }
+    Err(io::Error::other("other programs have all priorities"))
+}
+
+/// Loads the types of an object (BTF).
+pub(super) fn load_types(types: &[u8]) -> io::Result<OwnedFd> {
+    let mut attributes = TypesLoad {
+        types: types.as_ptr() as u64,
+        log: 0,
+        size: u32::try_from(types.len()).map_err(io::Error::other)?,
+        log_size: 0,
+        log_level: 0,
+    };
+    // SAFETY: the types have the size that is given, and outlive the call.
+    owned(unsafe { bpf(BTF_LOAD, &mut attributes) }?)
+}
+
+/// Octets of the verifier's log.
+const VERIFIER_LOG: usize = 1 << 20;
+
+/// Why the kernel refuses a program, with what the verifier says last.
+#[derive(Debug, thiserror::Error)]
+#[error("the kernel refuses {program}: {error}{}", said_last(.log))]
+pub(super) struct Refused {
+    program: &'static str,
+    error: io::Error,
+    log: String,
+}
+
+/// The end of the verifier's log: what it refuses, and the instructions before.
+pub(super) fn said_last(log: &str) -> String {
+    const LINES: usize = 6;
+    // The last lines are statistics.
+    let lines: Vec<&str> = log
+        .lines()
+        .filter(|line| !line.starts_with("processed "))
+        .collect();
+    let last = &lines[lines.len().saturating_sub(LINES)..];
+    last.iter().map(|line| format!("\n  {}", line.trim())).collect()
+}
+
+/// Loads a program for netfilter. It may be under the kernel's licence.
+pub(super) fn load_netfilter(
+    function: &aya_obj::Function,
+    types: &OwnedFd,
+    program: &'static str,
+) -> Result<OwnedFd, Refused> {
+    const BPF_PROG_TYPE_NETFILTER: u32 = 32;
+    const BPF_NETFILTER: u32 = 45;
+    let instructions = &function.instructions;
+    let functions = function.func_info.func_info_bytes();
+    let mut name = [0; 16];
+    name[..program.len()].copy_from_slice(program.as_bytes());
+    let load = |level, log: &mut [u8]| {
+        let mut attributes = ProgramLoad {
+            kind: BPF_PROG_TYPE_NETFILTER,
+            count: u32::try_from(instructions.len()).expect("the verifier takes a million"),
+            instructions: instructions.as_ptr() as u64,
+            license: c"Dual MIT/GPL".as_ptr() as u64,
+            log_level: level,
+            log_size: u32::try_from(log.len()).expect("a buffer of our size"),
+            log: if log.is_empty() {
+                0
+            } else {
+                log.as_mut_ptr() as u64
+            },
+            kernel_version: 0,
+            flags: 0,
+            name,
+            interface: 0,
+            attach_type: BPF_NETFILTER,
+            types: number(types),
+            function_size: u32::try_from(function.func_info_rec_size).expect("some octets"),
+            functions: functions.as_ptr() as u64,
+            function_count: u32::try_from(function.func_info.len()).expect("some functions"),
+        };
+        // SAFETY: instructions, licence, functions and log outlive the call, and have the sizes that are given.
+        unsafe { bpf(PROG_LOAD, &mut attributes) }.and_then(owned)
+    };
+    load(0, &mut []).or_else(|_| {
+        // The log costs the verifier most of its time.
+        let mut log = vec![0; VERIFIER_LOG];
+        load(1, &mut log).map_err(|error| {
+            // What it took back stands behind the end.
+            let log = log.split(|octet| *octet == 0).next().unwrap_or_default();
+            let log = String::from_utf8_lossy(log).into_owned();
+            Refused { program, error, log }
+        })
+    })
+}
+
 /// Has a link run another program from its next call on: no call runs neither, and none runs both.
 pub(super) fn replace_program(link: &OwnedFd, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut attributes = LinkUpdate {
@@ -273,6 +407,44 @@ struct LinkCreate {
     target: u32,
     attach_type: u32,
     flags: u32,
+}
+
+#[repr(C)]
+struct NetfilterLink {
+    common: LinkCreate,
+    family: u32,
+    hook: u32,
+    priority: i32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct ProgramLoad {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    attach_type: u32,
+    types: u32,
+    function_size: u32,
+    functions: u64,
+    function_count: u32,
+}
+
+#[repr(C)]
+struct TypesLoad {
+    types: u64,
+    log: u64,
+    size: u32,
+    log_size: u32,
+    log_level: u32,
 }
 
 #[repr(C)]
