@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /* What is judged, and what is told of it when it is denied. */
 #ifndef EGRET_EVENTS_H
 #define EGRET_EVENTS_H

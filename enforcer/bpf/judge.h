@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /* Judges a flow by a pod's rules. */
 #ifndef EGRET_JUDGE_H
 #define EGRET_JUDGE_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /* What both sides of the backend share: the same layouts stand in src/backend/ebpf/layout.rs, and the
  * enforcer compares their sizes with those of the maps before it uses them.
  *

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /* Whether a rule is about a flow. */
 #ifndef EGRET_MATCH_H
 #define EGRET_MATCH_H

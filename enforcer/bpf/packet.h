@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /* Reads the headers of a packet. */
 #ifndef EGRET_PACKET_H
 #define EGRET_PACKET_H
