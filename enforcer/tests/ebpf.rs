@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+#[expect(dead_code, reason = "`ebpf_fallback` uses more of it")]
 mod ebpf_world;
 
 use std::net::IpAddr;
