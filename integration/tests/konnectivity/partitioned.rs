@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -340,6 +340,22 @@ fn an_agent_of_which_nothing_arrives_is_noticed_and_comes_back() {
 }
 
 /// Behind one address, as a cloud's load balancer has it: which server an agent reaches is chance.
+/// As above, the other way round. The agent's own question comes every 30 s, and has 20 s.
+#[test]
+fn a_server_of_which_nothing_arrives_is_noticed_within_half_a_minute() {
+    let mut site = Site::new(Front::HttpConnectUds, &[]);
+    site.start_agent();
+    let target = site.partition.nodes.within(super::targets::Target::collect);
+    let (_, stream) = site.pair.connect(&format!("{NODE}:{}", target.port()));
+    let _open = stream.unwrap();
+    let nodes = &site.partition.nodes;
+    nodes.run("iptables", "-A INPUT -i way -j DROP");
+    let begun = Instant::now();
+    thread::sleep(Duration::from_secs(20));
+    assert_eq!(target.collected(), b"", "the destination sees the end");
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn agents_find_every_server_behind_a_balancer() {
     for program in [Program::Ours, Program::Upstream] {
