@@ -26,6 +26,7 @@ pub fn start_log() {
         log.with_writer(|| log::JsonWriter(std::io::stderr()))
             .json()
             .flatten_event(true)
+            .with_span_list(false)
             .init();
     }
 }
