@@ -141,14 +141,31 @@ pub trait Backend: Send + fmt::Debug {
 
 /// Removes what another backend left in the kernel, once this one is in force: until then both judge, and what either denies is
 /// denied. Returns what there was, in words.
-pub type RemoveOther = fn() -> Result<Vec<String>, BackendError>;
+pub struct RemoveOther(Box<dyn Fn() -> Result<Vec<String>, BackendError> + Send>);
+
+impl RemoveOther {
+    /// By this function, which is called until it succeeds.
+    pub fn by(remove: impl Fn() -> Result<Vec<String>, BackendError> + Send + 'static) -> Self {
+        Self(Box::new(remove))
+    }
+}
+
+impl fmt::Debug for RemoveOther {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("RemoveOther")
+    }
+}
 
 /// Removes what another backend left, and says so.
-fn remove_other(remove: Option<RemoveOther>) {
-    match remove.map(|remove| remove()) {
+fn remove_other(remove: &mut Option<RemoveOther>) {
+    match remove.as_ref().map(|remove| remove.0()) {
         None => {}
-        Some(Ok(found)) if found.is_empty() => {}
-        Some(Ok(found)) => tracing::info!(found = found.len(), "what another backend left is removed"),
+        Some(Ok(found)) => {
+            if !found.is_empty() {
+                tracing::info!(found = found.len(), "what another backend left is removed");
+            }
+            *remove = None;
+        }
         Some(Err(error)) => tracing::error!(%error, "what another backend left is not removed"),
     }
 }

@@ -8,11 +8,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use egret_enforcer::backend::Backend;
-use egret_enforcer::backend::ebpf::{self, Behind, Ebpf};
+use egret_enforcer::backend::ebpf;
 use egret_enforcer::backend::netfilter::cleanup::{self, Mode};
 use egret_enforcer::backend::nftables;
-use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::controller;
 use egret_enforcer::state;
@@ -143,19 +141,7 @@ impl Cleanup<'_> {
     fn clean(&self) -> anyhow::Result<Vec<String>> {
         let mut found = cleanup::everywhere(self.mode)?;
         found.extend(nftables::cleanup::remove(self.mode)?);
-        if self.bpf_pins.exists() {
-            found.push(format!("the pins in {}", self.bpf_pins.display()));
-            if self.mode == Mode::Remove {
-                let options = ebpf::Options {
-                    cgroup_root: "/sys/fs/cgroup".into(),
-                    pin_path: self.bpf_pins.to_owned(),
-                    unknown: Stance::Allow,
-                    events_per_second: None,
-                    behind: Behind::Nothing,
-                };
-                Ebpf::new(options).remove_everything()?;
-            }
-        }
+        found.extend(ebpf::cleanup::remove(self.bpf_pins, self.mode)?);
         for state in self.states {
             let files = state::existing_files(state);
             found.extend(

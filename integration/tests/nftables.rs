@@ -1,9 +1,10 @@
 //! The backend `nftables` by itself: without any program of iptables, when it is killed at any moment, and when the backend changes
-//! under traffic.
+//! under traffic, also to and from `ebpf`.
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects")]
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -133,6 +134,40 @@ fn a_change_of_backend_under_traffic_lets_nothing_through_and_ends_nothing() -> 
                 (is_native, !is_native),
                 "of {backend} alone there is something"
             );
+            assert!(connect(&world, ALLOWED, QUICK).is_connected(), "with {backend}");
+        }
+        Ok(())
+    })?;
+    assert_exact(tried);
+    drop(enforcer);
+    Ok(())
+}
+
+#[test]
+fn a_change_to_programs_and_back_under_traffic_leaves_nothing_of_the_other() -> TestResult {
+    let Some(mut world) = World::or_skip() else {
+        return Ok(());
+    };
+    world.put_pods_in_cgroups()?;
+    world.add(PodSpec::new("client"))?;
+    world.manifests().write("policy.yaml", &policy(0))?;
+    let pins = Path::new("/sys/fs/bpf").join(world.name());
+    let with = |backend| {
+        let [pins, root] = [&pins, world.cgroup_root().unwrap()].map(|path| path.display().to_string());
+        let enforcer = world.enforcer(backend);
+        enforcer.with(["--bpf-pins", &pins, "--cgroup-root", &root])
+    };
+    let mut enforcer = world.start(with("netfilter"))?;
+    let mut open = connect(&world, ALLOWED, QUICK).connection();
+    let tried = while_connecting(&world, || {
+        for (round, backend) in ["ebpf", "nftables", "ebpf", "netfilter"].into_iter().enumerate() {
+            let end = [Daemon::terminate, Daemon::kill][round % 2];
+            end(&mut enforcer)?;
+            enforcer = world.start(with(backend))?;
+            assert!(open.is_alive(), "with {backend}");
+            let there = (pins.exists(), has_table(&world), has_chains(&world));
+            let wanted = (backend == "ebpf", backend == "nftables", backend == "netfilter");
+            assert_eq!(there, wanted, "of {backend} alone there is something");
             assert!(connect(&world, ALLOWED, QUICK).is_connected(), "with {backend}");
         }
         Ok(())

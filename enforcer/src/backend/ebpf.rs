@@ -22,8 +22,8 @@ use super::bypass::{Bypass, BypassKind, BypassReport};
 use super::netfilter::sets::merged::MergedSets;
 use super::unknown_pods::Stance;
 use super::{
-    Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, Pending, SyncStatus,
-    VerdictCount, VerdictCounters,
+    Backend, BackendError, ConcurrentSetUpdate, ConnectionSearch, EndedConnections, Pending, RemoveOther,
+    SyncStatus, VerdictCount, VerdictCounters, remove_other,
 };
 
 mod pod;
@@ -37,6 +37,7 @@ mod concurrent;
 mod counters;
 mod denied;
 mod cgroup;
+pub mod cleanup;
 mod guard;
 mod metrics;
 pub mod events;
@@ -112,6 +113,7 @@ pub struct Ebpf {
     guard_fault: Option<String>,
     /// Whether open connections were to be judged again since the last search.
     is_search_due: bool,
+    remove_other: Option<RemoveOther>,
 }
 
 /// How far it has come.
@@ -154,6 +156,16 @@ impl Ebpf {
             has_policies: None,
             guard_fault: None,
             is_search_due: false,
+            remove_other: None,
+        }
+    }
+
+    /// Removes what another backend left, once all pods are judged here.
+    #[must_use]
+    pub fn replacing(self, remove: RemoveOther) -> Self {
+        Self {
+            remove_other: Some(remove),
+            ..self
         }
     }
 
@@ -372,6 +384,18 @@ impl Ebpf {
         }
     }
 
+    /// How it stands after all was tried. What another backend left goes when nothing is missing here.
+    fn standing(&mut self, node: Option<String>) -> SyncStatus {
+        let status = SyncStatus {
+            broken: node,
+            ..self.status()
+        };
+        if status.broken.is_none() && status.refused.is_none() && status.pending.is_empty() {
+            remove_other(&mut self.remove_other);
+        }
+        status
+    }
+
     fn status(&mut self) -> SyncStatus {
         let broken = matches!(self.stage, Stage::Unread).then(|| "the kernel was not read".to_owned());
         let pending = |(key, pod): (&PodKey, &Pod)| Some((key.clone(), Pending::Refused(pod.fault()?)));
@@ -490,10 +514,7 @@ impl Backend for Ebpf {
         };
         self.detach_unwanted();
         self.sweep(now);
-        SyncStatus {
-            broken: node,
-            ..self.status()
-        }
+        self.standing(node)
     }
 
     fn wants_services(&self) -> bool {
@@ -545,9 +566,8 @@ impl Backend for Ebpf {
         repaired.retain(|_, count| *count > 0);
         self.sweep(now);
         SyncStatus {
-            broken: node,
             repaired,
-            ..self.status()
+            ..self.standing(node)
         }
     }
 

@@ -1,7 +1,6 @@
 //! Opens the backend that the configuration names.
 
 use anyhow::Context;
-use egret_enforcer::backend::Backend;
 use egret_enforcer::backend::both::Both;
 use egret_enforcer::backend::ebpf::events::EventSource;
 use egret_enforcer::backend::ebpf::{self, Behind, Ebpf};
@@ -14,6 +13,7 @@ use egret_enforcer::backend::netfilter::tables::foreign_rules::{ForeignMarks, lo
 use egret_enforcer::backend::netfilter::{Coexistence, Netfilter, Settings};
 use egret_enforcer::backend::nftables::{self, Nftables};
 use egret_enforcer::backend::none::Unenforced;
+use egret_enforcer::backend::{Backend, RemoveOther};
 use egret_enforcer::config::{BackendKind, Config, StartupConfig};
 use egret_enforcer::events;
 use egret_enforcer::events::merged::Merged;
@@ -31,10 +31,19 @@ pub(super) fn open(config: &Config, interfaces: &ReportedInterfaces) -> anyhow::
     Ok(match startup.backend {
         BackendKind::Netfilter => {
             let (netfilter, told) = open_netfilter(startup, is_each_alone, interfaces)?;
+            let pins = startup.bpf_pins.clone();
+            let bridges = mode(startup);
+            let netfilter = netfilter.replacing(RemoveOther::by(move || {
+                let mut found = nftables::cleanup::remove(bridges)?;
+                found.extend(ebpf::cleanup::remove(&pins, Mode::Remove)?);
+                Ok(found)
+            }));
             (Box::new(netfilter), Some(Box::new(told)))
         }
         BackendKind::Both => {
             let (netfilter, dropped) = open_netfilter(startup, is_each_alone, interfaces)?;
+            let bridges = mode(startup);
+            let netfilter = netfilter.replacing(RemoveOther::by(move || nftables::cleanup::remove(bridges)));
             let (ebpf, refused) = open_ebpf(startup, is_each_alone, Behind::Filter);
             (
                 Box::new(Both::new(Box::new(netfilter), ebpf)),
@@ -53,6 +62,11 @@ pub(super) fn open(config: &Config, interfaces: &ReportedInterfaces) -> anyhow::
         }
         BackendKind::Ebpf => {
             let (ebpf, told) = open_ebpf(startup, is_each_alone, Behind::Services);
+            let ebpf = ebpf.replacing(RemoveOther::by(|| {
+                let mut found = cleanup::everywhere(Mode::Remove)?;
+                found.extend(nftables::cleanup::remove(Mode::Remove)?);
+                Ok(found)
+            }));
             (Box::new(ebpf), Some(Box::new(told)))
         }
         BackendKind::Memory => (Box::new(InMemory::default()), None),
@@ -98,10 +112,6 @@ fn open_netfilter(
         .with_coexistence(beside)
         .with_bridges(startup.bridges)
         .with_preallocation()
-        .replacing(match startup.bridges {
-            BridgeNetfilter::Enable => || nftables::cleanup::remove(Mode::Replace),
-            BridgeNetfilter::Off => || nftables::cleanup::remove(Mode::Remove),
-        })
         .telling(denials.clone());
     let netfilter = match is_each_alone {
         true => netfilter.without_merged_sets(),
@@ -127,12 +137,22 @@ fn open_nftables(
         accepted_marks: check_foreign_marks(startup)?.accepted_marks,
         bridges: startup.bridges,
     };
+    let (bridges, pins) = (mode(startup), startup.bpf_pins.clone());
     Ok(Nftables::open(settings, Box::new(node))?
-        .replacing(match startup.bridges {
-            BridgeNetfilter::Enable => || cleanup::everywhere(Mode::Replace),
-            BridgeNetfilter::Off => || cleanup::everywhere(Mode::Remove),
-        })
+        .replacing(RemoveOther::by(move || {
+            let mut found = cleanup::everywhere(bridges)?;
+            found.extend(ebpf::cleanup::remove(&pins, Mode::Remove)?);
+            Ok(found)
+        }))
         .telling(denials.clone()))
+}
+
+/// How what another packet filter left is removed: bridges that this one wants as well stay as they were turned on.
+const fn mode(startup: &StartupConfig) -> Mode {
+    match startup.bridges {
+        BridgeNetfilter::Enable => Mode::Replace,
+        BridgeNetfilter::Off => Mode::Remove,
+    }
 }
 
 /// Fails when rules of others write our bits of the connection mark, unless the configuration allows it.

@@ -19,7 +19,7 @@ pub(super) fn nftables(story: &mut Story<'_>) -> Result<(), Failure> {
     )
 }
 
-/// Without a policy: beside it the rules of the backend before stay in force.
+/// Without a policy.
 pub(super) fn ebpf(story: &mut Story<'_>) -> Result<(), Failure> {
     let cgroups = format!(" --set enforcer.extraArgs={{--cgroup-root={UNIFIED}}}");
     let cgroups = if Path::new(UNIFIED).exists() {

@@ -229,7 +229,7 @@ impl Nftables {
         self.publish_denials();
         self.carry_over(&before);
         if self.table.broken().is_none() {
-            remove_other(self.remove_other);
+            remove_other(&mut self.remove_other);
         }
         self.detect_bypasses(false);
         self.status(status)

@@ -101,7 +101,7 @@ impl Netfilter {
         self.clear_inquiry_marker();
         self.leave_other_flavour();
         if !self.ruleset.is_broken() {
-            remove_other(self.remove_other);
+            remove_other(&mut self.remove_other);
         }
         self.destroy_unused_sets();
         self.detect_bypasses(false);
