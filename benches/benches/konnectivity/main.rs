@@ -29,6 +29,8 @@ const BOTH: [Programs; 2] = [Programs::Upstream, Programs::Ours];
 const GIBIBYTE: u64 = 1 << 30;
 const IDLE: usize = 10_000;
 const CHURN: usize = 200_000;
+/// The longest time for one row of dials: what hangs is no reason to measure nothing else.
+const ROW: Duration = Duration::from_secs(60);
 
 fn main() -> anyhow::Result<()> {
     let words: Vec<String> = env::args().skip(1).filter(|word| word != "--bench").collect();
@@ -144,8 +146,17 @@ async fn dials(target: &Target) -> anyhow::Result<()> {
                         });
                     }
                     let mut took = Vec::new();
-                    while let Some(one) = running.join_next().await {
-                        took.extend(one??);
+                    let all = async {
+                        while let Some(one) = running.join_next().await {
+                            took.extend(one??);
+                        }
+                        anyhow::Ok(())
+                    };
+                    if let Ok(ended) = tokio::time::timeout(ROW, all).await {
+                        ended?;
+                    } else {
+                        println!("| {mode:?} | {clients} | {programs:?} | not ended in {ROW:?} | | | |");
+                        continue;
                     }
                     let rate = took.len() as f64 / began.elapsed().as_secs_f64();
                     let after = pair.cpu()?;
