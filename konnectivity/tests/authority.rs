@@ -107,16 +107,17 @@ async fn what_is_read_of_a_connection_is_what_was_written_anew_in_pieces_of_any_
     {
         let (mut writer, reader) = tokio::io::duplex(piece);
         let (octets, mut reader) = (large.clone(), Rewritten::new(reader));
-        let writes = tokio::spawn(async move { writer.write_all(&octets).await });
-        let mut read = Vec::new();
-        let mut buffer = vec![0; room];
-        loop {
-            match reader.read(&mut buffer).await.unwrap() {
-                0 => break,
-                length => read.extend_from_slice(&buffer[..length]),
+        let writes = async move { writer.write_all(&octets).await.unwrap() };
+        let reads = async {
+            let (mut read, mut buffer) = (Vec::new(), vec![0; room]);
+            loop {
+                match reader.read(&mut buffer).await.unwrap() {
+                    0 => return read,
+                    length => read.extend_from_slice(&buffer[..length]),
+                }
             }
-        }
-        writes.await.unwrap().unwrap();
+        };
+        let ((), read) = tokio::join!(writes, reads);
         assert_eq!(read, expected, "pieces of {piece}, read by {room}");
     }
 }

@@ -378,7 +378,7 @@ impl Nftables {
 
     /// Has what was left out tried again.
     fn retry_refused(&mut self) {
-        let has_refused = !(self.refusals.pods().is_empty() && !self.refusals.has_exposed());
+        let has_refused = !self.refusals.pods().is_empty() || self.refusals.has_exposed();
         let sets = self.sets.lock().take_refused();
         if sets.is_empty() && !has_refused {
             self.refusals.forget_known();
