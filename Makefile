@@ -64,13 +64,10 @@ build: packages-demo
 	@$(CARGO) build --workspace --bins
 
 # The copy's libraries are compiled where `make test` compiles them, and so for the most part only once.
-.PHONY: switches-build
-switches-build: packages-test
+.PHONY: switches
+switches: packages-test ## Every scenario with its mechanism removed: fails if one still passes.
 	@integration/switches/copy target/switches/src
 	@CARGO_BUILD_BUILD_DIR="$(CURDIR)/target" $(CARGO) build --locked --manifest-path target/switches/src/Cargo.toml -p egret-dnsd -p egret-enforcer --bins --target-dir target/switches
-
-.PHONY: switches
-switches: switches-build ## Every scenario with its mechanism removed: fails if one still passes.
 	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/switches/debug" $(CARGO) test --workspace --test switches -- --ignored --nocapture
 
 .PHONY: backends
