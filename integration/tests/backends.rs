@@ -47,6 +47,10 @@ fn every_scenario_holds_on_each_backend_or_is_a_known_limit() {
         .iter()
         .filter(|backend| backend.name.contains(&chosen))
         .collect();
+    assert!(
+        !backends.is_empty(),
+        "EGRET_BACKENDS={chosen}: no backend has this in its name"
+    );
     let results = in_child::run_all(&in_child::chosen(), |scenario| {
         backends
             .iter()
