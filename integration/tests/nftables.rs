@@ -87,12 +87,20 @@ fn while_connecting(
                 !connected
             });
         });
-        let done = work();
-        is_over.store(true, Ordering::Relaxed);
-        done
+        // Also where an assertion fails: the threads are waited for.
+        let _end = SetOnDrop(&is_over);
+        work()
     });
     done?;
     Ok(tried)
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn assert_exact(tried: Tried) {
