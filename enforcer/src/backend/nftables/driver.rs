@@ -16,7 +16,7 @@ use super::counters::Counters;
 use super::dispatch::Style;
 use super::refusals::{self, Concerned, Refusals};
 use super::sets::SharedSets;
-use super::table::{KernelState, Table, Written};
+use super::table::{KernelState, Table, TransactionOutcome};
 use crate::backend::bypass::{Bypass, BypassReport};
 use crate::backend::netfilter::bridges::{self, BridgeNetfilter, EnabledBridges};
 use crate::backend::netfilter::cleanup::{Mode, bridges_turned_on};
@@ -328,9 +328,9 @@ impl Nftables {
 
     /// Writes again without what the kernel refused, until it takes the rest. What it refuses may be due to what others did to the
     /// table, so before anything is left out all of it is written anew, once.
-    fn leave_out_refused(&mut self, written: Written, now: Timestamp) {
+    fn leave_out_refused(&mut self, written: TransactionOutcome, now: Timestamp) {
         let mut written = written;
-        while let Written::Refused(refused) = written {
+        while let TransactionOutcome::Refused(refused) = written {
             let causes = refusals::causes(&refused);
             let reason = causes
                 .first()

@@ -55,7 +55,7 @@ type Chains = BTreeMap<String, Lines>;
 /// What came of a transaction.
 #[derive(Debug)]
 #[must_use]
-pub(super) enum Written {
+pub(super) enum TransactionOutcome {
     Done,
     /// The kernel refused these messages, and so did nothing.
     Refused(Vec<Refusal>),
@@ -327,7 +327,7 @@ impl Table {
     }
 
     /// Makes the kernel hold what is desired, by what differs; by everything where it is not known what it holds.
-    pub(super) fn write(&mut self, sets: &SharedSets, now: Timestamp) -> Written {
+    pub(super) fn write(&mut self, sets: &SharedSets, now: Timestamp) -> TransactionOutcome {
         if !self.programmed.is_known {
             let outcome = self.list();
             return match outcome {
@@ -363,7 +363,12 @@ impl Table {
 
     /// Makes everything anew in one transaction, in the place of what the kernel holds. Chains that it calls stay, so that none of
     /// them is missed by a packet on its way.
-    pub(super) fn write_all(&mut self, sets: &SharedSets, held: &KernelState, now: Timestamp) -> Written {
+    pub(super) fn write_all(
+        &mut self,
+        sets: &SharedSets,
+        held: &KernelState,
+        now: Timestamp,
+    ) -> TransactionOutcome {
         self.compile_denials();
         self.programmed = Programmed::default();
         let mut sets = sets.lock();
@@ -392,28 +397,33 @@ impl Table {
     }
 
     /// Has the kernel take all of it.
-    fn commit(&mut self, changes: Changes, mut sets: MutexGuard<'_, Sets>, writes: SetWrites) -> Written {
+    fn commit(
+        &mut self,
+        changes: Changes,
+        mut sets: MutexGuard<'_, Sets>,
+        writes: SetWrites,
+    ) -> TransactionOutcome {
         match self.writer.commit_or_name(changes) {
             Ok(()) => {
                 sets.done(writes);
                 drop(sets);
                 self.take_as_done();
-                Written::Done
+                TransactionOutcome::Done
             }
             Err(failed) if failed.refused.is_empty() => {
                 drop(sets);
                 self.fail(&failed.to_string())
             }
-            Err(failed) => Written::Refused(failed.refused),
+            Err(failed) => TransactionOutcome::Refused(failed.refused),
         }
     }
 
-    pub(super) fn fail(&mut self, reason: &str) -> Written {
+    pub(super) fn fail(&mut self, reason: &str) -> TransactionOutcome {
         tracing::error!(reason, "the table cannot be written");
         self.broken = Some(reason.to_owned());
         // What is retried is everything: whatever the kernel refused may be due to what others did to the table.
         self.programmed = Programmed::default();
-        Written::Failed
+        TransactionOutcome::Failed
     }
 
     /// Those who need an object of the table; none where it is what all need.
