@@ -48,11 +48,29 @@ impl EnabledBridges {
         matches!(self.mode, BridgeNetfilter::Enable)
     }
 
-    /// The bridges of these that are off, by family.
-    pub(in crate::backend) fn to_turn_on(
-        &self,
+    /// Turns off what is wished for no more, or records which of these bridges are to be turned on: when that is written down, `turn_on`
+    /// does it.
+    ///
+    /// # Errors
+    /// What could not be turned off, in words.
+    pub(in crate::backend) fn prepare(
+        &mut self,
         bridges: &BTreeSet<InterfaceName>,
-    ) -> BTreeSet<(Family, InterfaceName)> {
+    ) -> Result<PreparedBridges, String> {
+        if !self.is_enabled() {
+            let is_changed = self.turn_off()?;
+            return Ok(PreparedBridges::Done { is_changed });
+        }
+        let off = self.to_turn_on(bridges);
+        self.record(&off);
+        Ok(match off.is_empty() {
+            true => PreparedBridges::Done { is_changed: false },
+            false => PreparedBridges::ToTurnOn(off),
+        })
+    }
+
+    /// The bridges of these that are off, by family.
+    fn to_turn_on(&self, bridges: &BTreeSet<InterfaceName>) -> BTreeSet<(Family, InterfaceName)> {
         if !self.is_enabled() || !Bridges::can_call() {
             return BTreeSet::new();
         }
@@ -78,7 +96,7 @@ impl EnabledBridges {
     ///
     /// # Errors
     /// What could not be turned off, in words.
-    pub(in crate::backend) fn turn_off(&mut self) -> Result<bool, String> {
+    fn turn_off(&mut self) -> Result<bool, String> {
         for (family, bridge) in &self.bridges {
             set(bridge, *family, false)?;
             tracing::info!(
@@ -124,6 +142,17 @@ impl EnabledBridges {
         let chain = (!lines.is_empty()).then(|| (names::bridges().as_str().to_owned(), lines));
         chain.into_iter().collect()
     }
+}
+
+/// How far bridges are as they should be.
+pub(in crate::backend) enum PreparedBridges {
+    /// All of them.
+    Done {
+        /// Whether any was turned off.
+        is_changed: bool,
+    },
+    /// These are recorded, and are turned on when that is written down.
+    ToTurnOn(BTreeSet<(Family, InterfaceName)>),
 }
 
 /// A bridge whose ports the kernel does not show: a source address is known by the bridge alone.
@@ -190,11 +219,17 @@ pub(super) fn noted_by_nftables() -> BTreeSet<(Family, InterfaceName)> {
         .map_or_else(BTreeSet::new, |table| noted_in(&table))
 }
 
-/// Turns bridges on.
+/// Turns prepared bridges on, unless the rules in which that is written down are not in force.
 ///
 /// # Errors
 /// What could not be turned on, in words.
-pub(in crate::backend) fn turn_on(bridges: &BTreeSet<(Family, InterfaceName)>) -> Result<(), String> {
+pub(in crate::backend) fn turn_on(
+    bridges: &BTreeSet<(Family, InterfaceName)>,
+    broken: Option<&str>,
+) -> Result<(), String> {
+    if let Some(reason) = broken {
+        return Err(format!("what is turned on cannot be written down: {reason}"));
+    }
     for (family, bridge) in bridges {
         set(bridge, *family, true)?;
         tracing::warn!(

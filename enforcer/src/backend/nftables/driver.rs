@@ -18,7 +18,7 @@ use super::refusals::{self, Concerned, Refusals};
 use super::sets::SharedSets;
 use super::table::{KernelState, Table, TransactionOutcome};
 use crate::backend::bypass::{Bypass, BypassReport};
-use crate::backend::netfilter::bridges::{self, BridgeNetfilter, EnabledBridges};
+use crate::backend::netfilter::bridges::{self, BridgeNetfilter, EnabledBridges, PreparedBridges};
 use crate::backend::netfilter::cleanup::{Mode, bridges_turned_on};
 use crate::backend::netfilter::connections::{AffectedConnections, Connections, InForce};
 use crate::backend::netfilter::denials::DenialRegistry;
@@ -458,19 +458,12 @@ impl Nftables {
 
     /// Says whether any was set. What is turned on is written down before.
     fn set_bridges(&mut self) -> Result<bool, String> {
-        if !self.bridges.is_enabled() {
-            return self.bridges.turn_off();
-        }
-        let off = self.bridges.to_turn_on(&self.pods.bridges());
-        if off.is_empty() {
-            return Ok(false);
-        }
-        self.bridges.record(&off);
+        let off = match self.bridges.prepare(&self.pods.bridges())? {
+            PreparedBridges::Done { is_changed } => return Ok(is_changed),
+            PreparedBridges::ToTurnOn(off) => off,
+        };
         self.program(self.now);
-        if let Some(reason) = self.table.broken() {
-            return Err(format!("what is turned on cannot be written down: {reason}"));
-        }
-        bridges::turn_on(&off)?;
+        bridges::turn_on(&off, self.table.broken().map(String::as_str))?;
         Ok(true)
     }
 

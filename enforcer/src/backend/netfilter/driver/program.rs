@@ -10,7 +10,7 @@ use egret_shared::time::Timestamp;
 use super::Netfilter;
 use crate::backend::BackendError;
 use crate::backend::bypass::Bypass;
-use crate::backend::netfilter::bridges;
+use crate::backend::netfilter::bridges::{self, PreparedBridges};
 use crate::backend::netfilter::cleanup;
 use crate::backend::netfilter::compile;
 use crate::backend::netfilter::marks::PodMarks;
@@ -225,19 +225,12 @@ impl Netfilter {
 
     /// Says whether any was set.
     fn set_bridges(&mut self) -> Result<bool, String> {
-        if !self.bridges.is_enabled() {
-            return self.bridges.turn_off();
-        }
-        let off = self.bridges.to_turn_on(&self.pods.bridges());
-        if off.is_empty() {
-            return Ok(false);
-        }
-        self.bridges.record(&off);
+        let off = match self.bridges.prepare(&self.pods.bridges())? {
+            PreparedBridges::Done { is_changed } => return Ok(is_changed),
+            PreparedBridges::ToTurnOn(off) => off,
+        };
         self.program();
-        if let Some(reason) = self.ruleset.broken() {
-            return Err(format!("what is turned on cannot be written down: {reason}"));
-        }
-        bridges::turn_on(&off)?;
+        bridges::turn_on(&off, self.ruleset.broken())?;
         Ok(true)
     }
 }
