@@ -294,13 +294,15 @@ impl Ebpf {
         self.program(Scope::Changed);
         if let Some(rules) = &batch.node_rules {
             self.outside = Some(Outside::of(rules));
+            self.program_outside(Scope::Changed);
         }
-        self.program_outside();
     }
 
     /// Has clients outside judged. Their sets are written.
-    fn program_outside(&mut self) {
-        if let (Some(outside), Some(kernel)) = (&mut self.outside, self.stage.kernel()) {
+    fn program_outside(&mut self, scope: Scope) {
+        if let (Some(outside), Some(kernel)) = (&mut self.outside, self.stage.kernel())
+            && outside.is_due(scope)
+        {
             outside.program(kernel, &self.sets);
         }
     }
@@ -316,7 +318,7 @@ impl Ebpf {
         limits.filter(|_| !self.has_filter()).collect()
     }
 
-    /// Programs pods. Returns how many were not as they should be.
+    /// Programs pods and clients outside. Returns how many pods were not as they should be.
     fn program(&mut self, scope: Scope) -> u64 {
         let Some(kernel) = self.stage.kernel() else {
             return 0;
@@ -327,7 +329,9 @@ impl Ebpf {
             scope
         };
         let kept = self.outside.iter().flat_map(Outside::lists).collect();
-        pod::program(kernel, &mut self.pods, &self.sets, scope, kept)
+        let changed = pod::program(kernel, &mut self.pods, &self.sets, scope, kept);
+        self.program_outside(scope);
+        changed
     }
 
     fn remove(&mut self, key: &PodKey) {
@@ -349,7 +353,9 @@ impl Ebpf {
 
     /// Takes away what judged Services before, when the pods do not count on it any more.
     fn detach_unwanted(&mut self) {
-        let Some(kernel) = self.stage.kernel() else { return };
+        let Stage::Running(kernel) = &mut self.stage else {
+            return;
+        };
         if let Err(error) = kernel.translation.detach_unwanted() {
             tracing::warn!(%error, "what judged Services before stays");
         }
@@ -360,6 +366,7 @@ impl Ebpf {
             return;
         }
         self.last_sweep = now;
+        self.detach_unwanted();
         let Some(kernel) = self.stage.kernel() else { return };
         kernel.tables.sweep(now);
         kernel.remove_severed(self.pods.values());
@@ -512,7 +519,10 @@ impl Backend for Ebpf {
             }
             stage => stage,
         };
-        self.detach_unwanted();
+        // Answers touch no pod: nothing is listed for them.
+        if !(batch.rules_replaced.is_empty() && batch.pods_removed.is_empty()) {
+            self.detach_unwanted();
+        }
         self.sweep(now);
         self.standing(node)
     }
@@ -532,6 +542,7 @@ impl Backend for Ebpf {
         self.adopt_concurrent();
         let node = self.read_node();
         self.program(Scope::Unsettled);
+        self.detach_unwanted();
         self.guard_unknown();
         SyncStatus {
             broken: node,
@@ -554,7 +565,6 @@ impl Backend for Ebpf {
             repaired.extend([("member missing", written), ("member surplus", removed)]);
         }
         repaired.insert("pod", self.program(Scope::All));
-        self.program_outside();
         let attached = self
             .stage
             .kernel()

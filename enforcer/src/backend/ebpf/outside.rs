@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use egret_policies::rules::{DirectionRules, NodeRules, SetId, SetKind};
 
 use super::layout::{Behind, ListName, PodValue};
-use super::pod::{Kernel, PodLists, write_lists};
+use super::pod::{Kernel, PodLists, Scope, write_lists};
 use super::render::render_outside;
 
 /// Their rules.
@@ -13,6 +13,8 @@ use super::render::render_outside;
 pub(super) struct Outside {
     rules: DirectionRules,
     lists: PodLists,
+    /// Whether the kernel holds them as they are.
+    is_programmed: bool,
 }
 
 impl Outside {
@@ -21,7 +23,13 @@ impl Outside {
         Self {
             rules: rules.exposed.clone(),
             lists: PodLists::CLOSED,
+            is_programmed: false,
         }
+    }
+
+    /// Whether they are to be programmed, as a pod would be.
+    pub(super) fn is_due(&self, scope: Scope) -> bool {
+        scope == Scope::All || !self.is_programmed
     }
 
     /// The lists that they name.
@@ -34,7 +42,9 @@ impl Outside {
         if kernel.translation.fault().is_some() {
             return;
         }
-        let lists = self.write(kernel, sets).unwrap_or_else(|why| {
+        let written = self.write(kernel, sets);
+        self.is_programmed = written.is_ok();
+        let lists = written.unwrap_or_else(|why| {
             tracing::error!(why, "Services are closed to clients outside");
             PodLists::CLOSED
         });
@@ -51,6 +61,7 @@ impl Outside {
         self.lists = lists;
         let value = (!self.rules.tiers.is_empty()).then_some(&*value);
         if let Err(error) = kernel.translation.set_outside(value) {
+            self.is_programmed = false;
             tracing::error!(%error, "what clients outside reach by Services is not judged");
         }
     }
