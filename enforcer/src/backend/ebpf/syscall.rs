@@ -179,14 +179,15 @@ impl NetfilterHook {
     }
 }
 
+/// `enum bpf_attach_type`.
+const BPF_NETFILTER: u32 = 45;
+
 /// Behind the rules of the table `filter` (0), in front of IPVS and of source translation (98 and 100). One program alone can
 /// have each of these.
 const PRIORITIES: std::ops::Range<i32> = 30..90;
 
 /// Attaches a program to a hook of this network namespace, as long as the link or a pin of it exists.
 pub(super) fn attach_netfilter(program: BorrowedFd<'_>, hook: NetfilterHook) -> io::Result<OwnedFd> {
-    // `enum bpf_attach_type`.
-    const BPF_NETFILTER: u32 = 45;
     for priority in PRIORITIES {
         let mut attributes = NetfilterLink {
             common: LinkCreate {
@@ -253,7 +254,6 @@ pub(super) fn load_netfilter(
     program: &'static str,
 ) -> Result<OwnedFd, Refused> {
     const BPF_PROG_TYPE_NETFILTER: u32 = 32;
-    const BPF_NETFILTER: u32 = 45;
     let instructions = &function.instructions;
     let functions = function.func_info.func_info_bytes();
     let mut name = [0; 16];
