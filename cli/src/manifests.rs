@@ -12,7 +12,7 @@ use egret_policies::controller::{Cluster, unknown_addresses};
 use egret_policies::diagnostic::{Code, Diagnostic, ObjectRef, Severity};
 use egret_policies::lower::{Lowered, equal_priorities, lower_as};
 use egret_policies::model::Policy;
-use egret_policies::model::api_server::{ApiServerPolicy, Selection, ServerName};
+use egret_policies::model::api_server::{ApiServerPolicy, Selection, ServerName, ServerNames};
 use egret_policies::model::cluster::{
     EndpointSlice, Entity, EntityKey, Namespace, Node, NodeAddressReport, Pod, Service,
 };
@@ -108,6 +108,15 @@ impl Manifests {
             };
             Some(report)
         })
+    }
+
+    /// Whether a rule about the API server is about some server names alone. The policy is named as in reports, with its kind.
+    #[must_use]
+    pub fn asks_for_server_name(&self, policy: &str, rule: usize) -> bool {
+        let mut policies = self.api_server_policies.iter();
+        let own = policies.find(|own| own.to_string() == policy);
+        let mut rules = own.iter().flat_map(|own| &own.rules);
+        rules.any(|own| own.index == rule && own.server_names != ServerNames::Any)
     }
 
     /// The same cluster with the API server's egress selections among the pods, and with the policies about them alone, as

@@ -1,6 +1,5 @@
 //! A connection against one rule: which peer and which port match, or why none does.
 
-use egret_policies::model::api_server::ServerNames;
 use egret_policies::model::{Direction, Peer, Peers, Port, Ports, Rule};
 use egret_policies::simulator::Protocol;
 use egret_shared::net::{PortRange, Transport};
@@ -21,8 +20,10 @@ pub(super) struct RuleComparison {
 /// Compares a connection with a rule.
 pub(super) fn compare(view: &Viewpoint<'_>, policy: &str, rule: &Rule) -> RuleComparison {
     match &rule.peers {
-        // Neither half is a near miss.
-        Peers::OneOf(peers) if peers.is_empty() && is_by_server_name(view, policy, rule) => {
+        // Policies are read as they are about one server name: a rule about others has no peer. Neither half is a near miss.
+        Peers::OneOf(peers)
+            if peers.is_empty() && view.asked.manifests.asks_for_server_name(policy, rule.index) =>
+        {
             let other = || MatchResult::failed("the rule is about other server names");
             RuleComparison {
                 peer: other(),
@@ -35,14 +36,6 @@ pub(super) fn compare(view: &Viewpoint<'_>, policy: &str, rule: &Rule) -> RuleCo
         },
         Peers::OneOf(peers) => compare_one_of(view, peers, &rule.ports, || holding(view, policy, rule.index)),
     }
-}
-
-/// Policies are read as they are about one server name: a rule about others has no peer.
-fn is_by_server_name(view: &Viewpoint<'_>, policy: &str, rule: &Rule) -> bool {
-    let mut policies = view.asked.manifests.api_server_policies.iter();
-    let own = policies.find(|it| it.to_string() == policy);
-    let mut rules = own.iter().flat_map(|it| &it.rules);
-    rules.any(|it| it.index == rule.index && it.server_names != ServerNames::Any)
 }
 
 /// A named port is looked for at the pods that the rule selects: where only a network, a node or a name

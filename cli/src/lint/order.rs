@@ -2,8 +2,8 @@
 
 use egret_policies::diagnostic::ObjectRef;
 use egret_policies::lower::equal_priorities;
-use egret_policies::model::api_server::{ApiServerPolicy, ServerNames};
-use egret_policies::model::{Action, Direction, Kind, Peers, Policy, Ports, Tier};
+use egret_policies::model::api_server::ApiServerPolicy;
+use egret_policies::model::{Action, Direction, Peers, Policy, Ports, Tier};
 
 use super::code::NEVER_REACHED;
 use super::cover::{are_disjoint, covers_peers, covers_ports, covers_subject};
@@ -69,7 +69,14 @@ fn never_reached_in(
             .iter()
             .flat_map(|wider| rules(wider, direction))
             .filter(|earlier| earlier.policy.id != policy.id || earlier.rule.index < first.rule.index)
-            .filter(|earlier| !asks_for_server_name(scope, earlier))
+            // Connections of other names reach the rules behind it.
+            .filter(|earlier| {
+                let policy = earlier.policy.id.to_string();
+                !scope
+                    .loaded
+                    .manifests
+                    .asks_for_server_name(&policy, earlier.rule.index)
+            })
             .collect();
         let hidden_by = |part: &RuleRef<'_>| before.iter().find(|earlier| hides(earlier, part)).copied();
         let hiding: Option<Vec<RuleRef<'_>>> = parts.iter().map(hidden_by).collect();
@@ -84,17 +91,6 @@ fn hides(earlier: &RuleRef<'_>, later: &RuleRef<'_>) -> bool {
     !matches_nothing(later)
         && covers_peers(&earlier.rule.peers, &later.rule.peers)
         && covers_ports(&earlier.rule.ports, &later.rule.ports)
-}
-
-/// Connections of other names reach the rules behind it.
-fn asks_for_server_name(scope: &LintScope<'_>, place: &RuleRef<'_>) -> bool {
-    let id = &place.policy.id;
-    let policies = scope.loaded.manifests.api_server_policies.iter();
-    let mut own = policies.filter(|policy| id.kind == Kind::ApiServerEgressPolicy && policy.name == id.name);
-    own.any(|policy| {
-        let mut rules = policy.rules.iter();
-        rules.any(|rule| rule.index == place.rule.index && rule.server_names != ServerNames::Any)
-    })
 }
 
 /// What is closed has a diagnostic of its own.
