@@ -16,7 +16,7 @@ use egret_shared::pod::PodKey;
 
 use crate::node::{Node, Probe, hold_settled};
 use crate::node_world::{ByLastOctet, NOW, in_fresh_namespace, run};
-use crate::refused::{OF_A_CLIENT, OF_ANOTHER, OF_THE_POD, hold_refused};
+use crate::refused::{OF_A_CLIENT, OF_ANOTHER, OF_THE_POD, hold_list_refused, hold_refused};
 use crate::stories;
 
 fn start(batch: &Batch) -> (Nftables, SyncStatus) {
@@ -106,25 +106,9 @@ fn a_pod_whose_rules_are_refused_is_closed_and_another_gets_its_own() {
 fn a_list_that_is_refused_closes_its_pod_alone() {
     in_fresh_namespace(|| {
         let node = Node::new(Flavour::Nft);
-        let to = |to| Probe { to, ..OF_THE_POD };
-        let probes = [to("10.0.1.1"), to("10.0.1.2"), to("198.51.100.7"), OF_ANOTHER];
-        let (old, new) = (stories::denied_by_a_list(1), stories::denied_by_a_list(2));
-        let (mut backend, standing) = start(&old.begin(NOW)[0]);
-        hold_settled(&standing);
-        assert_eq!(node.ask(&probes), [false, true, true, true]);
-        let planned = Planned::here(Plan::RefuseMessages(members));
-        for batch in old.turn_into(&new, NOW) {
-            hold_refused(
-                &backend.apply(&batch, NOW),
-                "-egret-4: the kernel refused \"add members\"",
-            );
-        }
-        assert_eq!(node.ask(&probes), [false, false, false, true]);
-        assert!(backend.reconcile(NOW).wants_retry());
-        assert_eq!(node.ask(&probes), [false, false, false, true]);
-        drop(planned);
-        hold_settled(&backend.reconcile(NOW));
-        assert_eq!(node.ask(&probes), [false, false, true, true]);
+        let refuse = || Planned::here(Plan::RefuseMessages(members));
+        let said = "-egret-4: the kernel refused \"add members\"";
+        hold_list_refused(&node, start, refuse, said);
     });
 }
 

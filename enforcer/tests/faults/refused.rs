@@ -94,24 +94,35 @@ fn a_partly_refused_deny_list_still_denies_all_of_it() {
     for flavour in Flavour::BOTH {
         in_fresh_namespace(move || {
             let node = Node::new(flavour);
-            let (old, new) = (stories::denied_by_a_list(1), stories::denied_by_a_list(2));
-            let (mut backend, standing) = node.start(&old.begin(NOW)[0]);
-            hold_settled(&standing);
-            let to = |to| Probe { to, ..OF_THE_POD };
-            let probes = [to("10.0.1.1"), to("10.0.1.2"), to("198.51.100.7"), OF_ANOTHER];
-            assert_eq!(node.ask(&probes), [false, true, true, true]);
-            let planned = Planned::here(Plan::Refuse(no_memory_for_members));
-            for batch in old.turn_into(&new, NOW) {
-                hold_refused(&backend.apply(&batch, NOW), "ENOMEM");
-            }
-            assert_eq!(node.ask(&probes), [false, false, false, true]);
-            assert!(backend.reconcile(NOW).wants_retry());
-            assert_eq!(node.ask(&probes), [false, false, false, true]);
-            drop(planned);
-            hold_settled(&backend.reconcile(NOW));
-            assert_eq!(node.ask(&probes), [false, false, true, true]);
+            let refused = || Planned::here(Plan::Refuse(no_memory_for_members));
+            hold_list_refused(&node, |batch| node.start(batch), refused, "ENOMEM");
         });
     }
+}
+
+/// A list that grows is refused, and taken later: what it denies stays denied, what it allows is closed, and nobody else is concerned.
+pub(crate) fn hold_list_refused<B: Backend>(
+    node: &Node,
+    start: impl FnOnce(&Batch) -> (B, SyncStatus),
+    refuse: impl FnOnce() -> Planned,
+    said: &str,
+) {
+    let to = |to| Probe { to, ..OF_THE_POD };
+    let probes = [to("10.0.1.1"), to("10.0.1.2"), to("198.51.100.7"), OF_ANOTHER];
+    let (old, new) = (stories::denied_by_a_list(1), stories::denied_by_a_list(2));
+    let (mut backend, standing) = start(&old.begin(NOW)[0]);
+    hold_settled(&standing);
+    assert_eq!(node.ask(&probes), [false, true, true, true]);
+    let planned = refuse();
+    for batch in old.turn_into(&new, NOW) {
+        hold_refused(&backend.apply(&batch, NOW), said);
+    }
+    assert_eq!(node.ask(&probes), [false, false, false, true]);
+    assert!(backend.reconcile(NOW).wants_retry());
+    assert_eq!(node.ask(&probes), [false, false, false, true]);
+    drop(planned);
+    hold_settled(&backend.reconcile(NOW));
+    assert_eq!(node.ask(&probes), [false, false, true, true]);
 }
 
 /// EBUSY: what is of another type and is named by a rule of somebody else can neither be used nor replaced.
