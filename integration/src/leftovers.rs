@@ -67,9 +67,13 @@ pub fn of_world(world: &str) -> Vec<String> {
         .collect()
 }
 
+/// The file system of BPF is the machine's, not a namespace's.
+pub(crate) const BPF_PINS: &str = "/sys/fs/bpf";
+
 /// Removes what killed test processes left.
 pub(crate) fn sweep_dead_worlds() {
     sweep(PINS, "eg", unpin);
+    sweep(BPF_PINS, "eg", |folder| fs::remove_dir_all(folder));
     sweep(env::temp_dir(), "eg", |folder| fs::remove_dir_all(folder));
     if let Ok(root) = cgroup2_root() {
         sweep(root, "egret-test", remove_cgroup);

@@ -38,6 +38,7 @@ pub struct World {
     made: u16,
     /// The cgroup of pods that are in cgroups.
     cgroups: Option<CgroupRoot>,
+    bpf_pins: BpfPins,
     upstream: Upstream,
     upstream_network: UpstreamNetwork,
     node: Node,
@@ -75,6 +76,7 @@ impl World {
             pods: Vec::new(),
             made: 0,
             cgroups: None,
+            bpf_pins: BpfPins(Path::new(leftovers::BPF_PINS).join(&name)),
             upstream,
             upstream_network,
             node,
@@ -321,6 +323,22 @@ impl World {
             ])
     }
 
+    /// As `enforcer`, where pods are in cgroups: with these, and with the world's own pins.
+    ///
+    /// # Panics
+    /// Where they are not.
+    pub fn enforcer_at_cgroups(&self, backend: &str) -> DaemonSpec {
+        let root = self.cgroup_root().expect("the pods are in cgroups");
+        let [pins, root] = [self.bpf_pins(), root].map(|path| path.display().to_string());
+        self.enforcer(backend)
+            .with(["--bpf-pins", &pins, "--cgroup-root", &root])
+    }
+
+    /// Where the programs of an enforcer at cgroups are pinned. They end with the world.
+    pub fn bpf_pins(&self) -> &Path {
+        &self.bpf_pins.0
+    }
+
     /// The socket that joins the two daemons.
     pub fn link(&self) -> PathBuf {
         self.files.0.join("link.sock")
@@ -375,6 +393,20 @@ impl World {
             .iter()
             .find(|known| known.name() == pod)
             .unwrap_or_else(|| panic!("this world has no pod {pod}"))
+    }
+}
+
+/// The pins of a world's eBPF programs.
+#[derive(Debug)]
+struct BpfPins(PathBuf);
+
+impl Drop for BpfPins {
+    fn drop(&mut self) {
+        if self.0.exists()
+            && let Err(error) = fs::remove_dir_all(&self.0)
+        {
+            eprintln!("{}: {error}", self.0.display());
+        }
     }
 }
 

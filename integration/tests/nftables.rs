@@ -4,11 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects")]
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use egret_integration::{Attachment, Daemon, Outcome, PodSpec, Service, World, within};
+use egret_integration::{Attachment, Daemon, DaemonSpec, Outcome, PodSpec, Service, World, within};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
@@ -122,33 +121,36 @@ fn has_chains(world: &World) -> bool {
     listed.iter().any(|listed| listed.contains("EGRET-")) || sets.contains("-egret-")
 }
 
-#[test]
-fn a_change_of_backend_under_traffic_lets_nothing_through_and_ends_nothing() -> TestResult {
-    let Some(world) = world_with_client() else {
-        return Ok(());
-    };
-    let mut enforcer = world.start(world.enforcer("netfilter"))?;
-    let mut open = connect(&world, ALLOWED, QUICK).connection();
-    let tried = while_connecting(&world, || {
-        for (round, backend) in ["nftables", "netfilter", "nftables"].into_iter().enumerate() {
+/// Changes the backend under traffic, from `netfilter` on: nothing forbidden passes, nothing that is open ends, and nothing is left of the
+/// one before.
+fn change_backends(world: &World, backends: &[&str], with: impl Fn(&str) -> DaemonSpec) -> TestResult {
+    let mut enforcer = world.start(with("netfilter"))?;
+    let mut open = connect(world, ALLOWED, QUICK).connection();
+    let tried = while_connecting(world, || {
+        for (round, backend) in backends.iter().copied().enumerate() {
             let end = [Daemon::terminate, Daemon::kill][round % 2];
             end(&mut enforcer)?;
-            enforcer = world.start(world.enforcer(backend))?;
+            enforcer = world.start(with(backend))?;
             assert!(open.is_alive(), "with {backend}");
-            let is_native = backend == "nftables";
-            let there = (has_table(&world), has_chains(&world));
-            assert_eq!(
-                there,
-                (is_native, !is_native),
-                "of {backend} alone there is something"
-            );
-            assert!(connect(&world, ALLOWED, QUICK).is_connected(), "with {backend}");
+            let there = (world.bpf_pins().exists(), has_table(world), has_chains(world));
+            let wanted = (backend == "ebpf", backend == "nftables", backend == "netfilter");
+            assert_eq!(there, wanted, "of {backend} alone there is something");
+            assert!(connect(world, ALLOWED, QUICK).is_connected(), "with {backend}");
         }
         Ok(())
     })?;
     assert_exact(tried);
     drop(enforcer);
     Ok(())
+}
+
+#[test]
+fn a_change_of_backend_under_traffic_lets_nothing_through_and_ends_nothing() -> TestResult {
+    let Some(world) = world_with_client() else {
+        return Ok(());
+    };
+    let with = |backend: &str| world.enforcer(backend);
+    change_backends(&world, &["nftables", "netfilter", "nftables"], with)
 }
 
 #[test]
@@ -159,30 +161,8 @@ fn a_change_to_programs_and_back_under_traffic_leaves_nothing_of_the_other() -> 
     world.put_pods_in_cgroups()?;
     world.add(PodSpec::new("client"))?;
     world.manifests().write("policy.yaml", &policy(0))?;
-    let pins = Path::new("/sys/fs/bpf").join(world.name());
-    let with = |backend| {
-        let [pins, root] = [&pins, world.cgroup_root().unwrap()].map(|path| path.display().to_string());
-        let enforcer = world.enforcer(backend);
-        enforcer.with(["--bpf-pins", &pins, "--cgroup-root", &root])
-    };
-    let mut enforcer = world.start(with("netfilter"))?;
-    let mut open = connect(&world, ALLOWED, QUICK).connection();
-    let tried = while_connecting(&world, || {
-        for (round, backend) in ["ebpf", "nftables", "ebpf", "netfilter"].into_iter().enumerate() {
-            let end = [Daemon::terminate, Daemon::kill][round % 2];
-            end(&mut enforcer)?;
-            enforcer = world.start(with(backend))?;
-            assert!(open.is_alive(), "with {backend}");
-            let there = (pins.exists(), has_table(&world), has_chains(&world));
-            let wanted = (backend == "ebpf", backend == "nftables", backend == "netfilter");
-            assert_eq!(there, wanted, "of {backend} alone there is something");
-            assert!(connect(&world, ALLOWED, QUICK).is_connected(), "with {backend}");
-        }
-        Ok(())
-    })?;
-    assert_exact(tried);
-    drop(enforcer);
-    Ok(())
+    let with = |backend: &str| world.enforcer_at_cgroups(backend);
+    change_backends(&world, &["ebpf", "nftables", "ebpf", "netfilter"], with)
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! Both daemons, their failures, and when they have recovered.
 
 use std::{
-    fs,
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -61,28 +59,18 @@ pub(crate) enum EnforcedBy {
 pub(crate) struct Daemons {
     pub(crate) dnsd: Daemon,
     pub(crate) enforcer: Daemon,
-    _pins: Option<Pins>,
     /// Each has a name that was not looked up before.
     pub(crate) checks: usize,
 }
 
 impl Daemons {
     pub(crate) fn start(world: &World) -> Result<Self, Box<dyn std::error::Error>> {
-        let pins = world
-            .cgroup_root()
-            .map(|_| Pins(Path::new("/sys/fs/bpf").join(world.name())));
-        let enforcer = match (&pins, world.cgroup_root()) {
-            (Some(Pins(pins)), Some(root)) => {
-                let [pins, root] = [pins.as_path(), root].map(|path| path.display().to_string());
-                world
-                    .enforcer("ebpf")
-                    .with(["--bpf-pins", &pins, "--cgroup-root", &root])
-            }
-            _ => world.enforcer("netfilter"),
+        let enforcer = match world.cgroup_root() {
+            Some(_) => world.enforcer_at_cgroups("ebpf"),
+            None => world.enforcer("netfilter"),
         };
         let mut daemons = Self {
             enforcer: world.start(enforcer.with(["--record-grace", GRACE]))?,
-            _pins: pins,
             dnsd: world.start(world.dnsd())?,
             checks: 0,
         };
@@ -160,17 +148,6 @@ impl Daemons {
             }
         }
         Err(format!("no fresh name is usable at once within {WHOLE_WITHIN:?} of a return").into())
-    }
-}
-
-/// The world's pins. The file system of BPF is the machine's, not the namespace's.
-struct Pins(PathBuf);
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("{}: {error}", self.0.display());
-        }
     }
 }
 
