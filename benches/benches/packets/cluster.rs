@@ -180,22 +180,19 @@ fn stand_in(number: usize) -> Value {
     let name = format!("stand-in-{number}");
     pod_object(
         (&name_of(number % NAMESPACES), &name),
-        &uid(1, number),
+        &stand_in_uid(number),
         &labels,
         node::NAME,
         stand_in_address(number),
     )
 }
 
-/// Elsewhere, and allowed to the clients as the server is.
 /// By which its cgroup is named.
 pub(crate) fn stand_in_uid(number: usize) -> String {
-    stand_in(number)["metadata"]["uid"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned()
+    uid(1, number)
 }
 
+/// Elsewhere, and allowed to the clients as the server is.
 fn peer_pod(number: usize) -> Value {
     let name = format!("server-{number}");
     let address = u32::from(Ipv4Addr::new(10, 79, 0, 0)) + low(number);
