@@ -71,25 +71,29 @@ pub trait Backend: Send + fmt::Debug {
     /// Compares the kernel with what was applied, repairs it, and removes our leftovers.
     fn reconcile(&mut self, now: Timestamp) -> SyncStatus;
 
-    /// A search for connections that removed members leave open. The caller runs it on any thread while it uses the
-    /// backend, and then calls `end_denied_connections`. None if nothing is to be searched, or the last search runs.
+    /// A search for open connections that the applied batches may deny. The caller runs it on any thread while it uses the
+    /// backend, and then calls `end_denied_connections`. None if nothing is to be searched, or what the last search found is not ended.
     fn connection_search(&mut self) -> Option<ConnectionSearch> {
         None
     }
 
-    /// Ends open connections that the applied batches deny, as far as they are known; others are found by a search.
+    /// Ends open connections that the applied batches deny, as far as a search found them.
     /// Called after all batches that belong together, because a later one may allow again what an earlier one denied. Takes some
     /// milliseconds: what is left is for the next call.
     fn end_denied_connections(&mut self) -> EndedConnections {
         EndedConnections::default()
     }
 
-    /// Runs the search in the caller's thread, and ends what it finds.
+    /// Runs all searches in the caller's thread, and ends what they find.
     fn search_and_end(&mut self) -> EndedConnections {
-        if let Some(inquiry) = self.connection_search() {
-            inquiry();
+        let mut ended = self.end_all_denied_connections();
+        while let Some(search) = self.connection_search() {
+            search();
+            let next = self.end_all_denied_connections();
+            ended.flows += next.flows;
+            ended.sockets += next.sockets;
         }
-        self.end_all_denied_connections()
+        ended
     }
 
     /// Ends all connections that are known to be denied, however long that takes.

@@ -159,6 +159,8 @@ fn what_is_allowed_again_while_denied_connections_end_goes_on() {
         };
         // Nothing that is open is allowed, and not all of it ends at once.
         apply(&mut backend, &allow("nobody", "192.0.2.0/24"));
+        let search = backend.connection_search().expect("somebody is to be asked");
+        search();
         let first = backend.end_denied_connections();
         assert!(first.is_unfinished && first.flows > 0, "{first:?}");
         assert!(count(ONE, |state| state == State::Revoked) > 0, "{first:?}");

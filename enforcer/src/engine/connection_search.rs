@@ -1,5 +1,5 @@
-//! Searches connections that removed members leave open, on a thread of its own: a search takes as long as the slowest
-//! packet in flight. One search runs at a time.
+//! Searches open connections that changes deny, on a thread of its own: a search takes as long as the slowest packet in flight and
+//! a walk through the kernel's table. One search runs at a time, for all changes before it.
 
 use tokio::task::JoinHandle;
 
@@ -56,7 +56,6 @@ impl SearchTask {
         if matches!(self, Self::Running(_)) {
             self.finished().await;
         }
-        backend.end_all_denied_connections();
         backend.search_and_end();
         backend
     }

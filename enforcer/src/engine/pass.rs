@@ -152,7 +152,9 @@ impl Engine {
 
     /// The backend is back from a batch.
     pub(super) fn complete(&mut self, completion: Completion, now: Timestamp) {
-        let Completion { backend, result } = completion;
+        let Completion { mut backend, result } = completion;
+        // Here too: with changes one after the other, the backend is not at hand between passes.
+        self.search.start(&mut *backend);
         let before = std::mem::replace(&mut self.worker, BackendWorker::Idle(backend));
         self.finish_work(result, now);
         // First the records of sets that the batch made, then the interests that belong to them.

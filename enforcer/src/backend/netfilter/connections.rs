@@ -9,16 +9,17 @@ use egret_shared::pod::PodKey;
 
 mod flow_dump;
 mod affected;
-mod inquiry;
+mod search;
 mod verdict;
 mod revocation;
 mod expired_records;
 mod pod_sockets;
 
 pub(in crate::backend) use affected::AffectedConnections;
+pub(in crate::backend) use expired_records::carry_over;
 
-use flow_dump::FlowDump;
-use inquiry::MemberInquiry;
+use flow_dump::FlowQuery;
+use search::Search;
 
 use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::marks::generations::Generations;
@@ -39,28 +40,37 @@ pub(in crate::backend) struct InForce<'a> {
 /// Connections that are to be judged again, and those that were revoked.
 #[derive(Debug, Default)]
 pub(in crate::backend) struct Connections {
-    /// Pods whose open flows are to be judged.
-    reevaluated: BTreeSet<(PodKey, Direction)>,
-    /// Connections of other pods that changed members affect.
-    affected: AffectedConnections,
-    /// Addresses that a pod had: what it opened ends, even if another pod has the address now.
-    vacated: BTreeSet<IpAddr>,
-    /// Addresses that have a new pod: flows that were allowed to an earlier one are deleted.
-    reassigned: BTreeSet<IpAddr>,
+    /// What the next search is about.
+    due: Reevaluation,
+    /// Whether what is due waits for the next batch or comparison: the kernel refused something.
+    is_waiting: bool,
+    search: Search,
+    /// What the last search was about, until its flows are judged.
+    judged: Reevaluation,
+    /// Flows of the last search that the slices so far did not come to.
+    unjudged: std::vec::IntoIter<Flow>,
     /// Pods and sets that changed since: they may allow again what was revoked.
     changed_since: Changed,
     /// Revoked flows, cached: each change needs them, and there may be many.
     revoked: Vec<Revoked>,
     /// Whether `revoked` is to be read from the kernel.
     reload: bool,
-    /// Flows as of when the rules in force were written. What opened later was judged by these rules.
-    dump: Option<FlowDump>,
-    /// Flows that the slices so far did not come to. None when more than these are to be judged.
-    unjudged: Option<std::vec::IntoIter<Flow>>,
+    warned: BTreeSet<String>,
+}
+
+/// Which open connections are to be judged again.
+#[derive(Debug, Default)]
+struct Reevaluation {
+    /// Pods whose open flows are to be judged.
+    pods: BTreeSet<(PodKey, Direction)>,
+    /// Connections of other pods that changed members affect.
+    affected: AffectedConnections,
+    /// Addresses that a pod had: what it opened ends, even if another pod has the address now.
+    vacated: BTreeSet<IpAddr>,
+    /// Addresses that have a new pod: flows that were allowed to an earlier one are deleted.
+    reassigned: BTreeSet<IpAddr>,
     /// Whether sockets are kept: after a start, records may not be complete yet.
     keep_sockets: bool,
-    warned: BTreeSet<String>,
-    inquiry: MemberInquiry,
 }
 
 #[derive(Debug, Default)]
@@ -87,36 +97,26 @@ impl Connections {
         for rules in pods {
             self.reevaluate(Direction::ALL.map(|direction| (rules.pod.clone(), direction)));
             if is_new(rules) {
-                self.reassigned.extend(&rules.addresses);
+                self.due.reassigned.extend(&rules.addresses);
             }
         }
+        self.due.keep_sockets = true;
         self.reload = true;
-        self.keep_sockets = true;
     }
 
     pub(in crate::backend) fn reevaluate(
         &mut self,
         reevaluated: impl IntoIterator<Item = (PodKey, Direction)>,
     ) {
-        self.reevaluated.extend(reevaluated);
-    }
-
-    /// Takes affected connections with their flows, whose marks are cleared. With other re-evaluations pending the dump does not
-    /// serve.
-    fn suspect(&mut self, affected: AffectedConnections, dump: FlowDump) {
-        if dump.flows.is_empty() {
-            return;
-        }
-        self.dump = (!self.has_reevaluated()).then_some(dump);
-        self.unjudged = None;
-        self.affected.extend(affected);
+        self.due.pods.extend(reevaluated);
     }
 
     /// Takes note of a batch, before the pods are replaced.
     pub(in crate::backend) fn note(&mut self, batch: &Batch, pods: &Pods) {
+        self.is_waiting = false;
         let had = |pod: &PodKey| pods.get(pod).map_or(&[][..], |local| &local.rules().addresses);
         for pod in &batch.pods_removed {
-            self.vacated.extend(had(pod));
+            self.due.vacated.extend(had(pod));
         }
         for rules in &batch.rules_replaced {
             let is_another = pods
@@ -124,13 +124,13 @@ impl Connections {
                 .is_some_and(|local| pods::is_another_run(local.rules(), rules));
             let kept = |address: &&IpAddr| !is_another && rules.addresses.contains(address);
             let (kept, gone): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) = had(&rules.pod).iter().partition(kept);
-            self.vacated.extend(gone);
+            self.due.vacated.extend(gone);
             let reassigned = rules.addresses.iter().filter(|address| !kept.contains(address));
             let reassigned: BTreeSet<IpAddr> = reassigned.copied().collect();
             if !reassigned.is_empty() {
                 self.reevaluate(Direction::ALL.map(|direction| (rules.pod.clone(), direction)));
             }
-            self.reassigned.extend(reassigned);
+            self.due.reassigned.extend(reassigned);
         }
         if !self.revoked.is_empty() {
             let replaced = batch.rules_replaced.iter().map(|rules| rules.pod.clone());
@@ -143,22 +143,7 @@ impl Connections {
     /// Reads the revoked flows again: those that ended are forgotten.
     pub(in crate::backend) fn reload_revoked(&mut self) {
         self.reload |= !self.revoked.is_empty();
-    }
-
-    /// Rules are about to be written: flows may still open under the earlier ones.
-    pub(in crate::backend) fn forget_dump(&mut self) {
-        self.dump = None;
-        self.unjudged = None;
-    }
-
-    fn has_work(&self) -> bool {
-        let has_moved = !self.changed_since.pods.is_empty() || !self.changed_since.sets.is_empty();
-        has_moved || self.reload || self.has_reevaluated()
-    }
-
-    fn has_reevaluated(&self) -> bool {
-        let has_vacated = !self.vacated.is_empty() || !self.reassigned.is_empty();
-        has_vacated || !self.reevaluated.is_empty() || !self.affected.is_empty()
+        self.is_waiting = false;
     }
 
     fn warn_once(&mut self, hindered: String) {
@@ -168,6 +153,49 @@ impl Connections {
                 "programs whose connections are revoked learn it only by their silence"
             );
         }
+    }
+}
+
+impl Reevaluation {
+    fn is_empty(&self) -> bool {
+        let Self {
+            pods,
+            affected,
+            vacated,
+            reassigned,
+            keep_sockets: _,
+        } = self;
+        pods.is_empty() && affected.is_empty() && vacated.is_empty() && reassigned.is_empty()
+    }
+
+    fn extend(&mut self, other: Self) {
+        self.pods.extend(other.pods);
+        self.affected.extend(other.affected);
+        self.vacated.extend(other.vacated);
+        self.reassigned.extend(other.reassigned);
+        self.keep_sockets |= other.keep_sockets;
+    }
+
+    /// Takes out what can be judged now. What is about pods whose rules the kernel refuses waits.
+    fn take_programmed(&mut self, in_force: InForce<'_>) -> Self {
+        let mut programmed = std::mem::take(self);
+        self.pods = programmed
+            .pods
+            .extract_if(.., |(pod, _)| in_force.refused.contains_key(pod))
+            .collect();
+        programmed
+    }
+
+    /// Where flows are that the rules may forbid, whatever members changed.
+    fn query(&self, in_force: InForce<'_>) -> FlowQuery {
+        let reevaluated = self.pods.iter().flat_map(|(pod, direction)| {
+            let local = in_force.pods.get(pod).into_iter();
+            let addresses = local.flat_map(|local| &local.rules().addresses);
+            addresses.map(|address| (*direction, *address))
+        });
+        let whoever = self.vacated.iter().chain(&self.reassigned);
+        let whoever = whoever.flat_map(|address| Direction::ALL.map(|direction| (direction, *address)));
+        FlowQuery::about(reevaluated.chain(whoever).collect())
     }
 }
 

@@ -330,12 +330,14 @@ impl Backend for Netfilter {
     }
 
     fn connection_search(&mut self) -> Option<ConnectionSearch> {
-        self.connections.begin_inquiry()
+        let is_broken = self.ruleset.is_broken();
+        let (connections, in_force) = self.connections_in_force();
+        connections.begin_search(in_force, is_broken)
     }
 
     fn end_denied_connections(&mut self) -> EndedConnections {
         let (connections, in_force) = self.connections_in_force();
-        match connections.finish_inquiry(in_force) {
+        match connections.finish_search(in_force) {
             Ok(false) => {}
             Ok(true) => self.clear_inquiry_marker(),
             Err(affected) => {

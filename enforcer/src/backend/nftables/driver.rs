@@ -20,7 +20,7 @@ use super::table::{KernelState, Table, TransactionOutcome};
 use crate::backend::bypass::{Bypass, BypassReport};
 use crate::backend::netfilter::bridges::{self, BridgeNetfilter, EnabledBridges, PreparedBridges};
 use crate::backend::netfilter::cleanup::{Mode, bridges_turned_on};
-use crate::backend::netfilter::connections::{AffectedConnections, Connections, InForce};
+use crate::backend::netfilter::connections::{AffectedConnections, Connections, InForce, carry_over};
 use crate::backend::netfilter::denials::DenialRegistry;
 use crate::backend::netfilter::marks::generations::Generations;
 use crate::backend::netfilter::marks::{Marks, PodMarks};
@@ -321,7 +321,6 @@ impl Nftables {
     }
 
     fn write(&mut self, now: Timestamp) {
-        self.connections.forget_dump();
         let written = self.table.write(&self.sets, now);
         self.leave_out_refused(written, now);
     }
@@ -408,15 +407,15 @@ impl Nftables {
 
     /// Keeps open what only an expired record would end; `before` are the marks so far.
     fn carry_over(&mut self, before: &[(PodKey, PodMarks)]) {
-        let (connections, in_force) = self.connections_in_force();
-        if let Err(error) = connections.carry_over(in_force, before) {
-            tracing::warn!(%error, "connections of expired records may end with the change of rules");
-        }
+        let (_, in_force) = self.connections_in_force();
+        carry_over(in_force, before);
     }
 
     /// Takes it back that connections are to be looked for, once they were.
     fn clear_inquiry_marker(&mut self, now: Timestamp) {
-        if self.connections.has_no_inquiry() && self.table.is_known() && self.table.set_inquiry_marker(false)
+        if self.connections.has_no_member_search()
+            && self.table.is_known()
+            && self.table.set_inquiry_marker(false)
         {
             self.write(now);
         }
@@ -619,7 +618,6 @@ impl Backend for Nftables {
             before = self.renew_generations(&stale);
             self.connections.reevaluate(stale);
             self.compile();
-            self.connections.forget_dump();
             let written = self.table.write_all(&self.sets, &held, now);
             self.leave_out_refused(written, now);
         } else {
@@ -640,12 +638,14 @@ impl Backend for Nftables {
     }
 
     fn connection_search(&mut self) -> Option<ConnectionSearch> {
-        self.connections.begin_inquiry()
+        let is_broken = self.table.broken().is_some();
+        let (connections, in_force) = self.connections_in_force();
+        connections.begin_search(in_force, is_broken)
     }
 
     fn end_denied_connections(&mut self) -> EndedConnections {
         let (connections, in_force) = self.connections_in_force();
-        let found = connections.finish_inquiry(in_force);
+        let found = connections.finish_search(in_force);
         let now = self.now;
         match found {
             Ok(false) => {}

@@ -7,50 +7,48 @@ use egret_kernel::{Mark, netlink};
 use egret_policies::rules::{Direction, DirectionRules, PeerMatch, PodRules, Rule, SetId};
 use egret_shared::pod::PodKey;
 
-use super::flow_dump::FlowDump;
+use super::InForce;
+use super::flow_dump::{FlowDump, FlowQuery};
 use super::verdict::Evaluator;
-use super::{Connections, InForce};
 use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::model::set_contents::SetContents;
 use crate::backend::netfilter::names::PodChains;
 
-impl Connections {
-    /// Carries over what pods that are asked again had opened, where those were the marks before.
-    pub(in crate::backend) fn carry_over(
-        &mut self,
-        in_force: InForce<'_>,
-        before: &[(PodKey, PodMarks)],
-    ) -> Result<(), netlink::Error> {
-        let carried = before.iter().filter_map(|(pod, before)| {
-            let rules = in_force.pods.get(pod)?.rules();
-            let after = in_force.generations.marks(PodChains::of(pod))?;
-            may_stand_between(rules, in_force.sets).then_some((rules, before.egress, after.egress))
-        });
-        let carried: Vec<_> = carried.collect();
-        if carried.is_empty() {
-            return Ok(());
-        }
-        let mut conntrack = Conntrack::open()?;
-        let opened = carried.iter().flat_map(|(rules, ..)| &rules.addresses);
-        let mut ends = self.flow_query(in_force);
-        ends.ends
-            .extend(opened.map(|address| (Direction::Egress, *address)));
-        let mut dump = FlowDump::query(&mut conntrack, ends, 0)?;
-        for (rules, old, new) in carried {
-            let pod = &rules.pod;
-            match carry_over(&mut conntrack, &mut dump.flows, rules, in_force.sets, old, new) {
-                Ok(0) => {}
-                Ok(flows) => {
-                    tracing::debug!(%pod, flows, "connections of expired records go on under the new rules")
-                }
-                Err(error) => {
-                    tracing::warn!(%pod, %error, "connections of expired records may end with the change of rules")
-                }
+/// Carries over what pods that are asked again had opened, where those were the marks before. What cannot be carried over ends, at
+/// worst.
+pub(in crate::backend) fn carry_over(in_force: InForce<'_>, before: &[(PodKey, PodMarks)]) {
+    if let Err(error) = try_to_carry_over(in_force, before) {
+        tracing::warn!(%error, "connections of expired records may end with the change of rules");
+    }
+}
+
+fn try_to_carry_over(in_force: InForce<'_>, before: &[(PodKey, PodMarks)]) -> Result<(), netlink::Error> {
+    let carried = before.iter().filter_map(|(pod, before)| {
+        let rules = in_force.pods.get(pod)?.rules();
+        let after = in_force.generations.marks(PodChains::of(pod))?;
+        may_stand_between(rules, in_force.sets).then_some((rules, before.egress, after.egress))
+    });
+    let carried: Vec<_> = carried.collect();
+    if carried.is_empty() {
+        return Ok(());
+    }
+    let mut conntrack = Conntrack::open()?;
+    let opened = carried.iter().flat_map(|(rules, ..)| &rules.addresses);
+    let opened = FlowQuery::about(opened.map(|address| (Direction::Egress, *address)).collect());
+    let mut flows = FlowDump::query(&mut conntrack, &opened, 0)?.flows;
+    for (rules, old, new) in carried {
+        let pod = &rules.pod;
+        match carry_over_pod(&mut conntrack, &mut flows, rules, in_force.sets, old, new) {
+            Ok(0) => {}
+            Ok(flows) => {
+                tracing::debug!(%pod, flows, "connections of expired records go on under the new rules")
+            }
+            Err(error) => {
+                tracing::warn!(%pod, %error, "connections of expired records may end with the change of rules")
             }
         }
-        self.dump = Some(dump);
-        Ok(())
     }
+    Ok(())
 }
 
 /// Whether there are records that may have expired.
@@ -61,7 +59,7 @@ fn may_stand_between(rules: &PodRules, sets: &dyn SetContents) -> bool {
 
 /// Carries a pod's flows over to its new mark where only an expired record stands between them and an Allow.
 /// Returns how many.
-fn carry_over(
+fn carry_over_pod(
     conntrack: &mut Conntrack,
     flows: &mut [Flow],
     rules: &PodRules,

@@ -13,17 +13,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter, Tuple};
+use egret_kernel::conntrack::{Conntrack, Flow, Tuple};
 use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::Links;
 use egret_kernel::netlink;
 use egret_policies::rules::{Direction, PodRules};
 
-use super::affected::AffectedConnections;
-use super::flow_dump::{FlowDump, FlowQuery};
+use super::flow_dump::pods_end;
 use super::pod_sockets::{self, SocketTuple};
 use super::verdict::Evaluator;
-use super::{Changed, Connections, InForce, Revoked};
+use super::{Changed, Connections, InForce, Reevaluation, Revoked};
 use crate::backend::EndedConnections;
 use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::model::pods::names_any;
@@ -44,42 +43,32 @@ enum FlowAction {
 }
 
 impl Connections {
-    /// Ends what the batches so far forbid, one slice of it. What cannot be done now is done the next time.
+    /// Ends what the rules forbid, out of what the searches so far found: one slice of it. What cannot be done now is done the next
+    /// time.
     pub(in crate::backend) fn revoke(&mut self, in_force: InForce<'_>, is_broken: bool) -> EndedConnections {
-        let dump = self.dump.take();
         let opened = in_force.sets.take_concurrent();
         if !self.revoked.is_empty() {
             self.changed_since.sets.extend(opened);
         }
-        if !self.has_work() || is_broken {
+        self.settle(in_force);
+        let has_changed = !self.changed_since.pods.is_empty() || !self.changed_since.sets.is_empty();
+        let has_work = has_changed || !self.unjudged.as_slice().is_empty();
+        if is_broken || !has_work {
             return EndedConnections::default();
         }
-        self.try_to_revoke(in_force, dump).unwrap_or_else(|error| {
-            tracing::warn!(%error, "connections that are forbidden by now may go on until it is tried again");
-            // Some may be revoked.
-            self.reload = true;
+        self.try_to_revoke(in_force).unwrap_or_else(|error| {
+            self.unjudged = Vec::new().into_iter();
+            let judged = std::mem::take(&mut self.judged);
+            self.put_off(judged, &error);
             EndedConnections::default()
         })
     }
 
-    fn try_to_revoke(
-        &mut self,
-        in_force: InForce<'_>,
-        dump: Option<FlowDump>,
-    ) -> Result<EndedConnections, netlink::Error> {
+    fn try_to_revoke(&mut self, in_force: InForce<'_>) -> Result<EndedConnections, netlink::Error> {
         let mut conntrack = Conntrack::open()?;
         let own_node = Links::open()?.addresses()?;
         let own_node = own_node.into_iter().map(|address| address.net.addr()).collect();
-        let mut unjudged = match self.unjudged.take() {
-            Some(unjudged) => {
-                self.reload(in_force, &mut conntrack, None)?;
-                unjudged
-            }
-            None => self
-                .dump_or_query(in_force, &mut conntrack, dump)?
-                .flows
-                .into_iter(),
-        };
+        let mut unjudged = std::mem::take(&mut self.unjudged);
         let forbidden = self.forbidden(in_force, &mut unjudged, &own_node);
         let is_unrevoked = self.unrevoke(in_force, &mut conntrack, &own_node)?;
         let marks = in_force.marks;
@@ -105,11 +94,8 @@ impl Connections {
             .filter(|(flow_action, _)| *flow_action == FlowAction::Revoke);
         self.revoked.extend(revoked.map(|(_, one)| one));
         let is_judged = unjudged.as_slice().is_empty();
-        if is_judged {
-            self.forget_reevaluated(in_force);
-        } else {
-            self.unjudged = Some(unjudged);
-        }
+        self.unjudged = unjudged;
+        self.settle(in_force);
         Ok(EndedConnections {
             flows,
             sockets,
@@ -117,66 +103,14 @@ impl Connections {
         })
     }
 
-    /// All flows in question were judged.
-    fn forget_reevaluated(&mut self, in_force: InForce<'_>) {
-        self.reevaluated
-            .retain(|(pod, _)| in_force.refused.contains_key(pod));
-        self.affected = AffectedConnections::default();
-        self.vacated.clear();
-        self.reassigned.clear();
-        self.keep_sockets = false;
-    }
-
-    /// The flows in question, and which flows are revoked where that is to be read.
-    fn dump_or_query(
-        &mut self,
-        in_force: InForce<'_>,
-        conntrack: &mut Conntrack,
-        dump: Option<FlowDump>,
-    ) -> Result<FlowDump, netlink::Error> {
-        let query = self.flow_query(in_force);
-        // What has a new pod by now may be that pod's own by now.
-        let before = dump.filter(|dump| dump.has(&query) && self.reassigned.is_empty());
-        let more = if self.reload { Direction::ALL.len() } else { 0 };
-        let Some(before) = before else {
-            let dump = FlowDump::query(conntrack, query, more)?;
-            self.reload(in_force, conntrack, Some(&dump).filter(|dump| dump.is_all))?;
-            return Ok(dump);
-        };
-        // Some may have been revoked since.
-        self.reload(in_force, conntrack, None)?;
-        Ok(before)
-    }
-
-    /// Takes note of the flows that are revoked, out of all that there are now or as the kernel tells.
-    fn reload(
-        &mut self,
-        in_force: InForce<'_>,
-        conntrack: &mut Conntrack,
-        all: Option<&FlowDump>,
-    ) -> Result<(), netlink::Error> {
-        if !self.reload {
-            return Ok(());
+    /// Forgets what the last search was about, once all its flows are judged. Pods whose rules the kernel refuses are asked about
+    /// again.
+    fn settle(&mut self, in_force: InForce<'_>) {
+        if self.unjudged.as_slice().is_empty() {
+            let mut judged = std::mem::take(&mut self.judged);
+            drop(judged.take_programmed(in_force));
+            self.due.extend(judged);
         }
-        let mut revoked = Vec::new();
-        for direction in Direction::ALL {
-            let mark = in_force.marks.revoked(direction);
-            let flows = match all {
-                Some(dump) => {
-                    let marked = dump.flows.iter().filter(|flow| mark.is_in(flow.mark));
-                    marked.cloned().collect()
-                }
-                None => conntrack.dump(&FlowFilter {
-                    mark: Some(mark),
-                    ..FlowFilter::ALL
-                })?,
-            };
-            revoked.extend(flows.into_iter().map(|flow| Revoked { direction, flow }));
-        }
-        self.changed_since.pods.extend(in_force.pods.keys().cloned());
-        self.revoked = revoked;
-        self.reload = false;
-        Ok(())
     }
 
     /// Flows that were allowed under earlier rules, or by none, and are not any more; and those of pods that are gone. As many as
@@ -219,28 +153,6 @@ impl Connections {
         forbidden
     }
 
-    /// Where flows are that may have to end.
-    pub(super) fn flow_query(&self, in_force: InForce<'_>) -> FlowQuery {
-        let Self {
-            reevaluated,
-            affected,
-            vacated,
-            reassigned,
-            ..
-        } = self;
-        let programmed = reevaluated
-            .iter()
-            .filter(|(pod, _)| !in_force.refused.contains_key(pod));
-        let reevaluated = programmed.flat_map(|(pod, direction)| {
-            let local = in_force.pods.get(pod).into_iter();
-            let addresses = local.flat_map(|local| &local.rules().addresses);
-            addresses.map(|address| (*direction, *address))
-        });
-        let whoever = vacated.iter().chain(reassigned);
-        let whoever = whoever.flat_map(|address| Direction::ALL.map(|direction| (direction, *address)));
-        FlowQuery::about(reevaluated.chain(whoever).collect()).and(affected.query())
-    }
-
     /// What becomes of a flow for the sake of the pod at one of its ends.
     fn flow_action(
         &self,
@@ -250,14 +162,18 @@ impl Connections {
         owner: Option<&PodRules>,
         evaluator: Evaluator<'_>,
     ) -> Option<FlowAction> {
-        let Self {
-            reevaluated,
+        let Reevaluation {
+            pods,
             affected,
             vacated,
             reassigned,
             ..
-        } = self;
+        } = &self.judged;
         let address = pods_end(direction, flow);
+        // What has a new pod since may be that pod's own by now: the next search tells.
+        if self.due.reassigned.contains(&address) {
+            return None;
+        }
         let marks: Marks = in_force.marks;
         let is_unmarked = marks.unmarked(direction).is_in(flow.mark);
         let is_revoked = marks.revoked(direction).is_in(flow.mark);
@@ -271,8 +187,8 @@ impl Connections {
             Some(_) | None => {}
         }
         let rules = owner.filter(|rules| !in_force.refused.contains_key(&rules.pod))?;
-        let is_asked = reevaluated.contains(&(rules.pod.clone(), direction))
-            || affected.concern(&rules.pod, direction, flow);
+        let is_asked =
+            pods.contains(&(rules.pod.clone(), direction)) || affected.concern(&rules.pod, direction, flow);
         if !is_asked || is_revoked || is_present {
             return None;
         }
@@ -326,7 +242,7 @@ impl Connections {
     /// Ends the sockets of both ends, where they are pods of this node. The socket knows the addresses that it sends by: the
     /// opener's those before any rewriting (a Service's), the other's those behind it.
     fn end_sockets(&mut self, in_force: InForce<'_>, forbidden: &[(FlowAction, Revoked)]) -> u64 {
-        if self.keep_sockets {
+        if self.judged.keep_sockets {
             return 0;
         }
         let interfaces = in_force.pods.interfaces_by_address();
@@ -349,8 +265,9 @@ impl Connections {
 
     /// Who sends in a flow that ends. A pod that took an address has no socket of the one before.
     fn senders(&self, flow_action: FlowAction, flow: &Flow) -> impl Iterator<Item = Tuple> + use<'_> {
-        let is_new =
-            move |tuple: &Tuple| flow_action == FlowAction::Delete && self.reassigned.contains(&tuple.source);
+        let is_new = move |tuple: &Tuple| {
+            flow_action == FlowAction::Delete && self.judged.reassigned.contains(&tuple.source)
+        };
         let both = [flow.original, flow.reply].into_iter();
         both.filter(move |tuple| !is_new(tuple))
     }
@@ -368,12 +285,4 @@ fn is_of_present_rules(
         Direction::Egress => present.egress.is_in(flow.mark),
         Direction::Ingress => present.ingress.is_in(flow.mark),
     })
-}
-
-/// The end of a flow at which a pod is judged.
-fn pods_end(direction: Direction, flow: &Flow) -> IpAddr {
-    match direction {
-        Direction::Egress => flow.original.source,
-        Direction::Ingress => flow.reply.source,
-    }
 }

@@ -13,6 +13,7 @@ use crate::backend::bypass::Bypass;
 use crate::backend::netfilter::bridges::{self, PreparedBridges};
 use crate::backend::netfilter::cleanup;
 use crate::backend::netfilter::compile;
+use crate::backend::netfilter::connections::carry_over;
 use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::monitor::{BypassDetector, PodSnapshot};
 use crate::backend::netfilter::names;
@@ -23,7 +24,6 @@ use crate::backend::netfilter::tables::program::Applied;
 impl Netfilter {
     /// Makes the tables hold what is desired.
     pub(super) fn program(&mut self) {
-        self.connections.forget_dump();
         self.compile(&BTreeSet::new());
         if self.ruleset.apply(self.pods.keys()) == Applied::PodsAlone {
             self.program_shared(&BTreeSet::new());
@@ -42,10 +42,8 @@ impl Netfilter {
     /// Programs the rules, and keeps open what only an expired record would end; `before` are the marks so far.
     pub(super) fn program_and_carry_over(&mut self, before: &[(PodKey, PodMarks)]) {
         self.program();
-        let (connections, in_force) = self.connections_in_force();
-        if let Err(error) = connections.carry_over(in_force, before) {
-            tracing::warn!(%error, "connections of expired records may end with the change of rules");
-        }
+        let (_, in_force) = self.connections_in_force();
+        carry_over(in_force, before);
     }
 
     pub(super) fn compile(&mut self, without: &BTreeSet<PodKey>) {
@@ -116,7 +114,7 @@ impl Netfilter {
 
     /// Takes it back that connections are to be looked for, once they were.
     pub(super) fn clear_inquiry_marker(&self) {
-        if self.connections.has_no_inquiry() && self.ruleset.is_whole() {
+        if self.connections.has_no_member_search() && self.ruleset.is_whole() {
             self.sets.lock().clear_inquiry_marker();
         }
     }
