@@ -5,6 +5,7 @@
 //! (or a kube-apiserver that is built already).
 //!
 //! `EGRET_BENCH_AGENTS=20 cargo bench -p egret-benches --bench cluster` takes another number of agents; with 0 it ends before them.
+//! `EGRET_BENCH_BACKEND=nftables` has the rules written by another backend than `netfilter`.
 
 #![allow(
     clippy::disallowed_methods,
@@ -68,7 +69,7 @@ fn main() -> anyhow::Result<()> {
 
 fn measure(world: &World, kubernetes: &Kubernetes, api: &Api, agents: usize) -> anyhow::Result<()> {
     println!("| what | measured |\n|---|---|");
-    let mut enforcer = world.launch(kubernetes.enforcer(world, "netfilter"))?;
+    let mut enforcer = world.launch(kubernetes.enforcer(world, &backend()?))?;
     let first = ready(&mut enforcer)?;
     let usage = Usage::of(enforcer.pid())?;
     row(
@@ -167,6 +168,13 @@ fn share(cpu: Duration) -> String {
         "{:.1} % of a core",
         100.0 * cpu.as_secs_f64() / SPAN.as_secs_f64()
     )
+}
+
+fn backend() -> anyhow::Result<String> {
+    match std::env::var("EGRET_BENCH_BACKEND") {
+        Err(std::env::VarError::NotPresent) => Ok("netfilter".to_owned()),
+        named => named.context("EGRET_BENCH_BACKEND is the name of a backend"),
+    }
 }
 
 fn agents() -> anyhow::Result<usize> {
