@@ -53,6 +53,12 @@ impl EngineAdmin {
         }
     }
 
+    /// Whether all that was read is in the kernel.
+    #[must_use]
+    pub fn is_in_force(&self) -> bool {
+        self.report().is_ok_and(|report| report.behind.is_none())
+    }
+
     fn read_counters(&self) {
         let mut read_at = self.counters_read.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::now();

@@ -155,7 +155,7 @@ impl Daemon {
         let engine = engine::start(setup, received, link)?;
         watch_source(startup, objects.stored, objects.writer.clone(), inputs.clone()).await?;
         if startup.backend.is_packet_filter() {
-            monitors::watch_other_programs(inputs.clone())?;
+            monitors::watch_other_programs(inputs.clone(), Arc::clone(&admin))?;
         }
         monitors::report_addresses(startup)?;
         let events = start_events(startup, denied, inputs.clone())?;
