@@ -270,7 +270,7 @@ fn concerned(in_force: InForce<'_>, affected: &AffectedConnections, flows: &[Flo
         let outlasts = owner.map(|rules| expired_records::outlasts(flow, rules, in_force.sets));
         direction == Direction::Egress && outlasts == Some(true)
     };
-    let each = flows.iter().enumerate();
+    let each = flows.iter().enumerate().filter(|(_, flow)| affected.touch(flow));
     let each = each.flat_map(|(at, flow)| Direction::ALL.map(|direction| (at, flow, direction)));
     each.filter(|(_, flow, direction)| is_allowed(flow, *direction) && !outlasts(flow, *direction))
         .map(|(at, _, direction)| (at, in_force.marks.unmarked(direction)))
