@@ -33,6 +33,8 @@ pub struct EngineAdmin {
     pub recorder: telemetry::Metrics,
     /// How many rules have a series of their own.
     pub rule_metrics: AtomicUsize,
+    /// The backend, and why this one.
+    pub backend: String,
 }
 
 impl EngineAdmin {
@@ -87,6 +89,7 @@ impl AdminHandler for EngineAdmin {
             return Err(report.reasons.join("\n"));
         }
         let mut text = format!("ready: {} pods at revision {}", report.pods, report.revision);
+        text += &format!("\nbackend: {}", self.backend);
         if let Some(why) = &report.source.outdated {
             text += &format!("\nwhat the source said last is in force: the source cannot be read: {why}");
         }

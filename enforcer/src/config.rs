@@ -27,8 +27,8 @@ mod options;
 
 pub use options::{Args, Command, Options};
 pub use value::{
-    BackendKind, EnforcementMode, FlavourChoice, InvalidValue, MillisDuration, NameTarget, OwnNodeAccess,
-    PodInterfaces, Source, UnknownPodPolicy,
+    BackendChoice, BackendKind, EnforcementMode, FlavourChoice, InvalidValue, MillisDuration, NameTarget,
+    OwnNodeAccess, PodInterfaces, Source, UnknownPodPolicy,
 };
 
 use options::{DEFAULT_LINK, DEFAULT_OBJECTS, DEFAULT_STATE};
@@ -54,8 +54,8 @@ pub struct StartupConfig {
     pub source: Source,
     /// How the API server is reached, where that is the source; none to find out.
     pub kubeconfig: Option<PathBuf>,
-    /// The backend.
-    pub backend: BackendKind,
+    /// The backend; none where it is chosen at start.
+    pub backend: Option<BackendKind>,
     /// The socket for dnsd.
     pub link: PathBuf,
     /// The socket for the CNI plugin; none for no plugin.
@@ -231,7 +231,7 @@ impl Options {
             self.egress_mark_mask.unwrap_or(DEFAULT_EGRESS),
             self.ingress_mark_mask.unwrap_or(DEFAULT_INGRESS),
         );
-        let backend = self.backend.unwrap_or(BackendKind::Netfilter);
+        let backend = self.backend.and_then(BackendChoice::kind);
         let bridges = self.bridge_netfilter.unwrap_or(BridgeNetfilter::Off);
         let source = self.source.ok_or(InvalidConfig::Missing {
             field: "source",
@@ -456,7 +456,7 @@ mod tests {
     fn source_and_node_must_be_written_and_the_rest_has_defaults() {
         let config = config(&["--source", "dir:/m", "--node", "n"]).unwrap();
         assert_eq!(config.startup.source, Source::Dir("/m".into()));
-        assert_eq!(config.startup.backend, BackendKind::Netfilter);
+        assert_eq!(config.startup.backend, None);
         assert_eq!(config.startup.state, Some(PathBuf::from("/run/egret/state")));
         assert_eq!(
             config.startup.state_objects,
@@ -522,9 +522,9 @@ mod tests {
     fn the_backend_netfilter_is_called_iptables_as_well() {
         let arguments = ["--source", "dir:/m", "--node", "n", "--backend", "iptables"];
         let startup = config(&arguments).unwrap().startup;
-        assert_eq!(startup.backend, BackendKind::Netfilter);
-        let of_file: BackendKind = serde_json::from_str("\"iptables\"").unwrap();
-        assert_eq!(of_file, BackendKind::Netfilter);
+        assert_eq!(startup.backend, Some(BackendKind::Netfilter));
+        let of_file: BackendChoice = serde_json::from_str("\"iptables\"").unwrap();
+        assert_eq!(of_file, BackendChoice::Netfilter);
     }
 
     #[test]

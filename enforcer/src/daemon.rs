@@ -29,6 +29,7 @@ use egret_enforcer::writer::{Attempt, StandbyAdmin, Writer, serve_status};
 use egret_enforcer::{cni, events, link};
 
 mod backend;
+mod backend_choice;
 mod engine;
 mod monitors;
 
@@ -107,7 +108,9 @@ impl Daemon {
         };
         let listener = turn.bind(|| Ok(link::bind(&startup.link)?)).await?;
         let interfaces = ReportedInterfaces::default();
-        let (backend, denied) = backend::open(&config, &interfaces)?;
+        let choice = backend_choice::BackendInUse::of(startup)?;
+        let (backend, denied) = backend::open(choice.kind, &config, &interfaces)?;
+        backends::metrics::publish_backend(backend.name());
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
         let admin = Arc::new(EngineAdmin {
             engine: inputs.clone(),
@@ -115,6 +118,7 @@ impl Daemon {
             counters_read: Mutex::default(),
             recorder,
             rule_metrics: AtomicUsize::new(config.rule_metrics),
+            backend: format!("{}, {}", backend.name(), choice.reason),
         });
         if turn.writer.is_some() {
             let served = turn.bind(|| Ok(serve_status(Arc::clone(&admin) as Arc<dyn admin::AdminHandler>)?));
@@ -154,12 +158,12 @@ impl Daemon {
         serve_cni(startup, &inputs)?;
         let engine = engine::start(setup, received, link)?;
         watch_source(startup, objects.stored, objects.writer.clone(), inputs.clone()).await?;
-        if startup.backend.is_packet_filter() {
+        if choice.kind.is_packet_filter() {
             monitors::watch_other_programs(inputs.clone(), Arc::clone(&admin))?;
         }
         monitors::report_addresses(startup)?;
         let events = start_events(startup, denied, inputs.clone())?;
-        tracing::info!(backend = name, link = % startup.link.display(), admin = % startup.admin, %instance, "listening");
+        tracing::info!(backend = name, reason = choice.reason, link = % startup.link.display(), admin = % startup.admin, %instance, "listening");
         Ok(Some(Self {
             args,
             config,
@@ -240,8 +244,9 @@ async fn wait_for_turn(
 ) -> anyhow::Result<Option<Turn>> {
     match startup.backend {
         // The programs of the cgroups have one writer as well, which is in the node's network namespace.
-        BackendKind::Netfilter | BackendKind::Nftables | BackendKind::Ebpf | BackendKind::Both => {}
-        BackendKind::Memory | BackendKind::None => return Ok(Some(Turn::at_once(None))),
+        None
+        | Some(BackendKind::Netfilter | BackendKind::Nftables | BackendKind::Ebpf | BackendKind::Both) => {}
+        Some(BackendKind::Memory | BackendKind::None) => return Ok(Some(Turn::at_once(None))),
     }
     let waiting = match Writer::try_acquire().context("the network namespace cannot be locked")? {
         Attempt::Acquired(writer) => return Ok(Some(Turn::at_once(Some(writer)))),

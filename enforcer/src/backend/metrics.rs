@@ -27,7 +27,8 @@ const COUNTERS: [Description; 4] = [
     ),
 ];
 
-const GAUGES: [Description; 2] = [
+const GAUGES: [Description; 3] = [
+    ("egret_enforcer_backend", "1 for the backend in use."),
     (
         "egret_enforcer_backend_limits",
         "1 for each thing that the backend in use does not do.",
@@ -46,6 +47,11 @@ pub fn register_metrics() {
         verdicts(key).absolute(0);
     }
     restored(0, 0);
+}
+
+/// Publishes which backend is in use.
+pub fn publish_backend(backend: &'static str) {
+    gauge!("egret_enforcer_backend", "backend" => backend).set(1.0);
 }
 
 /// Publishes what a backend does not do.

@@ -11,7 +11,7 @@ use egret_shared::pod::PodKey;
 use serde::Deserialize;
 
 use super::value::{
-    BackendKind, EnforcementMode, FlavourChoice, MillisDuration, NameTarget, OwnNodeAccess, PodInterfaces,
+    BackendChoice, EnforcementMode, FlavourChoice, MillisDuration, NameTarget, OwnNodeAccess, PodInterfaces,
     Source, UnknownPodPolicy,
 };
 use crate::backend::netfilter::bridges::BridgeNetfilter;
@@ -101,9 +101,9 @@ pub struct Options {
     /// The name of this node, as Pods have it in spec.nodeName (required)
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// What enforces [default: netfilter]
+    /// What enforces [default: auto]
     #[arg(long, value_name = "BACKEND")]
-    pub backend: Option<BackendKind>,
+    pub backend: Option<BackendChoice>,
     /// The Unix socket for dnsd [default: /run/egret/link.sock]
     #[arg(long, value_name = "PATH")]
     pub link: Option<PathBuf>,

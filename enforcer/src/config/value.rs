@@ -70,10 +70,13 @@ impl fmt::Display for Source {
     }
 }
 
-/// The backend.
+/// What is configured as the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum BackendKind {
+pub enum BackendChoice {
+    /// The packet filter whose rules are there; without any, nftables where the kernel has what it needs and nobody uses legacy
+    /// iptables, else netfilter.
+    Auto,
     /// iptables and ipset.
     #[value(alias = "iptables")]
     #[serde(alias = "iptables")]
@@ -87,6 +90,39 @@ pub enum BackendKind {
     /// Maps in this process; nothing is enforced.
     Memory,
     /// Everything is computed, nothing is enforced.
+    None,
+}
+
+impl BackendChoice {
+    /// The backend; none for `Auto`.
+    #[must_use]
+    pub const fn kind(self) -> Option<BackendKind> {
+        Some(match self {
+            Self::Auto => return None,
+            Self::Netfilter => BackendKind::Netfilter,
+            Self::Nftables => BackendKind::Nftables,
+            Self::Ebpf => BackendKind::Ebpf,
+            Self::Both => BackendKind::Both,
+            Self::Memory => BackendKind::Memory,
+            Self::None => BackendKind::None,
+        })
+    }
+}
+
+/// A backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendKind {
+    /// iptables and ipset.
+    Netfilter,
+    /// A table of nftables.
+    Nftables,
+    /// eBPF programs at the pods' cgroups.
+    Ebpf,
+    /// Netfilter, with eBPF programs in front.
+    Both,
+    /// Maps in this process.
+    Memory,
+    /// Nothing is enforced.
     None,
 }
 

@@ -1,4 +1,4 @@
-//! Opens the backend that the configuration names.
+//! Opens the backend.
 
 use anyhow::Context;
 use egret_enforcer::backend::both::Both;
@@ -25,10 +25,14 @@ use egret_kernel::iptables::Flavour;
 /// A backend, and where it tells of denied packets; none where it does not.
 pub(super) type Opened = (Box<dyn Backend>, Option<Box<dyn events::Source>>);
 
-pub(super) fn open(config: &Config, interfaces: &ReportedInterfaces) -> anyhow::Result<Opened> {
+pub(super) fn open(
+    kind: BackendKind,
+    config: &Config,
+    interfaces: &ReportedInterfaces,
+) -> anyhow::Result<Opened> {
     let startup = &config.startup;
     let is_each_alone = config.rule_metrics > 0;
-    Ok(match startup.backend {
+    Ok(match kind {
         BackendKind::Netfilter => {
             let (netfilter, told) = open_netfilter(startup, is_each_alone, interfaces)?;
             let pins = startup.bpf_pins.clone();

@@ -69,7 +69,7 @@ impl Flavour {
     pub fn hinted() -> io::Result<Option<Self>> {
         for flavour in Self::BOTH {
             for family in Family::ALL {
-                if flavour.has_hint(family)? {
+                if flavour.has_any_chain(family, HINT_TABLE, &HINTS)? {
                     return Ok(Some(flavour));
                 }
             }
@@ -77,12 +77,13 @@ impl Flavour {
         Ok(None)
     }
 
-    fn has_hint(self, family: Family) -> io::Result<bool> {
+    /// Whether a table of this flavour has one of these chains. Starts no process, and makes no table.
+    pub fn has_any_chain(self, family: Family, table: Table, chains: &[&str]) -> io::Result<bool> {
         match self {
-            Self::Nft => nftables::has_any_chain(family, HINT_TABLE.name(), &HINTS).map_err(io::Error::other),
+            Self::Nft => nftables::has_any_chain(family, table.name(), chains).map_err(io::Error::other),
             Self::Legacy => {
-                let entries = TableEntries::read(family, HINT_TABLE)?;
-                let has = |entries: TableEntries| HINTS.iter().any(|hint| entries.has_chain(hint));
+                let entries = TableEntries::read(family, table)?;
+                let has = |entries: TableEntries| chains.iter().any(|chain| entries.has_chain(chain));
                 Ok(entries.is_some_and(has))
             }
         }
