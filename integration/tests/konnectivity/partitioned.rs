@@ -1,6 +1,5 @@
 //! What an API server reaches through the pair, and without it not (KEP-1281, test plan).
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
