@@ -47,12 +47,22 @@ fn upstreams_tests_of_an_agent_pass_with_ours() {
     let log = folder.path().join("log");
     let output = File::create(&log).unwrap();
     let status = Command::new("unshare")
-        .args(["--net", "--mount", "sh", "-c", ALONE, "sh"])
+        // What the tests leave when they are cut off ends with them.
+        .args([
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ])
+        .args(["sh", "-c", ALONE, "sh"])
         .arg(tests.canonicalize().unwrap())
         .arg("-agent-path")
         .arg(&agent)
         .args(["-test.v", "-test.timeout=600s"])
         .current_dir(folder.path())
+        .env("TMPDIR", folder.path())
         .stdin(Stdio::null())
         .stdout(output.try_clone().unwrap())
         .stderr(output)
