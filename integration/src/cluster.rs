@@ -4,6 +4,7 @@
 mod backends;
 mod control_plane;
 mod image;
+mod konnectivity;
 mod kubectl;
 mod machine;
 mod node;
@@ -78,7 +79,7 @@ impl Cluster {
         screen.heading("The control plane");
         let images = Images::build(programs, &folder.0, screen)?;
         let control_plane = ControlPlane::start(programs, &folder.0, stop)?;
-        screen.line("etcd, kube-apiserver, kube-controller-manager, kube-scheduler run");
+        screen.line("etcd, kube-apiserver, proxy-server, kube-controller-manager, kube-scheduler run");
         screen.heading("The nodes");
         let mut cluster = Self {
             nodes: Vec::new(),

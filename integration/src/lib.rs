@@ -40,6 +40,7 @@ pub mod upstream;
 pub mod manifests;
 pub mod kubernetes;
 pub mod api_proxy;
+pub mod extension;
 pub mod demo;
 pub mod cluster;
 pub mod holdings;

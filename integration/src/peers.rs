@@ -19,9 +19,14 @@ pub struct Peer {
     /// Its folder in `integration/peers`.
     module: &'static str,
     package: &'static str,
+    /// How Go builds it.
+    command: &'static [&'static str],
     /// What it is told of its own version.
     stamp: &'static str,
 }
+
+const PROGRAM: &[&str] = &["build"];
+const TESTS: &[&str] = &["test", "-c"];
 
 /// What Kubernetes' programs are told of their version; without it they say v0.0.0.
 const KUBERNETES: &str =
@@ -33,6 +38,7 @@ impl Peer {
         name: "coredns",
         module: "coredns",
         package: ".",
+        command: PROGRAM,
         stamp: "",
     };
     /// node-local-dns itself, with CoreDNS 1.10: the newest that Go's module proxy serves.
@@ -40,12 +46,14 @@ impl Peer {
         name: "node-cache",
         module: "node-cache",
         package: "k8s.io/dns/cmd/node-cache",
+        command: PROGRAM,
         stamp: "",
     };
     pub const KUBE_NETWORK_POLICIES: Self = Self {
         name: "kube-network-policies",
         module: "kube-network-policies",
         package: "sigs.k8s.io/kube-network-policies/cmd/kube-network-policies/standard",
+        command: PROGRAM,
         stamp: "",
     };
     /// What `--source kube` watches.
@@ -67,12 +75,30 @@ impl Peer {
         name: "konnectivity-server",
         module: "konnectivity",
         package: "sigs.k8s.io/apiserver-network-proxy/cmd/server",
+        command: PROGRAM,
         stamp: "",
     };
     pub const KONNECTIVITY_AGENT: Self = Self {
         name: "konnectivity-agent",
         module: "konnectivity",
         package: "sigs.k8s.io/apiserver-network-proxy/cmd/agent",
+        command: PROGRAM,
+        stamp: "",
+    };
+    /// Its tests of an agent, `-agent-path`.
+    pub const KONNECTIVITY_TESTS: Self = Self {
+        name: "konnectivity-tests",
+        module: "konnectivity",
+        package: "sigs.k8s.io/apiserver-network-proxy/tests",
+        command: TESTS,
+        stamp: "",
+    };
+    /// Makes requests as an API server does.
+    pub const KONNECTIVITY_CLIENT: Self = Self {
+        name: "konnectivity-client",
+        module: "konnectivity",
+        package: "sigs.k8s.io/apiserver-network-proxy/cmd/test-client",
+        command: PROGRAM,
         stamp: "",
     };
 
@@ -81,6 +107,7 @@ impl Peer {
         name: "helm",
         module: "helm",
         package: "helm.sh/helm/v3/cmd/helm",
+        command: PROGRAM,
         // The version of Kubernetes for which it renders without a cluster.
         stamp: " -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
     };
@@ -91,6 +118,7 @@ impl Peer {
             name,
             module: "kube-apiserver",
             package,
+            command: PROGRAM,
             stamp: KUBERNETES,
         }
     }
@@ -123,7 +151,8 @@ impl Peer {
     fn build_into(self, binary: &Path, module: &Path) -> Result<(), PeerError> {
         let mut go = go(module);
         go.env("CGO_ENABLED", "0")
-            .args(["build", "-p", "2", "-buildvcs=false", "-trimpath", "-ldflags"])
+            .args(self.command)
+            .args(["-p", "2", "-buildvcs=false", "-trimpath", "-ldflags"])
             .args([&format!("-s -w{}", self.stamp), "-o"])
             .arg(binary)
             .arg(self.package);

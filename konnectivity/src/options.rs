@@ -39,6 +39,24 @@ pub struct LogFlags {
     skip_headers: Option<Option<String>>,
 }
 
+/// Flags of upstream's profiling, which is not here: they are taken where they turn it off, as manifests that list every flag do.
+#[derive(Args, Clone, Debug, Default)]
+#[group(skip)]
+pub(crate) struct ProfilingFlags {
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = off)]
+    enable_profiling: Option<()>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = off)]
+    enable_contention_profiling: Option<()>,
+}
+
+fn off(text: &str) -> Result<(), &'static str> {
+    // As Go's strconv.ParseBool has it.
+    match text {
+        "false" | "False" | "FALSE" | "f" | "F" | "0" => Ok(()),
+        _ => Err("there is no profiling; false is accepted"),
+    }
+}
+
 /// Which Leases (coordination.k8s.io) are those of servers.
 #[derive(Args, Clone, Debug)]
 #[group(skip)]

@@ -123,7 +123,8 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; MAX_DATA]);
 }
 
-async fn read_some<R: AsyncRead + Unpin>(reader: &mut R, most: usize) -> io::Result<Bytes> {
+/// Nothing is read where this is given up; empty at the end.
+pub(crate) async fn read_some<R: AsyncRead + Unpin>(reader: &mut R, most: usize) -> io::Result<Bytes> {
     poll_fn(|context| {
         BUFFER.with_borrow_mut(|buffer| {
             let mut buffer = ReadBuf::new(&mut buffer[..most]);

@@ -45,6 +45,37 @@ fn both_programs_take_the_flags_of_the_manifests() {
     agent::Options::try_parse_from(&of_agent).unwrap();
 }
 
+/// Manifests and tests that list every flag of upstream's.
+#[test]
+fn what_is_not_there_may_be_turned_off_and_not_on() {
+    let refused = |program: &str, flag: &str| {
+        let flags = [program, flag];
+        let error = match program {
+            "proxy-server" => server::Options::try_parse_from(flags).err(),
+            _ => agent::Options::try_parse_from(flags).err(),
+        };
+        error.map(|error| error.to_string())
+    };
+    for program in ["proxy-server", "proxy-agent"] {
+        for flag in ["--enable-profiling", "--enable-contention-profiling"] {
+            assert_eq!(refused(program, &format!("{flag}=false")), None);
+            for on in [flag.to_owned(), format!("{flag}=true")] {
+                let text = refused(program, &on).unwrap();
+                assert!(text.contains("there is no profiling"), "{text}");
+            }
+        }
+    }
+    for (flag, least) in [("--cipher-suites", ""), ("--tls-min-version", "VersionTLS12")] {
+        for taken in ["", least] {
+            assert_eq!(refused("proxy-server", &format!("{flag}={taken}")), None);
+        }
+        for other in ["TLS_AES_128_GCM_SHA256", "VersionTLS13"] {
+            let text = refused("proxy-server", &format!("{flag}={other}")).unwrap();
+            assert!(text.contains("accepted"), "{text}");
+        }
+    }
+}
+
 #[test]
 fn the_policies_of_the_manifests_are_understood() {
     let text = fs::read_to_string(folder().join("policies/audit.yaml")).unwrap();

@@ -1,8 +1,8 @@
 //! Promise S-11: `proxy-server` and `proxy-agent` beside upstream's, in one run: throughput and CPU, dials, idle connections, what a stuck or a closed
 //! connection costs its neighbours, and what is left of 200,000 connections.
 //!
-//! `EGRET_BIN_DIR` is the folder of our programs. Words choose parts: `throughput`, `dials`, `idle`, `neighbours`, `churn`. `EGRET_BENCH_ROUNDS` is
-//! how often the first two are repeated.
+//! `EGRET_BIN_DIR` is the folder of our programs. Words choose parts: `throughput`, `dials`, `idle`, `neighbours`, `churn`; `grpc` and `http-connect` one of
+//! the modes. `EGRET_BENCH_ROUNDS` is how often the first two parts are repeated.
 
 #![allow(
     clippy::disallowed_methods,
@@ -14,6 +14,7 @@ mod pair;
 mod target;
 
 use std::env;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -24,11 +25,12 @@ use client::{Mode, Tunnel};
 use pair::{Pair, Programs};
 use target::{Order, Target};
 
-const MODES: [Mode; 2] = [Mode::Grpc, Mode::HttpConnect];
 const BOTH: [Programs; 2] = [Programs::Upstream, Programs::Ours];
 const GIBIBYTE: u64 = 1 << 30;
 const IDLE: usize = 10_000;
 const CHURN: usize = 200_000;
+/// A dial that takes longer is given up and counted.
+const HANGS: Duration = Duration::from_secs(5);
 /// The longest time for one row of dials: what hangs is no reason to measure nothing else.
 const ROW: Duration = Duration::from_secs(60);
 
@@ -38,24 +40,31 @@ fn main() -> anyhow::Result<()> {
     if words.first().is_some_and(|word| word == target::WORD) {
         return runtime.block_on(target::serve());
     }
-    let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
+    let has = |asked: &str| words.iter().any(|word| word == asked);
+    let parts = ["throughput", "dials", "idle", "neighbours", "churn"];
+    let wanted = |part: &str| has(part) || !parts.into_iter().any(has);
+    let modes = match (has("grpc"), has("http-connect")) {
+        (true, false) => vec![Mode::Grpc],
+        (false, true) => vec![Mode::HttpConnect],
+        _ => vec![Mode::Grpc, Mode::HttpConnect],
+    };
     println!("/proc/loadavg: {}", std::fs::read_to_string("/proc/loadavg")?);
     runtime.block_on(async {
         let target = Target::start()?;
         if wanted("throughput") {
-            throughput(&target).await?;
+            throughput(&target, &modes).await?;
         }
         if wanted("dials") {
-            dials(&target).await?;
+            dials(&target, &modes).await?;
         }
         if wanted("idle") {
-            idle(&target).await?;
+            idle(&target, &modes).await?;
         }
         if wanted("neighbours") {
-            neighbours(&target).await?;
+            neighbours(&target, &modes).await?;
         }
         if wanted("churn") {
-            churn(&target).await?;
+            churn(&target, &modes).await?;
         }
         anyhow::Ok(())
     })
@@ -69,11 +78,11 @@ fn rounds() -> anyhow::Result<usize> {
 }
 
 /// One connection, a GiB in one direction; a pair is started for each round, the two kinds in turn.
-async fn throughput(target: &Target) -> anyhow::Result<()> {
+async fn throughput(target: &Target, modes: &[Mode]) -> anyhow::Result<()> {
     println!(
         "\n| mode | direction | programs | MiB/s | CPU s per GiB: server | agent | both |\n|---|---|---|---|---|---|---|"
     );
-    for mode in MODES {
+    for &mode in modes {
         for down in [true, false] {
             for _ in 0..rounds()? {
                 for programs in BOTH {
@@ -112,6 +121,14 @@ async fn throughput(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How long it takes; none where it hangs.
+async fn timed_dial(mode: Mode, pair: &Pair, address: &str) -> anyhow::Result<Option<Duration>> {
+    match tokio::time::timeout(HANGS, one_dial(mode, pair, address)).await {
+        Ok(took) => took.map(Some),
+        Err(_elapsed) => Ok(None),
+    }
+}
+
 /// A connection, an octet there and back, and its close.
 async fn one_dial(mode: Mode, pair: &Pair, address: &str) -> anyhow::Result<Duration> {
     let began = Instant::now();
@@ -123,11 +140,11 @@ async fn one_dial(mode: Mode, pair: &Pair, address: &str) -> anyhow::Result<Dura
     Ok(began.elapsed())
 }
 
-async fn dials(target: &Target) -> anyhow::Result<()> {
+async fn dials(target: &Target, modes: &[Mode]) -> anyhow::Result<()> {
     println!(
-        "\n| mode | clients | programs | dials/s | p50 ms | p99 ms | CPU µs per dial, both |\n|---|---|---|---|---|---|---|"
+        "\n| mode | clients | programs | dials/s | p50 ms | p99 ms | CPU µs per dial, both | hung |\n|---|---|---|---|---|---|---|---|"
     );
-    for mode in MODES {
+    for &mode in modes {
         for (clients, each) in [(1, 2_000), (64, 200)] {
             for _ in 0..rounds()? {
                 for programs in BOTH {
@@ -135,12 +152,16 @@ async fn dials(target: &Target) -> anyhow::Result<()> {
                     let before = pair.cpu()?;
                     let began = Instant::now();
                     let mut running = JoinSet::new();
+                    let ended = std::sync::Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
                     for client in 0..clients {
                         let (pair, address) = (std::sync::Arc::clone(&pair), target.address(client));
+                        let ended = std::sync::Arc::clone(&ended);
                         running.spawn(async move {
                             let mut took = Vec::with_capacity(each);
                             for _ in 0..each {
-                                took.push(one_dial(mode, &pair, &address).await?);
+                                let one = timed_dial(mode, &pair, &address).await?;
+                                ended[usize::from(one.is_none())].fetch_add(1, Ordering::Relaxed);
+                                took.push(one);
                             }
                             anyhow::Ok(took)
                         });
@@ -152,12 +173,17 @@ async fn dials(target: &Target) -> anyhow::Result<()> {
                         }
                         anyhow::Ok(())
                     };
-                    if let Ok(ended) = tokio::time::timeout(ROW, all).await {
-                        ended?;
+                    if let Ok(all) = tokio::time::timeout(ROW, all).await {
+                        all?;
                     } else {
-                        println!("| {mode:?} | {clients} | {programs:?} | not ended in {ROW:?} | | | |");
+                        let [done, hung] = [0, 1].map(|at| ended[at].load(Ordering::Relaxed));
+                        println!(
+                            "| {mode:?} | {clients} | {programs:?} | not ended in {ROW:?}: {done} done | | | | {hung} |"
+                        );
                         continue;
                     }
+                    let hung = took.iter().filter(|took| took.is_none()).count();
+                    let mut took: Vec<Duration> = took.into_iter().flatten().collect();
                     let rate = took.len() as f64 / began.elapsed().as_secs_f64();
                     let after = pair.cpu()?;
                     let cpu: f64 = [0, 1]
@@ -167,7 +193,7 @@ async fn dials(target: &Target) -> anyhow::Result<()> {
                     let per_dial = cpu * 1e6 / took.len() as f64;
                     let (p50, p99) = (quantile(&mut took, 50), quantile(&mut took, 99));
                     println!(
-                        "| {mode:?} | {clients} | {programs:?} | {rate:.0} | {p50:.2} | {p99:.2} | {per_dial:.0} |"
+                        "| {mode:?} | {clients} | {programs:?} | {rate:.0} | {p50:.2} | {p99:.2} | {per_dial:.0} | {hung} |"
                     );
                 }
             }
@@ -177,11 +203,11 @@ async fn dials(target: &Target) -> anyhow::Result<()> {
 }
 
 /// Connections on which one octet went there and back, and then nothing.
-async fn idle(target: &Target) -> anyhow::Result<()> {
+async fn idle(target: &Target, modes: &[Mode]) -> anyhow::Result<()> {
     println!(
         "\n| mode | programs | RSS MiB without connections: server | agent | connections | octets of each: server | agent |\n|---|---|---|---|---|---|---|"
     );
-    for mode in MODES {
+    for &mode in modes {
         for programs in BOTH {
             let pair = Pair::start(programs, mode)?;
             let before = pair.memory()?;
@@ -232,9 +258,9 @@ async fn round_trips(tunnel: &mut Tunnel, until: Instant) -> anyhow::Result<Vec<
 }
 
 /// What a neighbour waits: alone; beside a connection whose client reads nothing; while one with octets on the way is closed.
-async fn neighbours(target: &Target) -> anyhow::Result<()> {
+async fn neighbours(target: &Target, modes: &[Mode]) -> anyhow::Result<()> {
     println!("\n| mode | programs | beside | p50 ms | p99 ms | longest ms |\n|---|---|---|---|---|---|");
-    for mode in MODES {
+    for &mode in modes {
         for programs in BOTH {
             for beside in [
                 "nothing",
@@ -279,15 +305,16 @@ async fn neighbours(target: &Target) -> anyhow::Result<()> {
 }
 
 /// Connections that end in five ways, 64 at a time, and what is left of them.
-async fn churn(target: &Target) -> anyhow::Result<()> {
+async fn churn(target: &Target, modes: &[Mode]) -> anyhow::Result<()> {
     println!(
         "\n| mode | programs | after | files: server | agent | threads: server | agent | connections | RSS MiB: server | agent | took s |\n|---|---|---|---|---|---|---|---|---|---|---|"
     );
-    for mode in MODES {
+    for &mode in modes {
         for programs in [Programs::Ours] {
             let pair = std::sync::Arc::new(Pair::start(programs, mode)?);
             let mut done = 0;
-            for upto in [0, CHURN / 10, CHURN / 2, CHURN] {
+            for tenths in [0, 1, 2, 4, 6, 8, 10] {
+                let upto = CHURN / 10 * tenths;
                 let began = Instant::now();
                 let mut running = JoinSet::new();
                 for client in 0..64 {

@@ -1,8 +1,8 @@
 //! `make cluster`: a Kubernetes cluster of three nodes on this machine, with Egret. `KEEP=1` leaves it running.
 
-use std::{env, path::Path, process::ExitCode};
+use std::{env, net::SocketAddr, path::Path, process::ExitCode};
 
-use egret_integration::{cluster, demo::Ending};
+use egret_integration::{cluster, demo::Ending, extension};
 
 fn main() -> ExitCode {
     let arguments = env::args().skip(1).collect::<Vec<_>>();
@@ -11,6 +11,8 @@ fn main() -> ExitCode {
         [command, name, folder] if command == "init" => {
             cluster::init(name, Path::new(folder)).map(|()| Ending::AsExpected)
         }
+        // A container of one of its pods.
+        [command, folder] if command == "extension" => extend(Path::new(folder)),
         [] => cluster::run(env::var("KEEP").is_ok_and(|value| !value.is_empty() && value != "0")),
         _ => Err("usage: [KEEP=1] cluster".into()),
     };
@@ -22,5 +24,13 @@ fn main() -> ExitCode {
             eprintln!("cluster: {error}");
             ExitCode::from(1)
         }
+    }
+}
+
+/// Until it is killed.
+fn extend(keys: &Path) -> Result<Ending, Box<dyn std::error::Error>> {
+    extension::serve(keys, SocketAddr::from(([0, 0, 0, 0], 8443)))?;
+    loop {
+        std::thread::park();
     }
 }

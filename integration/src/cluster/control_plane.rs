@@ -1,4 +1,4 @@
-//! etcd, kube-apiserver, kube-controller-manager, kube-scheduler; beside them what stands for the internet: a resolver and two servers.
+//! etcd, kube-apiserver, proxy-server, kube-controller-manager, kube-scheduler; beside them what stands for the internet: a resolver and two servers.
 
 use std::{
     fs,
@@ -9,7 +9,9 @@ use std::{
 
 use crate::{demo::Stop, kubernetes};
 
-use super::{Failure, NODES, kubectl::Kubectl, machine::Machine, preconditions::Programs, until};
+use super::{
+    Failure, NODES, konnectivity, kubectl::Kubectl, machine::Machine, preconditions::Programs, until,
+};
 
 pub(super) const ADDRESS: &str = "10.100.0.1";
 pub(super) const ALLOWED_ADDRESS: &str = "10.100.0.201";
@@ -19,11 +21,12 @@ pub(super) const DIRECT_ADDRESS: &str = "10.100.0.203";
 const BRIDGE: &str = "cluster";
 const READY_WITHIN: Duration = Duration::from_secs(120);
 /// Who asks the API server beside the nodes, each with the groups.
-const USERS: [(&str, &str, &str); 4] = [
+const USERS: [(&str, &str, &str); 5] = [
     ("admin", "admin", "system:masters"),
     ("controller-manager", "system:kube-controller-manager", ""),
     ("scheduler", "system:kube-scheduler", ""),
     ("kube-proxy", "system:kube-proxy", ""),
+    ("proxy-server", konnectivity::USER, ""),
 ];
 
 /// The machine that it runs on.
@@ -98,7 +101,7 @@ impl ControlPlane {
             ip(&format!("address add {address}/24 dev {BRIDGE}"))?;
         }
         ip(&format!("link set {BRIDGE} up"))?;
-        Ok(())
+        konnectivity::partition(&self.machine, BRIDGE)
     }
 
     fn start_internet(&mut self, programs: &Programs) -> Result<(), Failure> {
@@ -134,6 +137,7 @@ impl ControlPlane {
 
     fn start_kubernetes(&mut self, programs: &Programs, stop: &Stop) -> Result<(), Failure> {
         let folder = self.folder.display().to_string();
+        konnectivity::write_files(&self.machine, &self.kubeconfig("proxy-server"))?;
         self.machine.spawn(
             "etcd",
             &format!("--data-dir {folder}/etcd --unsafe-no-fsync --log-level warn"),
@@ -145,7 +149,9 @@ impl ControlPlane {
                  --cert-dir {folder}/certificates --service-account-key-file {folder}/tokens.pub \
                  --service-account-signing-key-file {folder}/tokens.key --service-account-issuer https://kubernetes.default.svc \
                  --service-cluster-ip-range 10.96.0.0/16 --token-auth-file {folder}/tokens.csv --authorization-mode Node,RBAC \
-                 --enable-admission-plugins NodeRestriction --allow-privileged --kubelet-preferred-address-types InternalIP"
+                 --enable-admission-plugins NodeRestriction --allow-privileged --kubelet-preferred-address-types InternalIP \
+                 --egress-selector-config-file {}",
+                konnectivity::SELECTOR
             ),
         )?;
         // It makes the certificate that the kubeconfigs of the others trust.
@@ -154,6 +160,7 @@ impl ControlPlane {
             kubectl.get(&["--raw", "/readyz"]).map(|_| true)
         })
         .map_err(|error| format!("{error}\n{}", self.machine.logs()))?;
+        konnectivity::start_server(&mut self.machine, &self.folder.join("certificates"))?;
         let controllers = self.kubeconfig("controller-manager");
         self.machine.spawn(
             &programs.controller_manager,

@@ -149,6 +149,14 @@ fn build_tools(programs: &Programs, folder: &Path, egret: &str) -> Result<String
     }
     fs::copy("/bin/busybox", root.join("bin/busybox"))?;
     fs::copy(&programs.coredns, root.join("bin/coredns"))?;
+    // It serves as what extends the API server.
+    let this = std::env::current_exe()?.display().to_string();
+    run(&[
+        "strip",
+        "-o",
+        &root.join("bin/cluster").display().to_string(),
+        &this,
+    ])?;
     fs::copy(&programs.node_cache, root.join("node-cache"))?;
     for name in ["sh", "sleep", "wget", "nslookup", "ip", "cat"] {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(name))?;

@@ -42,12 +42,21 @@ impl Kubectl {
         )
     }
 
+    /// To be started by the caller.
+    pub(super) fn command_of(&self, arguments: &[&str]) -> Command {
+        self.inside(&self.kubectl, arguments)
+    }
+
     fn command(&self, program: &str, arguments: &[&str]) -> Result<String, Failure> {
+        output(&mut self.inside(program, arguments), arguments)
+    }
+
+    fn inside(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command
             .args([&self.net, program, "--kubeconfig", &self.kubeconfig])
             .args(arguments)
             .env("HOME", &self.folder);
-        output(&mut command, arguments)
+        command
     }
 }

@@ -6,7 +6,8 @@ use super::{
     image::TOOLS,
 };
 
-/// Pods reach the cluster DNS, the API server, one address and some names outside the cluster.
+/// Pods reach the cluster DNS, the API server, one address and some names outside the cluster; the agents of the API server's proxy also its
+/// server and kubelets.
 pub(super) const POLICY: &str = "apiVersion: policy.egret.dev/v1alpha1
 kind: ClusterEgressFirewall
 metadata: {name: one-name}
@@ -19,6 +20,14 @@ spec:
   - name: api-server
     action: Allow
     to: [{apiServer: {}}]
+  - name: proxy-server
+    action: Allow
+    to: [{networks: [10.100.0.1/32]}]
+    protocols: [{tcp: {destinationPort: {number: 8132}}}]
+  - name: kubelets
+    action: Allow
+    to: [{nodes: {}}]
+    protocols: [{tcp: {destinationPort: {number: 10250}}}]
   - name: by-address
     action: Allow
     to: [{networks: [10.100.0.203/32]}]

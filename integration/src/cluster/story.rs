@@ -8,7 +8,7 @@ use crate::{
 };
 
 use super::{
-    Cluster, Failure, NODES, backends, image,
+    Cluster, Failure, NODES, backends, image, konnectivity,
     kubectl::Kubectl,
     node::Node,
     node_local_dns,
@@ -24,10 +24,11 @@ pub(super) const CHART: &str = "deploy/helm/egret";
 /// That of the other build.
 pub(super) const OTHER_CHART: &str = "other/deploy/helm/egret";
 /// Egret's workloads, each with its namespace.
-pub(super) const WORKLOADS: [(&str, &str); 3] = [
+pub(super) const WORKLOADS: [(&str, &str); 4] = [
     ("egret-system", "daemonset/egret-enforcer"),
     ("kube-system", "daemonset/egret-dnsd"),
     ("egret-system", "deployment/egret-controller"),
+    konnectivity::AGENTS,
 ];
 const STEP_WITHIN: Duration = Duration::from_secs(60);
 pub(super) const ROLLED_OUT_WITHIN: Duration = Duration::from_secs(180);
@@ -63,7 +64,9 @@ impl Story<'_> {
         self.more_traffic(&self.traffic(false)?, 100)?;
         let before = Traces::of(&self.cluster.nodes)?;
         node_local_dns::play(self)?;
+        konnectivity::without_agents(self)?;
         self.install()?;
+        konnectivity::play(self)?;
         self.apply_policy()?;
         plugin::play(self)?;
         self.show_status()?;
@@ -90,7 +93,10 @@ impl Story<'_> {
 
     fn install(&mut self) -> Result<(), Failure> {
         self.screen.heading("The chart");
-        self.helm("install egret deploy/helm/egret --namespace kube-system --set cni.enabled=true")?;
+        self.helm(&format!(
+            "install egret deploy/helm/egret --namespace kube-system --set cni.enabled=true --set {}",
+            konnectivity::values()
+        ))?;
         self.roll_out(&WORKLOADS)?;
         for node in &self.cluster.nodes {
             if !node.chains_egret()? {

@@ -1,7 +1,7 @@
 //! What the chart leaves on a node once it was uninstalled: nothing.
 
 use super::{
-    Failure,
+    Failure, konnectivity,
     node::Node,
     story::{Story, WORKLOADS},
 };
@@ -83,6 +83,7 @@ pub(super) fn play(story: &mut Story<'_>, before: &Traces) -> Result<(), Failure
         ];
         Ok(kubectl.get(&[&pods[..], &["-o", "name"]].concat())?.is_empty())
     })?;
+    konnectivity::without_agents_again(story)?;
     let traffic = story.traffic(false)?;
     story.more_traffic(&traffic, 100)?;
     drop(traffic);

@@ -2,19 +2,17 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use egret_integration::Peer;
+use egret_integration::{Peer, extension};
 use tempfile::TempDir;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{
-    ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
-};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::keys;
 use super::pair::{Front, Pair, Program};
@@ -140,7 +138,7 @@ fn a_webhook_by_url_is_asked_for_the_selection_of_the_control_plane() {
     };
     policed.pair.start_agent(Program::Ours, "").unwrap();
     policed.pair.wait_for_agents(1);
-    let port = webhook(cluster.folder.path());
+    let port = extension::serve(cluster.folder.path(), ANYWHERE).unwrap();
     let create = |name: &str| {
         let object =
             format!(r#"{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {{"name": "{name}"}}}}"#);
@@ -456,7 +454,7 @@ users: [{{name: u, user: {{token: {TOKEN}}}}}]
 /// Answers every request with the log, by TLS, as a kubelet does `GET /containerLogs/…`; its port. A request to upgrade becomes a stream, of
 /// which the first octets are those of the request and the others come back.
 pub(crate) fn kubelet(folder: &Path) -> u16 {
-    serve_tls(folder, ANYWHERE, |stream, request| {
+    extension::serve_tls(folder, ANYWHERE, |stream, request| {
         if request.contains("Upgrade: SPDY/3.1") {
             let path = request
                 .split(['?', '\r'])
@@ -478,88 +476,7 @@ pub(crate) fn kubelet(folder: &Path) -> u16 {
         } else {
             ("404 Not Found", "no such page\n")
         };
-        answer(stream, status, "text/plain", page);
+        extension::answer(stream, status, "text/plain", page);
     })
-}
-
-/// Refuses every object; its port.
-fn webhook(folder: &Path) -> u16 {
-    refusing_webhook(folder, ANYWHERE)
-}
-
-pub(crate) fn refusing_webhook(folder: &Path, at: SocketAddr) -> u16 {
-    serve_tls(folder, at, |stream, request| {
-        let body = request.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        let asked: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
-        let review = serde_json::json!({
-            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-            "response": {"uid": asked["request"]["uid"], "allowed": false, "status": {"message": "the webhook says no"}},
-        });
-        answer(stream, "200 OK", "application/json", &review.to_string());
-    })
-}
-
-pub(crate) type Tls = StreamOwned<ServerConnection, TcpStream>;
-
-pub(crate) fn answer(stream: &mut Tls, status: &str, kind: &str, page: &str) {
-    let answer = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}",
-        page.len()
-    );
-    drop(stream.write_all(answer.as_bytes()));
-    stream.conn.send_close_notify();
-    drop(stream.flush());
-}
-
-/// One request a connection, with its body.
-pub(crate) fn serve_tls(
-    folder: &Path,
-    at: SocketAddr,
-    serve: impl Fn(&mut Tls, &str) + Send + Sync + 'static,
-) -> u16 {
-    let chain = CertificateDer::pem_file_iter(folder.join("server.crt")).unwrap();
-    let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
-    let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .unwrap();
-    let (config, serve) = (Arc::new(config), Arc::new(serve));
-    let listener = TcpListener::bind(at).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let (config, serve) = (Arc::clone(&config), Arc::clone(&serve));
-            std::thread::spawn(move || {
-                let connection = ServerConnection::new(config).unwrap();
-                let mut stream = StreamOwned::new(connection, stream);
-                let request = read_request(&mut stream);
-                serve(&mut stream, &request);
-            });
-        }
-    });
-    port
-}
-
-fn read_request(stream: &mut Tls) -> String {
-    let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
-    loop {
-        let length = stream.read(&mut buffer).unwrap_or(0);
-        request.extend_from_slice(&buffer[..length]);
-        let text = String::from_utf8_lossy(&request).into_owned();
-        let whole = text.split_once("\r\n\r\n").is_some_and(|(head, body)| {
-            let field = |line: &str| {
-                line.to_ascii_lowercase()
-                    .strip_prefix("content-length: ")?
-                    .parse::<usize>()
-                    .ok()
-            };
-            body.len() >= head.lines().find_map(field).unwrap_or(0)
-        });
-        if whole || length == 0 {
-            return text;
-        }
-    }
+    .unwrap()
 }

@@ -19,6 +19,7 @@ mod policy;
 mod process;
 mod server_names;
 mod targets;
+mod upstream;
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -337,6 +338,23 @@ fn an_agent_that_is_told_to_stop_waits_for_its_connections_and_exits() {
         assert_eq!(echo(&mut stream, b"goes on"), b"goes on", "{server:?}");
         assert_eq!(pair.agent().exit(Duration::from_millis(200)), None, "{server:?}");
         drop(stream);
+        assert_eq!(pair.agent().exit(PATIENCE), Some(0), "{server:?}");
+    }
+}
+
+/// A server may ask for it before it reads that the agent drains, and asks an agent that drains where there is no other.
+#[test]
+fn an_idle_agent_that_is_told_to_stop_still_makes_a_connection() {
+    for server in [Program::Ours, Program::Upstream] {
+        let Some(pair) = Pair::start(server, Program::Ours, Front::HttpConnectUds) else {
+            return;
+        };
+        let target = Target::echo();
+        pair.agent().signal("TERM");
+        within("it drains", || pair.agent().log().contains("draining"));
+        let (head, stream) = pair.connect(&target.address());
+        assert_eq!(head, "HTTP/1.1 200 Connection Established", "{server:?}");
+        assert_eq!(echo(&mut stream.unwrap(), b"goes on"), b"goes on", "{server:?}");
         assert_eq!(pair.agent().exit(PATIENCE), Some(0), "{server:?}");
     }
 }

@@ -1,19 +1,18 @@
 //! What an API server reaches through the pair, and without it not (KEP-1281, test plan).
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use egret_integration::extension::{self, HELLO};
 use serde_json::{Value, json};
 
-use super::api_server::{Cluster, ControlPlane, LOG, answer, kubelet, refusing_webhook, selector, serve_tls};
+use super::api_server::{Cluster, ControlPlane, LOG, kubelet, selector};
 use super::pair::{Front, Namespaces, Pair, Program};
 use super::partition::{AGGREGATED, CONTROL_PLANE, NODE, Partition, WEBHOOK, address};
 use super::process::{free_port, within};
 
-const HELLO: &str = "of the aggregated API\n";
 const NO_WAY: &str = "network is unreachable";
 
 /// A pair across the partition, with one agent or none. It ends before the partition does.
@@ -104,19 +103,6 @@ fn create_webhook(cluster: &Cluster) {
     create(cluster, path, &object);
 }
 
-fn aggregated_api(folder: &Path, at: SocketAddr) -> u16 {
-    serve_tls(folder, at, |stream, request| {
-        let line = request.lines().next().unwrap_or_default();
-        if line.contains("/apis/things.example.com/v1/hello") {
-            return answer(stream, "200 OK", "text/plain", HELLO);
-        }
-        let resources = json!({
-            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "things.example.com/v1", "resources": [],
-        });
-        answer(stream, "200 OK", "application/json", &resources.to_string());
-    })
-}
-
 #[test]
 fn where_there_is_no_way_to_the_nodes_all_that_needs_one_goes_by_the_pair() {
     for front in [Front::GrpcUds, Front::HttpConnectUds] {
@@ -126,8 +112,8 @@ fn where_there_is_no_way_to_the_nodes_all_that_needs_one_goes_by_the_pair() {
         let keys = site.pair.file("");
         let keys = Path::new(&keys);
         let nodes = &site.partition.nodes;
-        let things = nodes.within(|| aggregated_api(keys, address(AGGREGATED, 443)));
-        let hook = nodes.within(|| refusing_webhook(keys, address(WEBHOOK, 443)));
+        let things = nodes.within(|| extension::serve(keys, address(AGGREGATED, 443)).unwrap());
+        let hook = nodes.within(|| extension::serve(keys, address(WEBHOOK, 443)).unwrap());
         for is_proxied in [false, true] {
             let Some(cluster) = site.cluster(is_proxied.then(|| selector(&site.pair, front))) else {
                 return;
@@ -229,7 +215,7 @@ fn webhooks_under_load_are_answered_when_agents_die() {
     let hook = site
         .partition
         .nodes
-        .within(|| refusing_webhook(Path::new(&folder), address(WEBHOOK, 443)));
+        .within(|| extension::serve(Path::new(&folder), address(WEBHOOK, 443)).unwrap());
     create_service(&cluster, "hook", WEBHOOK, hook);
     create_webhook(&cluster);
     within("the webhook is asked", || {

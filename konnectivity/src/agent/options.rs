@@ -12,7 +12,7 @@ use tokio_rustls::rustls::ClientConfig;
 use super::servers::{CountSource, Settings};
 use super::{Guard, StartError};
 use crate::api_server::{ApiServer, LeasePlace};
-use crate::options::{LeaseFlags, LogFlags, duration, identity, listen_address, path};
+use crate::options::{LeaseFlags, LogFlags, ProfilingFlags, duration, identity, listen_address, path};
 use crate::proto::{Identifiers, InvalidIdentifiers};
 use crate::tls::{self, Identity, Reloaded, TlsError};
 
@@ -71,6 +71,8 @@ pub struct Options {
     /// Goes on connecting, every --sync-interval-cap, where there are as many servers as they say.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     sync_forever: bool,
+    #[command(flatten)]
+    profiling: ProfilingFlags,
     #[command(flatten)]
     ignored: IgnoredFlags,
     #[arg(long, default_value = "")]

@@ -26,6 +26,8 @@ use crate::socket;
 use crate::tls::Reloaded;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(20);
+/// How long an agent that drains goes on at least: servers may ask for connections before they read of it, and later where there is no other agent.
+const DRAINS_FOR: Duration = Duration::from_secs(1);
 const DRAIN_POLL: Duration = Duration::from_millis(50);
 /// How often the token and the certificates are looked at.
 const CREDENTIALS_POLL: Duration = Duration::from_secs(5);
@@ -388,7 +390,8 @@ impl Servers {
             session.drain();
         }
         self.changed.send_replace(());
-        tracing::info!("draining: no further connections are made");
+        tracing::info!("draining: no further servers are connected to");
+        tokio::time::sleep(DRAINS_FOR).await;
         while sessions.iter().any(|session| session.is_busy()) {
             tokio::time::sleep(DRAIN_POLL).await;
         }

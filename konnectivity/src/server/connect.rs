@@ -17,7 +17,7 @@ use super::dialer::{AuditedTunnel, Dialer};
 use super::proxy::{client_of, linger};
 use crate::core::Refusal;
 use crate::proto::MAX_DATA;
-use crate::relay::{relay, write};
+use crate::relay::{read_some, relay, write};
 use crate::socket;
 use crate::tls::Reloaded;
 
@@ -94,25 +94,25 @@ where
         return refuse(writer, 400, "a request head ends within 16384 octets").await;
     };
     let address = match destination(&head) {
-        Ok(address) => address,
+        Ok(address) => address.to_owned(),
         Err((status, reason)) => return refuse(writer, status, &reason).await,
     };
-    // A client that leaves meanwhile is noticed: it sends nothing before it is answered.
-    let mut early = vec![0; MAX_DATA];
-    let dialled = dialer.dial(address.to_owned(), client);
-    let mut dialled = std::pin::pin!(dialled);
+    drop(head);
     let mut first = behind;
+    let mut dial = dialer.dial(address, client);
+    // A client that leaves meanwhile is noticed: it sends nothing before it is answered.
     let dialled = tokio::select! {
-        dialled = &mut dialled => dialled,
-        read = reader.read(&mut early) => match read? {
-            0 => return Ok(()),
-            length => {
-                first.extend_from_slice(&early[..length]);
-                dialled.await
+        dialled = &mut dial => dialled,
+        early = read_some(reader, MAX_DATA) => {
+            let early = early?;
+            if early.is_empty() {
+                return Ok(());
             }
-        },
+            first.extend_from_slice(&early);
+            dial.as_mut().await
+        }
     };
-    drop(early);
+    drop(dial);
     match dialled {
         Ok((tunnel, _)) => {
             writer.write_all(ESTABLISHED).await?;
@@ -124,13 +124,13 @@ where
     }
 }
 
-async fn go_on<R, W>(reader: &mut R, writer: &mut W, tunnel: AuditedTunnel, first: Vec<u8>)
+async fn go_on<R, W>(reader: &mut R, writer: &mut W, tunnel: Box<AuditedTunnel>, first: Vec<u8>)
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    write(&tunnel, Bytes::from(first)).await;
-    relay(&tunnel, reader, writer).await;
+    write(&*tunnel, Bytes::from(first)).await;
+    relay(&*tunnel, reader, writer).await;
     linger(tunnel).await;
 }
 

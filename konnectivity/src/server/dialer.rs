@@ -1,5 +1,6 @@
 //! How a connection of the API server is made, by whatever its client speaks: it is judged, dialled, counted and recorded.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,6 +21,10 @@ use super::open_tunnels::{Permit, Revoked};
 use crate::core::{Read, Refusal, Room};
 use crate::proto::MAX_DATA;
 use crate::relay::{Channel, Signals};
+
+/// A connection that is made: the tunnel, and the agent's number of it.
+pub(super) type Dial<'a> =
+    Pin<Box<dyn Future<Output = Result<(Box<AuditedTunnel>, i64), Refusal>> + Send + 'a>>;
 
 /// What a front end asks for connections.
 #[derive(Clone, Debug)]
@@ -63,7 +68,13 @@ struct Usage {
 
 impl Dialer {
     /// The connection, and the agent's number of it.
-    pub(super) async fn dial(&self, address: String, client: &str) -> Result<(AuditedTunnel, i64), Refusal> {
+    ///
+    /// Boxed, both: a task that serves a connection is as large as all that it ever holds, for as long as the connection is there.
+    pub(super) fn dial<'a>(&'a self, address: String, client: &'a str) -> Dial<'a> {
+        Box::pin(self.dial_judged(address, client))
+    }
+
+    async fn dial_judged(&self, address: String, client: &str) -> Result<(Box<AuditedTunnel>, i64), Refusal> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let mut subject = Subject {
             id: LAST.fetch_add(1, Ordering::Relaxed) + 1,
@@ -122,7 +133,7 @@ impl Dialer {
         admitted: Admitted,
         subject: Subject,
         opened: Timestamp,
-    ) -> AuditedTunnel {
+    ) -> Box<AuditedTunnel> {
         let waits = matches!(admitted.verdict, Early::ByServerName);
         let first = Arc::new(FirstOctets::new(waits));
         let patience = waits.then(|| {
@@ -133,7 +144,7 @@ impl Dialer {
                 signals.wake();
             })
         });
-        let audited = AuditedTunnel {
+        let audited = Box::new(AuditedTunnel {
             tunnel,
             usage: Arc::default(),
             timer: OnceLock::new(),
@@ -145,7 +156,7 @@ impl Dialer {
             subject,
             opened,
             permit: admitted.permit,
-        };
+        });
         if let Early::Allowed(limits) = admitted.verdict {
             audited.limit(limits);
         }

@@ -17,7 +17,7 @@ use super::policy::{Baseline, PolicyFiles};
 use super::require;
 use crate::api_server::ApiServer;
 use crate::core::{InvalidStrategy, Strategy};
-use crate::options::{LeaseFlags, LogFlags, duration, identity, listen_address, path};
+use crate::options::{LeaseFlags, LogFlags, ProfilingFlags, duration, identity, listen_address, path};
 
 /// The API server's network proxy: takes connections of a kube-apiserver and has agents make them.
 #[derive(Clone, Debug, Parser)]
@@ -130,6 +130,8 @@ pub struct Options {
     #[arg(long, default_value = "0", value_parser = duration)]
     graceful_shutdown_timeout: Duration,
     #[command(flatten)]
+    profiling: ProfilingFlags,
+    #[command(flatten)]
     ignored: IgnoredFlags,
     #[command(flatten)]
     log: LogFlags,
@@ -139,6 +141,8 @@ pub struct Options {
 #[derive(Args, Clone, Debug, Default)]
 #[group(skip)]
 struct IgnoredFlags {
+    #[arg(long, hide = true, value_parser = all_suites)]
+    cipher_suites: Option<()>,
     #[arg(long, hide = true)]
     frontend_keepalive_time: Option<String>,
     #[arg(long, hide = true)]
@@ -147,10 +151,28 @@ struct IgnoredFlags {
     kubeconfig_burst: Option<String>,
     #[arg(long, hide = true)]
     kubeconfig_qps: Option<String>,
+    #[arg(long, hide = true, value_parser = least_tls)]
+    tls_min_version: Option<()>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
     warn_on_channel_limit: Option<Option<String>>,
     #[arg(long, hide = true)]
     xfr_channel_size: Option<String>,
+}
+
+/// The least version that there is anyway.
+fn least_tls(text: &str) -> Result<(), &'static str> {
+    match text {
+        "" | "VersionTLS12" => Ok(()),
+        _ => Err("TLS 1.2 is the least version; VersionTLS12 is accepted"),
+    }
+}
+
+/// A list that chooses none.
+fn all_suites(text: &str) -> Result<(), &'static str> {
+    match text {
+        "" => Ok(()),
+        _ => Err("cipher suites cannot be chosen; an empty list is accepted"),
+    }
 }
 
 /// Where the objects of the cluster come from.

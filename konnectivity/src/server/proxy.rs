@@ -162,7 +162,7 @@ async fn given_up(reader: &mut PacketReader, dial: i64) -> Result<(), StreamErro
 async fn go_on(
     mut reader: PacketReader,
     mut writer: PacketWriter,
-    tunnel: AuditedTunnel,
+    tunnel: Box<AuditedTunnel>,
     connection: i64,
 ) -> Result<(), StreamError> {
     // Whoever closes is answered at once; the rest of what the client sent follows to its destination.
@@ -236,7 +236,7 @@ pub(super) fn client_of(stream: &UnixStream) -> String {
 }
 
 /// Lets what the client sent reach its destination, but not for ever.
-pub(super) async fn linger(tunnel: AuditedTunnel) {
+pub(super) async fn linger(tunnel: Box<AuditedTunnel>) {
     if tokio::time::timeout(LINGER, tunnel.finished()).await.is_err() {
         tracing::debug!("a connection is cut: its destination takes nothing");
     }
