@@ -439,3 +439,4 @@ pub mod netfilter;
 pub mod nftables;
 pub mod ebpf;
 pub mod both;
+pub mod dns_permits;
