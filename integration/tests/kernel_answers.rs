@@ -7,7 +7,6 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects")]
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use egret_integration::{
@@ -80,7 +79,7 @@ impl Setting {
         self.world
             .node()
             .run_well(&[&cleanup, "cleanup", "--bpf-pins", &pins])?;
-        assert!(!permits(&self.world).exists(), "the permits are removed");
+        assert!(!self.world.dns_permits().exists(), "the permits are removed");
         let Self {
             world,
             dnsd,
@@ -98,16 +97,10 @@ fn enforcer_of(world: &World) -> DaemonSpec {
 }
 
 fn dnsd_of(world: &World) -> DaemonSpec {
-    let permits = permits(world).display().to_string();
+    let permits = world.dns_permits().display().to_string();
     world
         .dnsd()
         .with(["--rules", "--fallback", "none", "--kernel-answers", &permits])
-}
-
-fn permits(world: &World) -> PathBuf {
-    let mut path = world.bpf_pins().as_os_str().to_owned();
-    path.push("-dns");
-    path.into()
 }
 
 fn lookup(record_type: RecordType) -> Lookup {
