@@ -79,13 +79,28 @@ struct Opened {
 struct Inner {
     /// Nothing is learned before; none: nothing at all.
     learns_from: Option<Timestamp>,
-    /// When queries came last, in milliseconds, by their hash.
-    recent: Box<[(u64, u64)]>,
+    /// Queries that came to dnsd, by their hash.
+    recent: Box<[Recent]>,
     /// The answers in the map, with their ends in milliseconds, in the order in which they came.
     learned: VecDeque<(u64, Box<Key>)>,
     /// By interface, with the last time that something was learned there. None while it is attached.
     links: HashMap<u32, (Option<InterfaceLink>, Timestamp)>,
 }
+
+/// A query that came to dnsd.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    hash: u64,
+    /// In milliseconds, as the others.
+    came: u64,
+    /// Its answer is in the map until then, in this generation.
+    learned_until: u64,
+    generation: u64,
+}
+
+/// A query whose answer is worth learning: its place among recent ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Repeated(usize);
 
 impl KernelAnswers {
     /// Loads the program, and opens the permits that the enforcer writes into this directory.
@@ -118,7 +133,7 @@ impl KernelAnswers {
             generation: AtomicU64::new(0),
             inner: Mutex::new(Inner {
                 learns_from: Some(now),
-                recent: vec![(0, 0); RECENT].into(),
+                recent: vec![Recent::default(); RECENT].into(),
                 learned: VecDeque::new(),
                 links: HashMap::default(),
             }),
@@ -174,23 +189,33 @@ impl KernelAnswers {
         }
     }
 
-    /// Whether a query came before within [`REPEATED_WITHIN`]: then its answer is worth learning.
-    pub fn is_repeated(&self, answer: &Answer<'_>, now: Timestamp) -> bool {
-        let Some((opened, key)) = self.0.get().zip(answer.key()) else {
-            return false;
-        };
+    /// Whether a query came before within [`REPEATED_WITHIN`]: then its answer is worth learning. Not if it is in the map: the kernel
+    /// does not give it, because the pod has no permit.
+    pub fn is_repeated(&self, answer: &Answer<'_>, now: Timestamp) -> Option<Repeated> {
+        let (opened, key) = self.0.get().zip(answer.key())?;
         let mut inner = opened.lock();
         if inner.learns_from.is_none_or(|from| now < from) {
-            return false;
+            return None;
         }
         let hash = std::hash::BuildHasher::hash_one(&opened.hash, key.as_slice());
         let index = usize::try_from(hash % RECENT as u64).expect("a few thousand");
-        let (before, at) = std::mem::replace(&mut inner.recent[index], (hash, now.as_millis()));
-        before == hash && now < Timestamp::from_millis(at).after(REPEATED_WITHIN)
+        let recent = &mut inner.recent[index];
+        let now_millis = now.as_millis();
+        if recent.hash != hash {
+            *recent = Recent {
+                hash,
+                came: now_millis,
+                ..Recent::default()
+            };
+            return None;
+        }
+        let before = Timestamp::from_millis(std::mem::replace(&mut recent.came, now_millis));
+        let is_learned = now_millis < recent.learned_until && recent.generation == answer.generation;
+        (!is_learned && now < before.after(REPEATED_WITHIN)).then_some(Repeated(index))
     }
 
     /// Lets the kernel give this answer. What cannot be learned stays dnsd's.
-    pub fn learn(self: &Arc<Self>, answer: &Answer<'_>, now: Timestamp) {
+    pub fn learn(self: &Arc<Self>, answer: &Answer<'_>, repeated: Repeated, now: Timestamp) {
         let Some((opened, (key, value))) = self.0.get().zip(answer.encode()) else {
             return;
         };
@@ -206,6 +231,8 @@ impl KernelAnswers {
             return;
         }
         inner.learned.push_back((answer.expires.as_millis(), key));
+        let recent = &mut inner.recent[repeated.0];
+        (recent.learned_until, recent.generation) = (answer.expires.as_millis(), answer.generation);
         let interface = answer.interface;
         match inner.links.get_mut(&interface) {
             Some((_, used)) => *used = now,

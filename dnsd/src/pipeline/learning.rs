@@ -160,9 +160,12 @@ impl Resolver {
             series: 0,
         };
         let answers = &self.learning.answers;
-        if answered.expires <= now || !answers.is_repeated(&answered, now) {
+        if answered.expires <= now {
             return;
         }
+        let Some(repeated) = answers.is_repeated(&answered, now) else {
+            return;
+        };
         let (reply, is_whole) = query.reply(&answer, Ttls::Original);
         if !is_whole || reply[3] & 0xf != rcode::NOERROR {
             return;
@@ -196,7 +199,7 @@ impl Resolver {
                 series,
                 ..answered
             };
-            answers.learn(&answered, now);
+            answers.learn(&answered, repeated, now);
         }
     }
 }
