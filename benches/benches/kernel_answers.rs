@@ -23,16 +23,21 @@ const ECHO_PORT: u16 = 5300;
 /// Queries under way at once.
 const WINDOW: usize = 32;
 const QUERIES: usize = 64_000;
-/// Of this one the enforcer cannot say without its sets which rule lets it ask: dnsd answers.
-const POLICY: &str = "apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: one, namespace: default}
+/// Whether it lets this pod ask is in a set: dnsd answers.
+const POLICY: &str = "apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: dns}
 spec:
-  podSelector: {matchLabels: {app: asks-dnsd}}
-  policyTypes: [Egress]
+  tier: Admin
+  priority: 10
+  subject:
+    pods:
+      namespaceSelector: {}
+      podSelector: {matchLabels: {app: asks-dnsd}}
   egress:
-  - to:
-    - ipBlock: {cidr: 169.254.20.10/32}
+  - action: Accept
+    to:
+    - networks: [169.254.20.10/32]
 ";
 
 /// CPU time for one query: of the asker and of the server.
@@ -64,8 +69,16 @@ fn main() -> anyhow::Result<()> {
         .with(PodSpec::new("asks-dnsd"))?;
     world.manifests().write("policy.yaml", POLICY)?;
     world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
+    // The echo has no conntrack either.
+    for (chain, end) in [("PREROUTING", "-d"), ("OUTPUT", "-s")] {
+        let address = node::DNS.to_string();
+        let rule = [
+            "iptables", "-t", "raw", "-A", chain, end, &address, "-p", "udp", "-j", "NOTRACK",
+        ];
+        world.node().run_well(&rule)?;
+    }
     let pins = world.bpf_pins().display().to_string();
-    let permits = format!("{pins}-dns");
+    let permits = world.dns_permits().display().to_string();
     let enforcer = world.start(world.enforcer("netfilter").with(["--bpf-pins", &pins]))?;
     let dnsd = world.dnsd().with(["--rules", "--fallback", "none"]);
     let dnsd = world.start(dnsd.with(["--kernel-answers", &permits]))?;
@@ -86,7 +99,7 @@ fn main() -> anyhow::Result<()> {
         SocketAddr::new(node::DNS.into(), ECHO_PORT),
     )?;
     let mut costs = [Vec::new(), Vec::new(), Vec::new()];
-    for _ in 0..=rounds {
+    for round in 0..=rounds {
         let before = answered(&dnsd)?;
         costs[0].push(ask(&by_echo, &query, [&own, &echo])?);
         costs[1].push(ask(&by_dnsd, &query, [&own, &of_dnsd])?);
@@ -96,7 +109,11 @@ fn main() -> anyhow::Result<()> {
         );
         costs[2].push(ask(&by_kernel, &query, [&own, &of_dnsd])?);
         let share = (answered(&dnsd)? - before) / QUERIES as f64;
-        ensure!(share > 0.99, "the kernel answered only {share} of its queries");
+        // In the first round it is learned, and the program attached.
+        ensure!(
+            round == 0 || share > 0.99,
+            "the kernel answered only {share} of its queries"
+        );
     }
     // Every list has one of these to warm up.
     let [echo, dnsd_alone, kernel] = costs.map(|costs| median(costs[1..].to_vec()));
@@ -111,7 +128,6 @@ fn main() -> anyhow::Result<()> {
         println!("| {name} | {:.2} | {:.2} | {ratio:.2} |", cost.all(), cost.server);
     }
     drop((dnsd, enforcer));
-    fs::remove_dir_all(&permits)?;
     Ok(())
 }
 
