@@ -80,6 +80,7 @@ impl Server {
             upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
             log_writer: LogWriter::to(std::io::sink())?,
+            kernel_answers: Arc::default(),
         };
         let serving = ActiveConfig::new(config, None, &host_interfaces, &telemetry)?;
         let (_, table) = serving.tables.first_key_value().context("one address")?;

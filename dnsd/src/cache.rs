@@ -94,6 +94,8 @@ pub struct Hit<V> {
     pub class: Class,
     /// The TTLs of the reply.
     pub ttls: Ttls,
+    /// When it is or was not fresh any more.
+    pub fresh_until: Timestamp,
 }
 
 /// The cache of a block.
@@ -107,6 +109,8 @@ pub struct Cache<V> {
     seed: RandomState,
     queues: EvictionQueues,
     evictions: [u64; 2],
+    /// Counts fresh entries that are fresh no more before their time.
+    ended_early: u64,
 }
 
 impl<V: Value> Cache<V> {
@@ -121,6 +125,7 @@ impl<V: Value> Cache<V> {
             buckets: HashTable::new(),
             seed: RandomState::default(),
             evictions: [0; 2],
+            ended_early: 0,
         }
     }
 
@@ -168,7 +173,7 @@ impl<V: Value> Cache<V> {
         let Some(value) = make(&stored_key).filter(|value| self.is_storable(value)) else {
             return;
         };
-        self.expire_contradicted(key, &key.of_name(), kept.kind);
+        self.expire_contradicted(key, &key.of_name(), kept.kind, arrived);
         self.put(&stored_key, value, kept, arrived);
         self.evict(arrived);
     }
@@ -211,6 +216,12 @@ impl<V: Value> Cache<V> {
     #[must_use]
     pub const fn evictions(&self, class: Class) -> u64 {
         self.evictions[class as usize]
+    }
+
+    /// How often a fresh entry was replaced, contradicted or evicted: what was answered from it may not be answered again.
+    #[must_use]
+    pub const fn ended_early(&self) -> u64 {
+        self.ended_early
     }
 
     fn stale(&self) -> Option<&ServeStale> {
@@ -264,7 +275,7 @@ impl<V: Value> Cache<V> {
     }
 
     /// The latest answer counts: an answer ends a denial, a denial an answer.
-    fn expire_contradicted(&mut self, key: &Key, of_name: &Key, kind: Kind) {
+    fn expire_contradicted(&mut self, key: &Key, of_name: &Key, kind: Kind, now: Timestamp) {
         let keeps_positive = self.prefers_positive();
         let forgotten: &[(&Key, Class)] = match kind {
             Kind::Failure => &[],
@@ -277,6 +288,7 @@ impl<V: Value> Cache<V> {
         };
         for (key, class) in forgotten {
             if let Some(id) = self.bucket(key.view()).of(*class) {
+                self.note_ended_early(id, now);
                 self.entries[id].expire();
             }
         }
@@ -304,6 +316,7 @@ impl<V: Value> Cache<V> {
     }
 
     fn replace(&mut self, id: EntryId, value: V, kept: Cacheable, arrived: Timestamp) {
+        self.note_ended_early(id, arrived);
         let (entry, weight) = (&mut self.entries[id], Self::weight_of(&value));
         let before = Self::weight_of(entry.value());
         self.queues
@@ -330,8 +343,14 @@ impl<V: Value> Cache<V> {
             self.queues.push(class, QueueKind::Main, id, weight);
             return;
         }
+        self.note_ended_early(id, now);
         self.remove(class, id);
         self.evictions[class as usize] += u64::from(is_servable);
+    }
+
+    fn note_ended_early(&mut self, id: EntryId, now: Timestamp) {
+        let is_fresh = self.entries[id].freshness(&self.rules, now) == Some(Freshness::Fresh);
+        self.ended_early += u64::from(is_fresh);
     }
 
     fn remove(&mut self, class: Class, id: EntryId) {
@@ -362,6 +381,7 @@ fn hit<V: Value>(entry: &mut Entry<V>, candidate: Candidate, rules: &CacheRules,
         arrived: entry.arrived(),
         class: candidate.kind.class(),
         ttls: ttls(rules, candidate.age, now),
+        fresh_until: entry.fresh_until(),
     };
     match (candidate.age, &rules.serve_stale) {
         (Freshness::Fresh, _) | (Freshness::Stale, None) => {

@@ -98,6 +98,8 @@ pub struct StartupConfig {
     pub host: Option<HostSetup>,
     /// The takeover socket.
     pub handover: Option<PathBuf>,
+    /// The directory of the enforcer's permits, if the kernel is to answer.
+    pub kernel_answers: Option<PathBuf>,
     /// The address of node-cache's setup metrics.
     pub setup_metrics: Option<SocketAddr>,
 }
@@ -186,6 +188,12 @@ impl Config {
         }
         config.trusted_originals = intercept.trusted()?;
         config.fixed.host = intercept.apply(config.fixed.host)?;
+        let has_rules = config.fixed.host.as_ref().is_some_and(|setup| setup.rules);
+        if config.fixed.kernel_answers.is_some() && !has_rules {
+            return Err(Invalid::Contradiction(
+                "host.kernelAnswers needs host.rules: true",
+            ));
+        }
         Ok(config)
     }
 
@@ -228,6 +236,7 @@ impl Config {
             ("cacheSize", mine.cache_size != theirs.cache_size),
             ("threads", mine.threads != theirs.threads),
             ("host", mine.host != theirs.host),
+            ("host.kernelAnswers", mine.kernel_answers != theirs.kernel_answers),
             ("host.handover", mine.handover != theirs.handover),
         ]
         .into_iter()
@@ -311,6 +320,7 @@ impl RawConfig {
                 threads: within("threads", self.threads, 1, 1, 16)?,
                 host: None,
                 handover: self.host.handover.clone(),
+                kernel_answers: self.host.kernel_answers.clone(),
                 setup_metrics: None,
             },
             plan: blocks.unwrap_or(Plan {

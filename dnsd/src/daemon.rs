@@ -18,6 +18,7 @@ use egret_dnsd::enforcement::client::ClientLookup;
 use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::enforcement::link;
 use egret_dnsd::host::node_cache::reconciler::PreparedHost;
+use egret_dnsd::kernel_answers::KernelAnswers;
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::listener::{BoundListeners, Listeners, Service};
 use egret_dnsd::pipeline::{Metrics, Resolver};
@@ -59,6 +60,7 @@ pub(crate) struct Daemon {
     arrivals: Arrivals,
     /// A new process has the sockets, and has neither taken over nor gone.
     is_takeover_open: bool,
+    kernel_answers: Arc<KernelAnswers>,
 }
 
 impl Daemon {
@@ -80,11 +82,13 @@ impl Daemon {
             Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
         }
         let metrics = Arc::new(Metrics::register());
+        let kernel_answers = Arc::<KernelAnswers>::default();
         let telemetry = Telemetry {
             metrics: Arc::clone(&metrics.zones),
             upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
             log_writer: LogWriter::to_stdout()?,
+            kernel_answers: Arc::clone(&kernel_answers),
         };
         let (loaded, config) = (
             config.clone(),
@@ -101,14 +105,16 @@ impl Daemon {
         let encrypted_tables = serving.encrypted.clone();
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let client_lookup = Arc::new(ClientLookup::new(Box::new(links)));
-        let gate = Arc::new(ResponseGate::new(
+        let gate = ResponseGate::new(
             config.hold,
             clock::now(),
             Arc::clone(&client_lookup),
             Arc::clone(&metrics.gate),
-        ));
+        );
+        let gate = Arc::new(gate.with_kernel_answers(Arc::clone(&kernel_answers)));
         let gate_metrics = Arc::clone(&metrics.gate);
-        let resolver = Arc::new(Resolver::new(serving, client_lookup, Arc::clone(&gate), metrics));
+        let resolver = Resolver::new(serving, client_lookup, Arc::clone(&gate), metrics);
+        let resolver = Arc::new(resolver.with_kernel_answers(Arc::clone(&kernel_answers)));
         let summary = host::inherit(old_process.as_ref(), &resolver, &gate);
         let memory = ProcessState {
             resolver: Arc::clone(&resolver),
@@ -145,6 +151,9 @@ impl Daemon {
         let paused = host::pause(old_process);
         let mut listeners = listeners.serve(&service);
         listeners.adopt_encrypted(&encrypted_tables, encrypted);
+        if let Some(permits) = &config.fixed.kernel_answers {
+            host::begin_kernel_answers(permits, &kernel_answers);
+        }
         let host = Host::start(prepared_host, &args, &config, memory, &gate, threads, &startup)?;
         // Only after the takeover socket is bound: otherwise the old process removes the rules.
         let arrivals = Arrivals::new(paused.map(StoppedOldProcess::serving));
@@ -167,6 +176,7 @@ impl Daemon {
             reload_failures: reload_failures(),
             arrivals,
             is_takeover_open: false,
+            kernel_answers,
         })
     }
 

@@ -42,6 +42,7 @@ macro_rules! labels {
 pub mod exit;
 mod hash;
 pub mod net;
+pub mod kernel_answers;
 pub mod dns;
 pub mod limits;
 pub mod cache;

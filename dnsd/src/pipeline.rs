@@ -7,6 +7,7 @@ mod metrics;
 mod query;
 mod reply;
 mod pending;
+mod learning;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,6 +18,7 @@ use egret_shared::time::Timestamp;
 use tokio::time::Instant;
 
 use self::counters::BatchedCounters;
+use self::learning::{Learnable, Learning};
 use self::metrics::Intercepted;
 use self::pending::PendingState;
 use self::query::QueryView;
@@ -24,6 +26,7 @@ use crate::cache::{Found, Hit, Key, StaleRefresh};
 use crate::dns::message::{HEADER, Query, Refusal, error_reply, rcode};
 use crate::enforcement::client::{Client, ClientLookup, Identity};
 use crate::enforcement::gated::ResponseGate;
+use crate::kernel_answers::KernelAnswers;
 use crate::limits::permits::{FairSemaphore, RevokeSender};
 use crate::limits::rate::RateLimiter;
 use crate::upstream::Failure;
@@ -41,6 +44,7 @@ pub struct Resolver {
     client_lookup: Arc<ClientLookup>,
     gate: Arc<ResponseGate>,
     metrics: Arc<Metrics>,
+    learning: Learning,
 }
 
 /// What happens to a query at once.
@@ -104,7 +108,22 @@ impl Resolver {
             client_lookup,
             gate,
             metrics,
+            learning: Learning::default(),
         }
+    }
+
+    /// With answers of the kernel.
+    #[must_use]
+    pub fn with_kernel_answers(self, answers: Arc<KernelAnswers>) -> Self {
+        Self {
+            learning: Learning::of(answers),
+            ..self
+        }
+    }
+
+    /// Adds what the kernel has answered to the metrics.
+    pub fn count_kernel_answers(&self) {
+        self.learning.add_up(&self.metrics);
     }
 
     /// The configuration in force.
@@ -137,10 +156,11 @@ impl Resolver {
         self.waiting.taken()
     }
 
-    /// Puts another configuration in force. The owner of the sockets replaces their zone tables.
+    /// Puts another configuration in force. The owner of the sockets has replaced their zone tables.
     pub fn put_in_force(&self, serving: ActiveConfig) {
         self.gate.set_limits(serving.config.hold);
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
+        self.learning.begin_configuration(&self.metrics, clock::now());
     }
 
     /// Answers a query by itself.
@@ -278,10 +298,12 @@ impl Batch<'_> {
             return resolver.refuse(octets, refusal, &table.config);
         }
         let query = &query;
+        let generation = resolver.learning.answers.generation();
         let Identity {
             client,
             quota_key,
             is_forged,
+            pod_until,
         } = resolver.identify(&packet, received.now);
         if let Client::Unidentified(reason) = client {
             resolver.metrics.unattributed(reason);
@@ -317,6 +339,11 @@ impl Batch<'_> {
             received: received.instant,
             missed_at: None,
             counters: Some(counters),
+            learnable: generation.zip(pod_until).map(|(generation, until)| Learnable {
+                octets,
+                generation,
+                until,
+            }),
         };
         resolver.resolve(view, received.now)
     }

@@ -39,6 +39,7 @@ use sha2::{Digest, Sha512};
 use crate::config::Config;
 use crate::config::model;
 use crate::config::model::Scheme;
+use crate::kernel_answers::KernelAnswers;
 use crate::upstream::{self, Forwarder, InvalidForward, TlsError, look_up};
 
 pub use self::metrics::{Metrics, PreQueryResult};
@@ -69,6 +70,8 @@ pub struct Telemetry {
     pub counts: Arc<CoreDnsCounters>,
     /// Writes the lines of `log` and `errors`.
     pub log_writer: LogWriter,
+    /// Answers of the kernel, which a change of a cache ends.
+    pub kernel_answers: Arc<KernelAnswers>,
 }
 
 /// Who answers at each address, for each scheme.

@@ -443,3 +443,4 @@ pub mod netfilter;
 pub mod nftables;
 pub mod ebpf;
 pub mod both;
+pub mod dns_permits;

@@ -16,6 +16,7 @@ use egret_enforcer::controller;
 use egret_enforcer::state;
 use egret_enforcer::unix_socket::is_unused;
 use egret_kernel::allocator;
+use egret_kernel::dns_permits;
 use egret_shared::cni::network_folder;
 use egret_shared::escape;
 use egret_shared::rt::shutdown::Signals;
@@ -142,6 +143,7 @@ impl Cleanup<'_> {
         let mut found = cleanup::everywhere(self.mode)?;
         found.extend(nftables::cleanup::remove(self.mode)?);
         found.extend(ebpf::cleanup::remove(self.bpf_pins, self.mode)?);
+        self.clean_permits(&mut found)?;
         for state in self.states {
             let files = state::existing_files(state);
             found.extend(
@@ -155,6 +157,18 @@ impl Cleanup<'_> {
         }
         self.clean_sockets(&mut found)?;
         Ok(found)
+    }
+
+    /// dnsd answers what the kernel answered.
+    fn clean_permits(&self, found: &mut Vec<String>) -> anyhow::Result<()> {
+        let directory = dns_permits::beside(self.bpf_pins);
+        if dns_permits::Permits::open(&directory)?.is_some() {
+            found.push(format!("the permits in {}", directory.display()));
+            if self.mode == Mode::Remove {
+                dns_permits::Permits::remove(&directory)?;
+            }
+        }
+        Ok(())
     }
 
     /// Networks that the plugin has reported count for an enforcer that listens at the socket beside them.

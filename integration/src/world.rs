@@ -339,6 +339,11 @@ impl World {
         &self.bpf_pins.0
     }
 
+    /// Where permits for answers of the kernel are pinned, by an enforcer with these pins.
+    pub fn dns_permits(&self) -> PathBuf {
+        self.bpf_pins.permits()
+    }
+
     /// The socket that joins the two daemons.
     pub fn link(&self) -> PathBuf {
         self.files.0.join("link.sock")
@@ -400,12 +405,22 @@ impl World {
 #[derive(Debug)]
 struct BpfPins(PathBuf);
 
+impl BpfPins {
+    fn permits(&self) -> PathBuf {
+        let mut path = self.0.as_os_str().to_owned();
+        path.push("-dns");
+        path.into()
+    }
+}
+
 impl Drop for BpfPins {
     fn drop(&mut self) {
-        if self.0.exists()
-            && let Err(error) = fs::remove_dir_all(&self.0)
-        {
-            eprintln!("{}: {error}", self.0.display());
+        for pins in [self.0.clone(), self.permits()] {
+            if pins.exists()
+                && let Err(error) = fs::remove_dir_all(&pins)
+            {
+                eprintln!("{}: {error}", pins.display());
+            }
         }
     }
 }

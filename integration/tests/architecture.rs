@@ -126,6 +126,7 @@ const DNSD_ROOMS: Rooms = &[
     ("exit", &[]),
     ("hash", &[]),
     ("net", &[]),
+    ("kernel_answers", &["hash"]),
     ("dns", &["net"]),
     ("config::model", &["dns"]),
     ("limits", &["hash"]),
@@ -136,7 +137,10 @@ const DNSD_ROOMS: Rooms = &[
     ),
     ("encryption", &["config::model", "upstream"]),
     ("plugins", &["dns", "config::model"]),
-    ("enforcement", &["hash", "dns", "limits", "upstream"]),
+    (
+        "enforcement",
+        &["hash", "kernel_answers", "dns", "limits", "upstream"],
+    ),
     (
         "config",
         &[
@@ -156,6 +160,7 @@ const DNSD_ROOMS: Rooms = &[
         &[
             "encryption",
             "net",
+            "kernel_answers",
             "dns",
             "config::model",
             "limits",
@@ -169,7 +174,9 @@ const DNSD_ROOMS: Rooms = &[
     (
         "pipeline",
         &[
+            "hash",
             "net",
+            "kernel_answers",
             "dns",
             "limits",
             "cache",

@@ -14,6 +14,7 @@ use nix::sys::socket::SockProtocol;
 
 use crate::links::LINK_HEADER;
 use crate::netlink::{Attributes, DUMP, Error, MalformedMessage, ReplyPart, Request, Socket};
+use crate::{bpf, dns_permits};
 
 /// The kinds of fast paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,7 +100,12 @@ impl FastPaths {
         }
         for at in [TCX_INGRESS, TCX_EGRESS] {
             let programs = programs(index, at);
-            found.extend(programs.into_iter().map(|id| (Kind::Tcx, format!("number {id}"))));
+            found.extend(
+                programs
+                    .into_iter()
+                    .filter(|id| !is_permitted(*id))
+                    .map(|id| (Kind::Tcx, format!("number {id}"))),
+            );
         }
         // A qdisc of the kind ingress shows its filters at both ends.
         found.sort();
@@ -148,6 +154,11 @@ const CLSACT_EGRESS: u32 = 0xffff_fff3;
 /// `BPF_TCX_INGRESS` and `BPF_TCX_EGRESS` of `enum bpf_attach_type`.
 const TCX_INGRESS: u32 = 46;
 const TCX_EGRESS: u32 = 47;
+
+/// Whether it is dnsd's program, which answers only those whom the enforcer permits.
+fn is_permitted(program: u32) -> bool {
+    bpf::program_name(program).is_ok_and(|name| name == dns_permits::PROGRAM)
+}
 
 fn is_gone(error: &Error) -> bool {
     error.refusal_code() == Some(nix::libc::ENODEV)

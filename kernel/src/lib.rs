@@ -28,7 +28,11 @@ pub mod rcu;
 pub mod sock_diag;
 // Packets that rules hand to user space: read them.
 pub mod nflog;
-// The wire under the last five.
+// Pods whose DNS queries the kernel may answer.
+pub mod dns_permits;
+// Programs and maps of eBPF.
+pub mod bpf;
+// The wire under those that speak netlink.
 pub mod netlink;
 // Programs that this process started: what they change is no news.
 mod child_processes;

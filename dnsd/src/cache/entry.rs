@@ -125,6 +125,11 @@ impl<V> Entry<V> {
         (age < end).then_some(Freshness::Stale)
     }
 
+    /// When its lifetime ends.
+    pub(super) fn fresh_until(&self) -> Timestamp {
+        self.arrived.after(Duration::from_millis(self.lifetime.into()))
+    }
+
     pub(super) fn is_servable(&self, rules: &CacheRules, now: Timestamp) -> bool {
         self.freshness(rules, now).is_some()
     }

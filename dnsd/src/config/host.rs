@@ -38,6 +38,10 @@ pub struct HostOptions {
     /// The Unix socket where a new process requests the sockets [default: none]
     #[arg(long, value_name = "PATH")]
     pub handover: Option<PathBuf>,
+    /// Where the enforcer's permits for answers of the kernel are pinned: its --bpf-pins with `-dns` behind; needs --rules
+    /// [default: none, the kernel answers nothing]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub kernel_answers: Option<PathBuf>,
 }
 
 /// Who answers pods while no dnsd is alive.
@@ -59,7 +63,7 @@ impl HostOptions {
     pub fn over(self, below: Self) -> Self {
         over! {
             self, below:
-            interface rules sync_interval skip_teardown fallback fallback_servers handover;
+            interface rules sync_interval skip_teardown fallback fallback_servers handover kernel_answers;
         }
     }
 

@@ -11,6 +11,7 @@ use egret_dnsd::enforcement::gated::ResponseGate;
 use egret_dnsd::host::interception::{PodSets, follow_pods};
 use egret_dnsd::host::node_cache::kernel::{Heartbeat, NetworkError};
 use egret_dnsd::host::node_cache::reconciler::{PreparedHost, Reconciler};
+use egret_dnsd::kernel_answers::{KernelAnswers, SWEEP_INTERVAL};
 use egret_dnsd::listener::threads::Threads;
 use egret_dnsd::pipeline::Resolver;
 use egret_dnsd::takeover::transfer::{self, ProcessState, TransferSummary};
@@ -384,6 +385,22 @@ async fn follow_cluster_dns(mut cluster_dns: watch::Receiver<ClusterDns>, set: i
         if cluster_dns.changed().await.is_err() {
             return;
         }
+    }
+}
+
+/// Lets the kernel answer. Without its consent dnsd answers alone.
+pub(crate) fn begin_kernel_answers(permits: &Path, answers: &Arc<KernelAnswers>) {
+    match answers.open(permits, clock::now()) {
+        Ok(()) => {
+            let answers = Arc::clone(answers);
+            drop(task::spawn("kernel answers", async move {
+                loop {
+                    tokio::time::sleep(SWEEP_INTERVAL).await;
+                    answers.sweep(clock::now());
+                }
+            }));
+        }
+        Err(error) => tracing::warn!(%error, "the kernel answers no query: dnsd answers all"),
     }
 }
 

@@ -64,6 +64,7 @@ impl Daemon {
 
     /// Answers the pending queries, then removes interface and rules unless a new process uses them.
     pub(super) async fn end(mut self) {
+        self.kernel_answers.suspend();
         self.host.stop_heartbeat();
         stop_reading(&self.service, &mut self.listeners).await;
         let (service, gate) = (self.service.clone(), Arc::clone(&self.gate));
@@ -96,6 +97,7 @@ impl Daemon {
         is_stop_requested: bool,
     ) -> anyhow::Result<End> {
         tracing::info!("a new process answers; open connections are answered until they are idle");
+        self.kernel_answers.suspend();
         self.listeners.pause().await;
         self.host.hand_over();
         self.listeners.release();

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use egret_dnsd::listener::Service;
 use egret_dnsd::takeover::{OpenConnection, PAUSE_TIMEOUT, SocketName, TakeoverEvent, send_connections};
+use egret_shared::rt::clock;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
@@ -27,6 +28,7 @@ impl Daemon {
     /// Leaves the sockets unread until the new process reads, or this one again. Signals wait meanwhile. The takeover thread
     /// decides within [`PAUSE_TIMEOUT`], unless it hangs itself.
     async fn pause(&mut self, answer: oneshot::Sender<()>) -> anyhow::Result<bool> {
+        self.kernel_answers.suspend();
         self.listeners.pause().await;
         if answer.send(()).is_err() {
             tracing::debug!("the new process is gone meanwhile");
@@ -46,6 +48,7 @@ impl Daemon {
             return Ok(true);
         }
         self.listeners.resume()?;
+        self.kernel_answers.resume(clock::now());
         Ok(false)
     }
 

@@ -66,6 +66,8 @@ pub struct Identity {
     pub quota_key: QuotaKey,
     /// Whether the source address is certainly not the sender's: its owner must not get the answer.
     pub is_forged: bool,
+    /// Of a pod behind an interface of its own: how long that is believed without another look-up.
+    pub pod_until: Option<Timestamp>,
 }
 
 /// What is behind an interface.
@@ -222,6 +224,7 @@ impl ClientLookup {
                     client: Client::Unidentified(Unidentified::Unknown),
                     quota_key: QuotaKey::new(interface, None),
                     is_forged: false,
+                    pod_until: None,
                 }
             }
         }
@@ -262,6 +265,7 @@ impl RouteCache {
             quota_key: quota_key(source, interface, role, fits || is_local),
             is_forged: client == Client::Unidentified(Unidentified::Interface)
                 && is_forged(role, interface, cached),
+            pod_until: (fits && role == InterfaceRole::Pod).then(|| cached.at.after(ROUTE_TTL)),
         })
     }
 

@@ -234,6 +234,12 @@ impl Gate {
         self.ended.pop_front()
     }
 
+    /// How often an answer that was settled may have become unsettled.
+    #[must_use]
+    pub const fn voids(&self) -> u64 {
+        self.records.voids()
+    }
+
     /// Whether any response is held.
     #[must_use]
     pub fn is_holding(&self) -> bool {

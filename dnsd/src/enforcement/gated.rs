@@ -21,6 +21,7 @@ use crate::enforcement::gate::{
 use crate::enforcement::observation::AnswerObservation;
 use crate::enforcement::records::ClientBitmap;
 use crate::hash::HashMap;
+use crate::kernel_answers::KernelAnswers;
 use crate::limits::quota_key::QuotaKey;
 
 /// How often expired records are removed.
@@ -43,6 +44,7 @@ pub struct ResponseGate {
     /// The addresses of the cluster's DNS, as the enforcer sent them last.
     cluster_dns: watch::Sender<ClusterDns>,
     metrics: Arc<Metrics>,
+    kernel_answers: Arc<KernelAnswers>,
 }
 
 #[derive(Debug)]
@@ -102,6 +104,16 @@ impl ResponseGate {
             pods: watch::Sender::new(None),
             cluster_dns: watch::Sender::default(),
             metrics,
+            kernel_answers: Arc::default(),
+        }
+    }
+
+    /// With answers of the kernel, which end when a client's records change.
+    #[must_use]
+    pub fn with_kernel_answers(self, kernel_answers: Arc<KernelAnswers>) -> Self {
+        Self {
+            kernel_answers,
+            ..self
         }
     }
 
@@ -341,7 +353,11 @@ impl ResponseGate {
     fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let (before, outgoing_before) = (state.gate.poll_timeout(), state.gate.poll_outgoing());
+        let voids_before = state.gate.voids();
         let result = act(&mut state);
+        if state.gate.voids() != voids_before {
+            self.kernel_answers.void();
+        }
         while let Some((ticket, outcome)) = state.gate.poll_ended() {
             let waiting = state.waiting.remove(&ticket);
             if waiting.is_some_and(|sender| sender.send(outcome).is_err()) {

@@ -170,6 +170,12 @@ impl Records {
             .for_each(ClientRecords::interest_changed);
     }
 
+    /// How often bits became void: a client may have to be recorded, or waited for, that was not before.
+    #[must_use]
+    pub const fn voids(&self) -> u64 {
+        self.bits.voids()
+    }
+
     /// Voids all bits.
     pub const fn unmark_all(&mut self) {
         self.bits.next_generation();

@@ -1,7 +1,7 @@
 //! How a query comes in.
 
 /// The transport of a client's query; the label `transport`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// A datagram.
     Udp,

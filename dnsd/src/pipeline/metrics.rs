@@ -37,6 +37,8 @@ pub struct Metrics {
     intercepted: [Counter; 2],
     /// Messages without a reply, since they are no queries.
     pub ignored: Counter,
+    /// Queries that the kernel answered: they are among all others, too.
+    pub kernel_answers: Counter,
     /// Queries answered from a cache.
     pub cache_hits: Counter,
     /// Queries that no cache could answer.
@@ -73,6 +75,7 @@ impl Metrics {
             intercepted: Intercepted::ALL
                 .map(|upstream| counter!("egret_dnsd_intercepted_total", "upstream" => upstream.label())),
             ignored: counter!("egret_dnsd_ignored_total"),
+            kernel_answers: counter!("egret_dnsd_kernel_answers_total"),
             cache_hits: counter!("egret_dnsd_cache_hits_total"),
             cache_misses: counter!("egret_dnsd_cache_misses_total"),
             upstream: Arc::new(upstream::Metrics::register()),
@@ -118,6 +121,7 @@ fn describe() {
         counter "egret_dnsd_responses_total": "Replies sent, by response code.";
         counter "egret_dnsd_ignored_total": "Messages received that are not queries: not answered.";
         counter "egret_dnsd_unattributed_total": "Queries that belong to no pod: answered, not recorded; by reason.";
+        counter "egret_dnsd_kernel_answers_total": "Queries that the kernel answered in dnsd's place.";
         counter "egret_dnsd_cache_hits_total": "Queries answered from the cache.";
         counter "egret_dnsd_cache_misses_total": "Queries that were not in the cache.";
         counter "egret_dnsd_stalls_total": "Answers no longer held although not realized, by action and reason.";

@@ -13,6 +13,7 @@ use crate::enforcement::client::{Client, ClientId};
 use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
 use crate::pipeline::counters::BatchedCounters;
+use crate::pipeline::learning::Learnable;
 use crate::upstream::CompletionCount;
 use crate::zones::{PacketInfo, QueryContext, ZoneBinding, ZoneTable};
 
@@ -49,6 +50,8 @@ pub(super) struct QueryView<'a> {
     pub(super) missed_at: Option<CompletionCount>,
     /// The counters of its batch; none for a pending query.
     pub(super) counters: Option<&'a BatchedCounters<'a>>,
+    /// Whether the kernel may answer the next one; never for a pending query.
+    pub(super) learnable: Option<Learnable<'a>>,
 }
 
 impl WaitingQuery {
@@ -65,6 +68,7 @@ impl WaitingQuery {
             received: self.received,
             missed_at: self.missed_at,
             counters: None,
+            learnable: None,
         }
     }
 }

@@ -56,6 +56,7 @@ impl Resolver {
             return Delivery::Now(reply, AnswerSource::Cache);
         };
         if matches!(hit.ttls, Ttls::CountedDown(_)) && self.is_observed(query, client_id, hit) {
+            self.learn(query, hit, now);
             return Delivery::Now(reply, AnswerSource::Cache);
         }
         let Some(observation) = hit.value.observation(hit.arrived) else {

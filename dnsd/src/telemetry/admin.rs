@@ -163,6 +163,7 @@ impl AdminHandler for AdminState {
     fn metrics(&self) -> String {
         self.refresh();
         let mut page = MetricsPage::default();
+        self.service.resolver.count_kernel_answers();
         let serving = self.service.resolver.serving();
         serving.count_caches();
         self.counts.sweep();

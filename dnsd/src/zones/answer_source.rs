@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The plugin that made an answer; the label `plugin`. Its numbers are part of the takeover's format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum AnswerSource {
     /// None: dnsd itself.
     Server,

@@ -184,11 +184,14 @@ impl ServerBlock {
     pub(super) fn store(&self, key: &Key, resolved: ResolvedAnswer) -> Arc<ResolvedAnswer> {
         let resolved = Arc::new(resolved);
         if let (Some(cacheable), Some(mut cache)) = (resolved.cacheable, self.cache()) {
-            let before = evictions(&cache);
+            let (before, ended_before) = (evictions(&cache), cache.ended_early());
             let pack = |place: &Key| StoredAnswer::new(&resolved, place.as_octets());
             cache.insert(key, pack, cacheable, resolved.answer.get().arrived());
             let evicted = evictions(&cache) - before;
             self.telemetry.metrics.cache_evictions.increment(evicted);
+            if cache.ended_early() > ended_before {
+                self.telemetry.kernel_answers.void();
+            }
         }
         resolved
     }

@@ -72,7 +72,7 @@ pub struct ZoneCounters {
 }
 
 /// The series that count a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Series {
     transport: Transport,
     is_ipv6: bool,

@@ -212,6 +212,7 @@ impl Dnsd {
             upstream: Arc::clone(&metrics.upstream),
             counts: Arc::default(),
             log_writer: LogWriter::to(lines.clone()).unwrap(),
+            kernel_answers: Arc::default(),
         };
         let hold = config.hold;
         let threads = Arc::new(Threads::start(config.fixed.threads).unwrap());

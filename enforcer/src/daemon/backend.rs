@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use egret_enforcer::backend::both::Both;
+use egret_enforcer::backend::dns_permits::DnsPermits;
 use egret_enforcer::backend::ebpf::events::EventSource;
 use egret_enforcer::backend::ebpf::{self, Behind, Ebpf};
 use egret_enforcer::backend::memory::InMemory;
@@ -20,6 +21,7 @@ use egret_enforcer::events::merged::Merged;
 use egret_enforcer::events::nflog::Nflog;
 use egret_enforcer::events::sink::Destination;
 use egret_enforcer::node::{Node, ReportedInterfaces};
+use egret_kernel::dns_permits::beside;
 use egret_kernel::iptables::Flavour;
 
 /// A backend, and where it tells of denied packets; none where it does not.
@@ -42,7 +44,7 @@ pub(super) fn open(
                 found.extend(ebpf::cleanup::remove(&pins, Mode::Remove)?);
                 Ok(found)
             }));
-            (Box::new(netfilter), Some(Box::new(told)))
+            (with_permits(config, netfilter), Some(Box::new(told)))
         }
         BackendKind::Both => {
             let (netfilter, dropped) = open_netfilter(startup, is_each_alone, interfaces)?;
@@ -50,7 +52,7 @@ pub(super) fn open(
             let netfilter = netfilter.replacing(RemoveOther::by(move || nftables::cleanup::remove(bridges)));
             let (ebpf, refused) = open_ebpf(startup, is_each_alone, Behind::Filter);
             (
-                Box::new(Both::new(Box::new(netfilter), ebpf)),
+                Box::new(Both::new(with_permits(config, netfilter), ebpf)),
                 Some(Box::new(Merged(vec![Box::new(dropped), Box::new(refused)]))),
             )
         }
@@ -62,7 +64,10 @@ pub(super) fn open(
                 false => nftables,
             };
             let group = startup.events.telling.group;
-            (Box::new(nftables), Some(Box::new(Nflog { group, denials })))
+            (
+                with_permits(config, nftables),
+                Some(Box::new(Nflog { group, denials })),
+            )
         }
         BackendKind::Ebpf => {
             let (ebpf, told) = open_ebpf(startup, is_each_alone, Behind::Services);
@@ -71,11 +76,25 @@ pub(super) fn open(
                 found.extend(nftables::cleanup::remove(Mode::Remove)?);
                 Ok(found)
             }));
+            DnsPermits::revoke_all(&beside(&startup.bpf_pins))?;
             (Box::new(ebpf), Some(Box::new(told)))
         }
         BackendKind::Memory => (Box::new(InMemory::default()), None),
-        BackendKind::None => (Box::new(Unenforced), None),
+        BackendKind::None => {
+            DnsPermits::revoke_all(&beside(&startup.bpf_pins))?;
+            (Box::new(Unenforced), None)
+        }
     })
+}
+
+/// A packet filter that tells dnsd whose queries the kernel may answer.
+fn with_permits(config: &Config, filter: impl Backend + 'static) -> Box<dyn Backend> {
+    let directory = beside(&config.startup.bpf_pins);
+    Box::new(DnsPermits::new(
+        Box::new(filter),
+        directory,
+        config.rule_metrics > 0,
+    ))
 }
 
 fn open_ebpf(startup: &StartupConfig, is_each_alone: bool, behind: Behind) -> (Ebpf, EventSource) {

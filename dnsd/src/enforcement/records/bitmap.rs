@@ -35,6 +35,8 @@ pub(super) struct BitAllocator {
     assigned: usize,
     /// A client has no index in this generation.
     is_short: bool,
+    /// Counts what voided bits.
+    voids: u64,
 }
 
 /// The bit index of a client in a generation; `None` if it lost it.
@@ -50,7 +52,13 @@ impl BitAllocator {
             generation: 1,
             assigned: 0,
             is_short: false,
+            voids: 0,
         }
+    }
+
+    /// How often bits became void.
+    pub(super) const fn voids(&self) -> u64 {
+        self.voids
     }
 
     /// Whether the client's bit is set.
@@ -87,6 +95,7 @@ impl BitAllocator {
             index: None,
         };
         self.is_short = true;
+        self.voids += 1;
     }
 
     /// Voids all bits and frees all indexes.
@@ -95,6 +104,7 @@ impl BitAllocator {
             generation: self.generation + 1,
             assigned: 0,
             is_short: false,
+            voids: self.voids + 1,
         };
     }
 

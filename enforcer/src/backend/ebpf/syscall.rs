@@ -1,151 +1,23 @@
-//! bpf(2) for maps, pins and cgroup links. aya loads the object; storage of an attach point and the cgroup of a link
-//! are not in its interface.
+//! bpf(2) for cgroup and netfilter links, in addition to `egret_kernel::bpf`. aya loads the object; the cgroup of a link is not in
+//! its interface.
 
 #![allow(unsafe_code, reason = "the system call takes addresses of buffers")]
 
-use std::ffi::{CString, c_long};
+use std::ffi::c_long;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+pub(super) use egret_kernel::bpf::{Map, Update, open_pin, pin};
+use egret_kernel::bpf::{bpf, info, number, owned};
 
 // `enum bpf_cmd` of linux/bpf.h.
-const MAP_LOOKUP_ELEM: c_long = 1;
-const MAP_UPDATE_ELEM: c_long = 2;
-const MAP_DELETE_ELEM: c_long = 3;
-const MAP_GET_NEXT_KEY: c_long = 4;
 const PROG_LOAD: c_long = 5;
-const OBJ_PIN: c_long = 6;
-const OBJ_GET: c_long = 7;
-const OBJ_GET_INFO_BY_FD: c_long = 15;
 const BTF_LOAD: c_long = 18;
-const MAP_LOOKUP_AND_DELETE_ELEM: c_long = 21;
 const LINK_CREATE: c_long = 28;
 const LINK_UPDATE: c_long = 29;
 const LINK_DETACH: c_long = 34;
 /// Of asm-generic/socket.h.
 const SO_NETNS_COOKIE: libc::c_int = 71;
-
-/// A map with its sizes: each buffer is checked against them.
-#[derive(Debug)]
-pub(super) struct Map {
-    fd: OwnedFd,
-    key_size: usize,
-    value_size: usize,
-}
-
-/// The flag of an update.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Update {
-    /// Create or replace.
-    Any = 0,
-    /// Create; `EEXIST` if it exists.
-    New = 1,
-}
-
-impl Map {
-    /// Opens a pinned map and checks its sizes. `copies` is the number of values for a key: the possible CPUs for a
-    /// per-CPU map, else 1.
-    pub(super) fn open(path: &Path, sizes: (usize, usize), copies: usize) -> io::Result<Self> {
-        let fd = open_pin(path)?;
-        // `struct bpf_map_info`: type, id, key_size, value_size.
-        let [_, _, key_size, value_size] = info::<[u32; 4]>(&fd)?.map(size);
-        if (key_size, value_size) != sizes {
-            let found = format!("keys of {key_size} and values of {value_size} octets, not {sizes:?}");
-            return Err(io::Error::other(format!("{} has {found}", path.display())));
-        }
-        // A per-CPU value is padded to 8 octets (kernel/bpf/syscall.c, bpf_map_value_size).
-        let value_size = if copies == 1 {
-            value_size
-        } else {
-            value_size.next_multiple_of(8) * copies
-        };
-        Ok(Self {
-            fd,
-            key_size,
-            value_size,
-        })
-    }
-
-    /// Octets of a value with all copies.
-    pub(super) const fn value_size(&self) -> usize {
-        self.value_size
-    }
-
-    /// Writes a value.
-    pub(super) fn update(&self, key: &[u8], value: &[u8], how: Update) -> io::Result<()> {
-        self.check(key)?;
-        if value.len() != self.value_size {
-            return Err(wrong_size("value", value.len(), self.value_size));
-        }
-        self.element(MAP_UPDATE_ELEM, key, value.as_ptr() as u64, how as u64)
-    }
-
-    /// The value of a key.
-    pub(super) fn lookup(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.read(MAP_LOOKUP_ELEM, key)
-    }
-
-    /// Removes a key and returns its value, atomically.
-    pub(super) fn take(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.read(MAP_LOOKUP_AND_DELETE_ELEM, key)
-    }
-
-    /// Removes a key, if it exists.
-    pub(super) fn delete(&self, key: &[u8]) -> io::Result<()> {
-        self.check(key)?;
-        none_if_missing(self.element(MAP_DELETE_ELEM, key, 0, 0)).map(drop)
-    }
-
-    /// All keys. While others write, a key may be missed or listed twice.
-    pub(super) fn keys(&self) -> io::Result<Vec<Vec<u8>>> {
-        let mut keys: Vec<Vec<u8>> = Vec::new();
-        let mut next = vec![0; self.key_size];
-        loop {
-            let after = keys.last().map_or(0, |key| key.as_ptr() as u64);
-            let mut attributes = Element {
-                map: number(&self.fd),
-                unused: 0,
-                key: after,
-                value: next.as_mut_ptr() as u64,
-                flags: 0,
-            };
-            // SAFETY: `after` is null or points at a key of this map, `next` has room for one.
-            if none_if_missing(unsafe { bpf(MAP_GET_NEXT_KEY, &mut attributes) })?.is_none() {
-                return Ok(keys);
-            }
-            keys.push(next.clone());
-        }
-    }
-
-    fn read(&self, command: c_long, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.check(key)?;
-        let mut value = vec![0; self.value_size];
-        let read = none_if_missing(self.element(command, key, value.as_mut_ptr() as u64, 0))?;
-        Ok(read.map(|()| value))
-    }
-
-    /// `value` is 0 or the address of `value_size` octets, which the command reads or writes.
-    fn element(&self, command: c_long, key: &[u8], value: u64, flags: u64) -> io::Result<()> {
-        let mut attributes = Element {
-            map: number(&self.fd),
-            unused: 0,
-            key: key.as_ptr() as u64,
-            value,
-            flags,
-        };
-        // SAFETY: the callers have measured the key and the value, and both outlive the call.
-        unsafe { bpf(command, &mut attributes) }.map(drop)
-    }
-
-    fn check(&self, key: &[u8]) -> io::Result<()> {
-        if key.len() == self.key_size {
-            Ok(())
-        } else {
-            Err(wrong_size("key", key.len(), self.key_size))
-        }
-    }
-}
 
 /// Attaches a program to a cgroup, as long as the link or a pin of it exists.
 pub(super) fn attach(
@@ -316,42 +188,17 @@ pub(super) fn detach(link: &OwnedFd) -> io::Result<()> {
     unsafe { bpf(LINK_DETACH, &mut attributes) }.map(drop)
 }
 
-/// Pins an object in a BPF file system.
-pub(super) fn pin(object: &OwnedFd, path: &Path) -> io::Result<()> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut attributes = Object {
-        path: path.as_ptr() as u64,
-        fd: number(object),
-        flags: 0,
-    };
-    // SAFETY: the path ends in a zero and outlives the call.
-    unsafe { bpf(OBJ_PIN, &mut attributes) }.map(drop)
-}
-
-/// The object behind a pin.
-pub(super) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut attributes = Object {
-        path: path.as_ptr() as u64,
-        fd: 0,
-        flags: 0,
-    };
-    // SAFETY: the path ends in a zero and outlives the call.
-    let fd = unsafe { bpf(OBJ_GET, &mut attributes) }?;
-    owned(fd)
-}
-
 /// The id of a link's cgroup; 0 if that is gone.
 pub(super) fn cgroup_of_link(link: &OwnedFd) -> io::Result<u64> {
     // `struct bpf_link_info`: type and id, prog_id and padding, cgroup_id (kernel/bpf/cgroup.c).
-    let [_, _, cgroup] = info::<[u64; 3]>(link)?;
-    Ok(cgroup)
+    let [_, _, _, _, low, high] = info::<6>(link)?;
+    Ok(u64::from(high) << 32 | u64::from(low))
 }
 
 /// The id of a link's program.
 pub(super) fn program_of_link(link: &OwnedFd) -> io::Result<u32> {
     // `struct bpf_link_info`: type, id, prog_id.
-    let [_, _, program] = info::<[u32; 3]>(link)?;
+    let [_, _, program] = info::<3>(link)?;
     Ok(program)
 }
 
@@ -376,30 +223,7 @@ pub(super) fn network_namespace_cookie() -> io::Result<u64> {
     Ok(cookie)
 }
 
-/// The first part of an object's info: the kernel fills what fits.
-fn info<T: Copy + Default>(object: &OwnedFd) -> io::Result<T> {
-    let mut info = T::default();
-    let size = u32::try_from(size_of::<T>()).expect("a few octets");
-    let mut attributes = Info {
-        fd: number(object),
-        size,
-        info: (&raw mut info) as u64,
-    };
-    // SAFETY: `info` has the size that is given and outlives the call; T is integers alone.
-    unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attributes) }?;
-    Ok(info)
-}
-
 // The members of `union bpf_attr` that are used; the kernel takes missing ones as zero.
-
-#[repr(C)]
-struct Element {
-    map: u32,
-    unused: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
 
 #[repr(C)]
 struct LinkCreate {
@@ -458,59 +282,4 @@ struct LinkUpdate {
 #[repr(C)]
 struct Detach {
     link: u32,
-}
-
-#[repr(C)]
-struct Object {
-    path: u64,
-    fd: u32,
-    flags: u32,
-}
-
-#[repr(C)]
-struct Info {
-    fd: u32,
-    size: u32,
-    info: u64,
-}
-
-/// # Safety
-/// Addresses in the attributes must be valid for what the command reads and writes there.
-unsafe fn bpf<T>(command: c_long, attributes: &mut T) -> io::Result<c_long> {
-    // SAFETY: the attributes are of the size that is given; for the rest the caller answers.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
-}
-
-fn owned(fd: c_long) -> io::Result<OwnedFd> {
-    let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn number(fd: &impl AsRawFd) -> u32 {
-    u32::try_from(fd.as_raw_fd()).expect("an open descriptor is not negative")
-}
-
-fn size(octets: u32) -> usize {
-    octets
-        .try_into()
-        .expect("a usize has at least 32 bits on every host of eBPF")
-}
-
-/// `None` where the kernel says that there is no such element.
-fn none_if_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn wrong_size(what: &str, given: usize, wanted: usize) -> io::Error {
-    io::Error::other(format!("a {what} of {given} octets for a map of {wanted}"))
 }
