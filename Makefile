@@ -28,7 +28,7 @@ help: ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 .PHONY: demo
-demo: packages-demo build ## A node, pods and a little internet on this machine: what is allowed, refused, learned, held, expired (KEEP=1 leaves it running, BACKEND=nftables).
+demo: packages-demo build ## A node, pods and a little internet on this machine: what is allowed, refused, learned, held, expired (KEEP=1 leaves it running, BACKEND=netfilter takes another backend).
 	@$(AS_ROOT) env KEEP="$(KEEP)" BACKEND="$(BACKEND)" EGRET_BIN_DIR="$(CURDIR)/target/debug" target/debug/demo
 
 # OTHER=commit: upgraded to that commit's chart and programs, and rolled back. They are compiled apart: cargo would take one's libraries for the other's.

@@ -306,7 +306,7 @@ impl World {
             .with(["--link".into(), self.link().display().to_string()])
     }
 
-    /// The enforcer on this world's manifests, with a backend: `netfilter`, `ebpf`, `memory` or `none`.
+    /// The enforcer on this world's manifests, with a backend.
     pub fn enforcer(&self, backend: &str) -> DaemonSpec {
         DaemonSpec::enforcer(ENFORCER_ADMIN)
             .with([

@@ -1,5 +1,5 @@
 //! The backend `nftables` by itself: without any program of iptables, when it is killed at any moment, and when the backend changes
-//! under traffic, also to and from `ebpf`.
+//! under traffic, also to and from `ebpf`. And when it is chosen.
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -202,7 +202,7 @@ fn no_program_is_needed_and_cleanup_leaves_no_table() -> TestResult {
         let enforcer = world.enforcer(backend);
         enforcer.with_variable("PATH", &programs.display().to_string())
     };
-    let enforcer = world.start(without_programs("nftables"))?;
+    let enforcer = world.start(without_programs("auto"))?;
     assert!(connect(&world, ALLOWED, QUICK).is_connected());
     assert!(!connect(&world, FORBIDDEN, QUICK).is_connected());
     let binary = enforcer.spec().binary.display().to_string();
@@ -212,6 +212,56 @@ fn no_program_is_needed_and_cleanup_leaves_no_table() -> TestResult {
     world.node().run_well(&clean)?;
     assert!(!has_table(&world));
     assert!(connect(&world, FORBIDDEN, QUICK).is_connected());
+    Ok(())
+}
+
+/// Starts the enforcer without a named backend, and asks which one it chose.
+fn chosen(world: &World, also: &[&str]) -> Result<String, Box<dyn std::error::Error>> {
+    let enforcer = world.start(world.enforcer("auto").with(also.iter().copied()))?;
+    let (_, ready) = enforcer.get("/readyz")?;
+    let line = ready.lines().find_map(|line| line.strip_prefix("backend: "));
+    let line = line.ok_or("/readyz names no backend")?.to_owned();
+    let backend = line.split(',').next().unwrap_or_default();
+    let metrics = enforcer.metrics()?;
+    assert!(
+        metrics.has("egret_enforcer_backend", &[("backend", backend)]),
+        "{line}"
+    );
+    assert_eq!(
+        (has_table(world), has_chains(world)),
+        (backend == "nftables", backend == "netfilter")
+    );
+    Ok(line)
+}
+
+#[test]
+fn a_node_without_rules_gets_nftables_and_each_start_keeps_what_it_finds() -> TestResult {
+    let Some(world) = world_with_client() else {
+        return Ok(());
+    };
+    assert_eq!(
+        chosen(&world, &[])?,
+        "nftables, since the kernel has all that it needs"
+    );
+    assert_eq!(chosen(&world, &[])?, "nftables, whose table is there");
+    drop(world.start(world.enforcer("netfilter"))?);
+    assert_eq!(chosen(&world, &[])?, "netfilter, whose chains are there");
+    Ok(())
+}
+
+#[test]
+fn where_legacy_iptables_is_in_use_a_node_without_rules_gets_netfilter() -> TestResult {
+    let Some(world) = world_with_client() else {
+        return Ok(());
+    };
+    let hint = ["iptables-legacy", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"];
+    world.node().run_well(&hint)?;
+    let legacy = ["--iptables", "legacy"];
+    assert_eq!(
+        chosen(&world, &legacy)?,
+        "netfilter, since legacy iptables is in use"
+    );
+    assert_eq!(chosen(&world, &legacy)?, "netfilter, whose chains are there");
     Ok(())
 }
 

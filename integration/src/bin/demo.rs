@@ -8,7 +8,7 @@ use egret_integration::demo::{self, Ending};
 fn main() -> ExitCode {
     let keep = std::env::var("KEEP").is_ok_and(|value| !value.is_empty() && value != "0");
     let backend = std::env::var("BACKEND").unwrap_or_default();
-    let backend = if backend.is_empty() { "netfilter" } else { &backend };
+    let backend = if backend.is_empty() { "auto" } else { &backend };
     match demo::run(keep, backend) {
         Ok(Ending::AsExpected) => ExitCode::SUCCESS,
         Ok(Ending::Differs) => ExitCode::from(1),

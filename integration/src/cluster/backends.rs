@@ -11,8 +11,9 @@ use super::{
 /// Where cgroups of the second version are beside those of the first.
 const UNIFIED: &str = "/sys/fs/cgroup/unified";
 
-pub(super) fn nftables(story: &mut Story<'_>) -> Result<(), Failure> {
-    change(story, "nftables", "", &["nft", "list", "tables"])?;
+/// Each node has chosen nftables by then.
+pub(super) fn netfilter(story: &mut Story<'_>) -> Result<(), Failure> {
+    change(story, "netfilter", "", &["ipset", "list", "-n"])?;
     story.step(
         "The allowed name is reached, the other one is refused",
         |kubectl| Ok(all_say(kubectl, ALLOWED, "hello")? && all_say(kubectl, REFUSED, "refused")?),

@@ -72,7 +72,7 @@ impl Story<'_> {
         self.show_status()?;
         outages::play(self)?;
         upgrade::play(self)?;
-        backends::nftables(self)?;
+        backends::netfilter(self)?;
         self.delete_policy()?;
         if keep {
             return Ok(());

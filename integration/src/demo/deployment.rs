@@ -38,7 +38,7 @@ pub(super) struct Deployment {
     pub(super) enforcer: Daemon,
     pub(super) world: World,
     screen: Screen,
-    backend: String,
+    is_native: bool,
 }
 
 impl Deployment {
@@ -64,7 +64,7 @@ impl Deployment {
         Ok(Self {
             dnsd,
             enforcer,
-            backend: backend.to_owned(),
+            is_native: world.node().nftables_list().is_some(),
             world,
             screen,
         })
@@ -76,7 +76,7 @@ impl Deployment {
 
     /// Whether the rules are a table of nftables, and not those of iptables and ipset.
     pub(super) fn is_native(&self) -> bool {
-        self.backend == "nftables"
+        self.is_native
     }
 
     pub(super) fn name(&self) -> String {

@@ -42,7 +42,7 @@ const OVERLAYS: [&str; 6] = [
 /// What of `konnectivity` is given to an API server.
 const KONNECTIVITY: [&str; 3] = ["proxy-agent", "proxy-server", "rbac"];
 /// Each value of values.yaml at least once other than its default, with what the objects then say.
-const VALUES: [(&str, &[&str]); 19] = [
+const VALUES: [(&str, &[&str]); 20] = [
     (
         "",
         &["ghcr.io/egret-project/egret:0.1.0", "--dns-address=10.96.0.10"],
@@ -80,6 +80,7 @@ const VALUES: [(&str, &[&str]); 19] = [
     ),
     ("enforcer.backend=ebpf", &["--backend=ebpf", "path: /sys/fs/bpf"]),
     ("enforcer.backend=nftables", &["--backend=nftables"]),
+    ("enforcer.backend=netfilter", &["--backend=netfilter"]),
     (
         "enforcer.enforcement=audit,enforcer.onUnknownPod=allow,enforcer.maxUnavailable=1",
         &[

@@ -84,7 +84,7 @@ yes
 {{- $options := list -}}
 {{- if ne $values.enforcer.enforcement "enforce" }}{{ $options = append $options (printf "--enforcement=%s" $values.enforcer.enforcement) }}{{ end -}}
 {{- if $values.enforcer.onUnknownPod }}{{ $options = append $options (printf "--on-unknown-pod=%s" $values.enforcer.onUnknownPod) }}{{ end -}}
-{{- if ne $values.enforcer.backend "netfilter" }}{{ $options = append $options (printf "--backend=%s" $values.enforcer.backend) }}{{ end -}}
+{{- if ne $values.enforcer.backend "auto" }}{{ $options = append $options (printf "--backend=%s" $values.enforcer.backend) }}{{ end -}}
 {{- if or $values.cleanup (has $values.enforcer.backend (list "ebpf" "both")) -}}
 {{- /* Where its programs are pinned, and where it finds pods. */ -}}
 {{- $_ := set $pod "volumes" (concat $pod.volumes (list (dict "name" "bpf" "hostPath" (dict "path" "/sys/fs/bpf")) (dict "name" "cgroup" "hostPath" (dict "path" "/sys/fs/cgroup")))) -}}
