@@ -256,12 +256,18 @@ fn where_legacy_iptables_is_in_use_a_node_without_rules_gets_netfilter() -> Test
     };
     let hint = ["iptables-legacy", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"];
     world.node().run_well(&hint)?;
-    let legacy = ["--iptables", "legacy"];
-    assert_eq!(
-        chosen(&world, &legacy)?,
-        "netfilter, since legacy iptables is in use"
-    );
-    assert_eq!(chosen(&world, &legacy)?, "netfilter, whose chains are there");
+    assert_eq!(chosen(&world, &[])?, "netfilter, since legacy iptables is in use");
+    assert_eq!(chosen(&world, &[])?, "netfilter, whose chains are there");
+    Ok(())
+}
+
+#[test]
+fn who_configures_a_flavour_of_iptables_gets_netfilter() -> TestResult {
+    let Some(world) = world_with_client() else {
+        return Ok(());
+    };
+    let named = chosen(&world, &["--iptables", "nft"])?;
+    assert_eq!(named, "netfilter, since a flavour of iptables is configured");
     Ok(())
 }
 

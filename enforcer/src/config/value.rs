@@ -74,8 +74,8 @@ impl fmt::Display for Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
-    /// The packet filter whose rules are there; without any, nftables where the kernel has what it needs and nobody uses legacy
-    /// iptables, else netfilter.
+    /// The packet filter whose rules are there; without any, nftables where the kernel has what it needs, nobody uses legacy
+    /// iptables and no flavour is configured, else netfilter.
     Auto,
     /// iptables and ipset.
     #[value(alias = "iptables")]

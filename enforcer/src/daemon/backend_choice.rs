@@ -58,6 +58,9 @@ fn has_chains() -> std::io::Result<bool> {
 
 /// Why a node without rules of ours gets those of iptables; none where it does not.
 fn why_not_nftables(startup: &StartupConfig) -> Option<&'static str> {
+    if startup.flavour.is_some() {
+        return Some("since a flavour of iptables is configured");
+    }
     let Ok(mut writer) = TableWriter::open() else {
         return Some("since the kernel has no nf_tables");
     };
