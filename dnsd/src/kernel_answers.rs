@@ -189,7 +189,7 @@ impl KernelAnswers {
         }
     }
 
-    /// Whether a query came before within [`REPEATED_WITHIN`]: then its answer is worth learning. Not if it is in the map: the kernel
+    /// Whether a query came before within `REPEATED_WITHIN`: then its answer is worth learning. Not if it is in the map: the kernel
     /// does not give it, because the pod has no permit.
     pub fn is_repeated(&self, answer: &Answer<'_>, now: Timestamp) -> Option<Repeated> {
         let (opened, key) = self.0.get().zip(answer.key())?;
