@@ -366,11 +366,11 @@ fn nftables(facts: &Facts) -> Finding {
     let mut numbers = facts.release.split(['.', '-']).map(str::parse::<u32>);
     let version = [numbers.next(), numbers.next()].map(|number| number.and_then(Result::ok).unwrap_or(0));
     if !facts.has_nf_tables {
-        let text = "the backend nftables lacks the kernel module nf_tables";
+        let text = "the backend nftables lacks the kernel module nf_tables: netfilter is used";
         finding(Weight::Limit, "nftables", text.to_owned())
     } else if version < OLDEST {
         let text = format!(
-            "the backend nftables needs Linux 6.3, and this is {}; the backend netfilter does not",
+            "the backend nftables needs Linux 6.3, and this is {}: netfilter is used",
             facts.release
         );
         finding(Weight::Limit, "nftables", text)
@@ -378,7 +378,7 @@ fn nftables(facts: &Facts) -> Finding {
         finding(
             Weight::Fine,
             "nftables",
-            "the backend nftables can be used".to_owned(),
+            "the backend nftables is used, unless rules of netfilter are there or the flavour above is legacy".to_owned(),
         )
     }
 }
