@@ -39,50 +39,20 @@ pub struct DnsPermits {
     /// Opened when dnsd has made them.
     permits: Arc<OnceLock<Permits>>,
     /// Pods that may ask, and what counts their queries.
-    judged: BTreeMap<PodKey, (Vec<IpAddr>, Counted)>,
+    judged: BTreeMap<PodKey, (Vec<IpAddr>, Decider)>,
     granted: BTreeMap<PodKey, Vec<IpAddr>>,
     /// Pods for which the filter does not hold the rules.
     pending: BTreeSet<PodKey>,
 }
 
-/// What counts a query that the filter lets through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counted {
-    Default,
-    NetworkPolicy,
-    Admin,
-    Baseline,
-    ClusterEgressFirewall,
-}
-
-impl Counted {
-    const ALL: [Self; 5] = [
-        Self::Default,
-        Self::NetworkPolicy,
-        Self::Admin,
-        Self::Baseline,
-        Self::ClusterEgressFirewall,
-    ];
-
-    const fn by(tier: Tier) -> Self {
-        match tier {
-            Tier::NetworkPolicy => Self::NetworkPolicy,
-            Tier::Admin => Self::Admin,
-            Tier::Baseline => Self::Baseline,
-            Tier::ClusterEgressFirewall => Self::ClusterEgressFirewall,
-        }
-    }
-
-    const fn decider(self) -> Decider {
-        match self {
-            Self::Default => Decider::Default,
-            Self::NetworkPolicy => Decider::Tier(Tier::NetworkPolicy),
-            Self::Admin => Decider::Tier(Tier::Admin),
-            Self::Baseline => Decider::Tier(Tier::Baseline),
-            Self::ClusterEgressFirewall => Decider::Tier(Tier::ClusterEgressFirewall),
-        }
-    }
-}
+/// What counts a query that the filter lets through, by the number that a permit has.
+const COUNTED: [Decider; 5] = [
+    Decider::Default,
+    Decider::Tier(Tier::NetworkPolicy),
+    Decider::Tier(Tier::Admin),
+    Decider::Tier(Tier::Baseline),
+    Decider::Tier(Tier::ClusterEgressFirewall),
+];
 
 impl DnsPermits {
     /// In front of this filter, with the permits in a directory. `is_each_alone`: each rule has a series of its own.
@@ -158,12 +128,15 @@ impl DnsPermits {
         let Some(permits) = self.permits.get() else {
             return;
         };
-        for (pod, (addresses, counted)) in &self.judged {
+        for (pod, (addresses, decider)) in &self.judged {
             if self.granted.contains_key(pod) || self.pending.contains(pod) {
                 continue;
             }
+            let Some((number, _)) = (0..).zip(COUNTED).find(|(_, counted)| counted == decider) else {
+                continue;
+            };
             for address in addresses {
-                if let Err(error) = permits.permit(*address, *counted as u32) {
+                if let Err(error) = permits.permit(*address, number) {
                     tracing::warn!(%pod, %error, "dnsd answers this pod: there is no room for a permit");
                 }
             }
@@ -175,7 +148,7 @@ impl DnsPermits {
 /// What counts a DNS query of this pod to its node, where its rules certainly allow it: by a rule about every peer or the own node, behind
 /// rules of its tier that allow as well. `is_each_alone`: each rule has a count of its own, so it has to be certain which one it is; of rules
 /// about every peer it is not, since the filter may write several as one.
-fn judge(rules: &PodRules, is_each_alone: bool) -> Option<Counted> {
+fn judge(rules: &PodRules, is_each_alone: bool) -> Option<Decider> {
     if !rules.audit.egress.tiers.is_empty() {
         return None;
     }
@@ -187,7 +160,7 @@ fn judge(rules: &PodRules, is_each_alone: bool) -> Option<Counted> {
             }
             if is_certain(rule) {
                 let is_known = !is_each_alone || !may_match && rule.origin.policy.as_ref() == OWN_NODE;
-                return is_known.then(|| Counted::by(tier.tier));
+                return is_known.then(|| Decider::Tier(tier.tier));
             }
             may_match = true;
         }
@@ -195,7 +168,7 @@ fn judge(rules: &PodRules, is_each_alone: bool) -> Option<Counted> {
             return None;
         }
     }
-    Some(Counted::Default)
+    Some(Decider::Default)
 }
 
 /// Whether a rule may match a query. The pod itself is no server of the node.
@@ -339,9 +312,8 @@ impl PermitCounters {
         let Some(permits) = self.permits.get() else {
             return Ok(counts);
         };
-        for counted in Counted::ALL {
-            let packets = permits.answered(counted as u32).map_err(refused)?;
-            let decider = counted.decider();
+        for (number, decider) in (0..).zip(COUNTED) {
+            let packets = permits.answered(number).map_err(refused)?;
             let key = VerdictKey {
                 decider,
                 action: Action::Allow,
