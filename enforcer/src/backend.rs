@@ -89,9 +89,7 @@ pub trait Backend: Send + fmt::Debug {
         let mut ended = self.end_all_denied_connections();
         while let Some(search) = self.connection_search() {
             search();
-            let next = self.end_all_denied_connections();
-            ended.flows += next.flows;
-            ended.sockets += next.sockets;
+            ended.add(self.end_all_denied_connections());
         }
         ended
     }
@@ -101,8 +99,7 @@ pub trait Backend: Send + fmt::Debug {
         let mut ended = EndedConnections::default();
         loop {
             let next = self.end_denied_connections();
-            ended.flows += next.flows;
-            ended.sockets += next.sockets;
+            ended.add(next);
             if !next.is_unfinished {
                 return ended;
             }
@@ -205,6 +202,14 @@ pub struct EndedConnections {
     pub sockets: u64,
     /// Whether more are to be ended: the next changes come first, and then it is called again.
     pub is_unfinished: bool,
+}
+
+impl EndedConnections {
+    /// Counts what was ended after it.
+    const fn add(&mut self, next: Self) {
+        self.flows += next.flows;
+        self.sockets += next.sockets;
+    }
 }
 
 /// How far the kernel is in sync with what was applied.

@@ -107,9 +107,10 @@ impl Connections {
     /// again.
     fn settle(&mut self, in_force: InForce<'_>) {
         if self.unjudged.as_slice().is_empty() {
-            let mut judged = std::mem::take(&mut self.judged);
-            drop(judged.take_programmed(in_force));
-            self.due.extend(judged);
+            let judged = std::mem::take(&mut self.judged).pods.into_iter();
+            self.due
+                .pods
+                .extend(judged.filter(|(pod, _)| in_force.refused.contains_key(pod)));
         }
     }
 

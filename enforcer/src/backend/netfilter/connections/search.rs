@@ -28,11 +28,11 @@ struct RunningSearch {
 }
 
 /// What was found; none before the search ran.
-type Answer = Arc<Mutex<Option<Found>>>;
+type Answer = Arc<Mutex<Option<SearchOutcome>>>;
 
 /// Flows as they were at one moment.
 #[derive(Debug)]
-struct Found {
+struct SearchOutcome {
     /// Whether no packet that met changed members as they were is still on its way.
     settled: Result<(), rcu::Error>,
     flows: Result<Flows, netlink::Error>,
@@ -61,7 +61,7 @@ const MANY: usize = 1 << 12;
 
 impl Search {
     /// What the last search was about, and what it found, once it has run.
-    fn end(&mut self) -> Option<(Reevaluation, Found)> {
+    fn end(&mut self) -> Option<(Reevaluation, SearchOutcome)> {
         let running = self.0.as_ref()?;
         let found = running
             .answer
@@ -83,13 +83,13 @@ struct Inquiry {
 }
 
 impl Inquiry {
-    fn run(self) -> Found {
+    fn run(self) -> SearchOutcome {
         let settled = if self.affected.is_empty() {
             Ok(())
         } else {
             rcu::wait()
         };
-        Found {
+        SearchOutcome {
             settled,
             flows: self.list(),
         }
@@ -172,7 +172,7 @@ impl Connections {
         }));
         Some(Box::new(move || {
             let found = inquiry.run();
-            let is_nothing = matches!(&found, Found { settled: Ok(()), flows: Ok(Flows { asked, revoked: None }) } if asked.is_empty());
+            let is_nothing = matches!(&found, SearchOutcome { settled: Ok(()), flows: Ok(Flows { asked, revoked: None }) } if asked.is_empty());
             *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             if is_nothing {
                 SearchResult::Nothing
@@ -190,7 +190,7 @@ impl Connections {
         &mut self,
         in_force: InForce<'_>,
     ) -> Result<bool, AffectedConnections> {
-        let Some((mut about, Found { settled, flows })) = self.search.end() else {
+        let Some((mut about, SearchOutcome { settled, flows })) = self.search.end() else {
             return Ok(false);
         };
         let affected = std::mem::take(&mut about.affected).among(|pod| in_force.pods.contains(pod));
