@@ -34,6 +34,7 @@ impl Setting {
     fn new(enforcer: &[&str], dnsd: &[&str]) -> Option<Self> {
         let world = World::or_skip()?.with(PodSpec::new("client")).unwrap();
         let world = world.with(PodSpec::new("other")).unwrap();
+        world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
         let enforcer = world
             .start(enforcer_of(&world).with(enforcer.iter().copied()))
             .unwrap();
@@ -177,10 +178,6 @@ fn the_kernel_answers_no_other_pod_and_no_foreign_source() -> TestResult {
     let Some(setting) = Setting::new(&[], &[]) else {
         return Ok(());
     };
-    setting
-        .world
-        .upstream()
-        .set(NAME, Records::addresses(["203.0.113.7"]));
     setting.answer_of_kernel("client", &lookup(RecordType::A));
     let other = setting.world.pod("other");
     let before = setting.answered();
@@ -208,10 +205,6 @@ fn a_policy_that_forbids_dns_ends_the_answers_of_the_kernel() -> TestResult {
     let Some(mut setting) = Setting::new(&["--pod-to-own-node", "enforce"], &[]) else {
         return Ok(());
     };
-    setting
-        .world
-        .upstream()
-        .set(NAME, Records::addresses(["203.0.113.7"]));
     let forbid = |setting: &Setting| {
         setting.world.manifests().write(
             "policy.yaml",
@@ -247,10 +240,6 @@ fn the_kernel_answers_as_long_as_dnsd_lives() -> TestResult {
     let Some(mut setting) = Setting::new(&[], &[]) else {
         return Ok(());
     };
-    setting
-        .world
-        .upstream()
-        .set(NAME, Records::addresses(["203.0.113.7"]));
     setting.answer_of_kernel("client", &lookup(RecordType::A));
     setting.dnsd.stop()?;
     let stopped = Instant::now();
@@ -275,7 +264,6 @@ fn the_kernel_answers_for_the_dnsd_that_takes_over() -> TestResult {
         return Ok(());
     };
     let upstream = setting.world.upstream();
-    upstream.set(NAME, Records::addresses(["203.0.113.7"]));
     setting.answer_of_kernel("client", &lookup(RecordType::A));
     let spec = dnsd_of(&setting.world).with(["--handover", &socket]);
     let started = |setting: &Setting| {
@@ -319,10 +307,6 @@ fn what_the_kernel_answers_is_counted_as_if_dnsd_had() -> TestResult {
     let Some(setting) = Setting::new(&[], &[]) else {
         return Ok(());
     };
-    setting
-        .world
-        .upstream()
-        .set(NAME, Records::addresses(["203.0.113.7"]));
     let isolated = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: one, namespace: default}\nspec:\n  \
                     podSelector: {matchLabels: {app: other}}\n  policyTypes: [Egress]\n";
     setting.world.manifests().write("policy.yaml", isolated)?;

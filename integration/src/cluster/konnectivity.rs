@@ -160,11 +160,9 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
         Ok(page == HELLO)
     })?;
     story.step("and a webhook of a Service", |kubectl| {
-        refused(
-            kubectl,
-            &["create", "configmap", "-n", "shop", "refused"],
-            REFUSAL,
-        )
+        let command = ["create", "configmap", "-n", "shop", "refused"];
+        refused(kubectl, &command, REFUSAL)?;
+        Ok(true)
     })?;
     delete_extension(&story.kubectl)?;
     policy(story)
@@ -226,11 +224,7 @@ fn policy(story: &mut Story<'_>) -> Result<(), Failure> {
         |kubectl| {
             let command = exec(kubectl, "node-3")?;
             let command = command.iter().map(String::as_str).collect::<Vec<_>>();
-            refused(kubectl, &command, REFUSED)?;
-            said = kubectl
-                .run(&command)
-                .err()
-                .map_or_else(String::new, |error| error.to_string());
+            said = refused(kubectl, &command, REFUSED)?;
             Ok(true)
         },
     )?;
@@ -262,10 +256,10 @@ fn policy(story: &mut Story<'_>) -> Result<(), Failure> {
     })
 }
 
-/// An error with what it says unless the command fails with this text.
-fn refused(kubectl: &Kubectl, command: &[&str], expected: &str) -> Result<bool, Failure> {
+/// What the command says when it fails with this text; else an error.
+fn refused(kubectl: &Kubectl, command: &[&str], expected: &str) -> Result<String, Failure> {
     match kubectl.run(command) {
-        Err(error) if error.to_string().contains(expected) => Ok(true),
+        Err(error) if error.to_string().contains(expected) => Ok(error.to_string()),
         Err(error) => Err(error),
         Ok(said) => Err(format!("it succeeds: {said}").into()),
     }
