@@ -160,7 +160,7 @@ fn judge(rules: &PodRules, is_each_alone: bool) -> Option<Decider> {
             }
             if is_certain(rule) {
                 let is_known = !is_each_alone || !may_match && rule.origin.policy.as_ref() == OWN_NODE;
-                return is_known.then(|| Decider::Tier(tier.tier));
+                return is_known.then_some(Decider::Tier(tier.tier));
             }
             may_match = true;
         }
