@@ -57,9 +57,9 @@ fn a_client_by_grpcio_has_many_connections_on_one_channel() {
     command
         .arg(client)
         .arg(pair.socket())
-        .args([&target.address(), "20"]);
+        .args([&target.address(), "20", "1000"]);
     let said = run(&mut command).unwrap();
-    let expected = "echoed 20\ndial tcp 127.0.0.1:1: connect: connection refused\n";
+    let expected = "echoed 20\nopen at once 1000\ndial tcp 127.0.0.1:1: connect: connection refused\n";
     assert_eq!(said, expected);
     let open = "konnectivity_network_proxy_server_established_connections";
     super::within("nothing is left", || pair.server_metric(open) == Some(0.0));

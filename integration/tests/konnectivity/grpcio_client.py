@@ -1,6 +1,7 @@
-"""A client of proxy-server by grpcio, which shares no code with any of the programs: SOCKET ADDRESS COUNT.
+"""A client of proxy-server by grpcio, which shares no code with any of the programs: SOCKET ADDRESS COUNT OPEN.
 
-COUNT connections one after the other on one channel, each with a mebibyte there and back; then one that is refused."""
+COUNT connections one after the other on one channel, each with a mebibyte there and back; OPEN connections that are all open before
+the first of them is used; then one that is refused."""
 
 import hashlib
 import queue
@@ -88,7 +89,7 @@ class Tunnel:
 
 
 def main():
-    socket, address, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    socket, address, count, at_once = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     sent = b"".join(hashlib.sha256(bytes([n >> 8, n & 255])).digest() for n in range(32768))
     with grpc.insecure_channel("unix:" + socket) as channel:
         for _ in range(count):
@@ -97,6 +98,14 @@ def main():
             assert tunnel.echo(sent) == sent
             tunnel.close()
         print("echoed", count)
+        tunnels = [Tunnel(channel, address) for _ in range(at_once)]
+        assert len({tunnel.connection for tunnel in tunnels}) == at_once
+        for number, tunnel in enumerate(tunnels):
+            assert not tunnel.error, tunnel.error
+            assert tunnel.echo(sent[number * 32 :][:1024]) == sent[number * 32 :][:1024]
+        print("open at once", at_once)
+        for tunnel in tunnels:
+            tunnel.close()
         print(Tunnel(channel, "127.0.0.1:1").error)
 
 
