@@ -70,7 +70,7 @@ fn tried() -> Vec<TierRules> {
 
 fn asked(audit: Vec<TierRules>) -> PodRules {
     let mut rules = pod("a", &["127.0.0.1"], Vec::new(), Vec::new());
-    rules.audit.egress = DirectionRules { tiers: audit };
+    rules.audit.egress = DirectionRules::of(audit);
     rules
 }
 

@@ -5,6 +5,7 @@
 
 mod node_world;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use egret_enforcer::backend::netfilter::bridges::BridgeNetfilter;
@@ -19,10 +20,11 @@ use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_kernel::iptables::Flavour;
 use egret_kernel::nflog::Listener;
 use egret_policies::model::{Action, Direction, Tier};
-use egret_policies::rules::{DefaultAction, Member, PeerMatch, PodRules, PortMatch, Rule, SetKind};
+use egret_policies::rules::{DefaultAction, Member, Names, PeerMatch, PodRules, PortMatch, Rule, SetKind};
 use egret_policies::simulator::{Connection, Protocol, Simulator, Verdict};
 use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
+use egret_shared::time::Timestamp;
 use node_world::{
     Change, NOW, ThisHost, address, filter, in_fresh_namespace, network, pod, range, rule, run, seconds, set,
     tier, told,
@@ -133,22 +135,33 @@ fn of_policy(policy: &str, number: usize, action: Action, peer: &str, port: Port
     rule
 }
 
-/// Sixty rules in three networks that overlap: all actions, networks with and without a port, pods, pods with a named port, and a name.
+/// The numbers of rules over a name, one that allows and one that denies, and what the pod was told for it.
+const NAMED: [(usize, [&str; 3]); 2] = [
+    (17, ["127.1.5.2", "127.1.6.9", "127.1.11.40"]),
+    (42, ["127.1.6.5", "127.1.8.40", "127.1.11.40"]),
+];
+const UNTIL: Option<Timestamp> = Some(Timestamp::from_millis(NOW.as_millis() + 600_000));
+
+/// Sixty rules in three networks that overlap: all actions, networks with and without a port, pods, pods with a named port, and names.
 fn ordered() -> (Change, Vec<Rule>) {
     let actions = [Action::Deny, Action::Allow, Action::Deny, Action::Pass];
     let mut change = Change::new();
     let mut rules = Vec::new();
     for number in 0..60_usize {
         let (name, low) = (format!("peer {number}"), number % 12);
-        change = match number % 5 {
-            1 if number < 40 => {
+        let named = NAMED.iter().find(|(of, _)| *of == number);
+        change = match (named, number % 5) {
+            (Some((_, told)), _) => {
+                change.set(&name, SetKind::Records, &told.map(|told| (address(told), UNTIL)))
+            }
+            (None, 1) if number < 40 => {
                 let pods = [
                     format!("127.1.{low}.1"),
                     format!("127.1.{low}.{}", number % 7 + 2),
                 ];
                 change.set(&name, SetKind::Addresses, &pods.map(|pod| (address(&pod), None)))
             }
-            3 if number > 20 => {
+            (None, 3) if number > 20 => {
                 let port = u16::try_from(5000 + number % 3).unwrap().try_into().unwrap();
                 let at = format!("127.1.{low}.3").parse().unwrap();
                 change.set(
@@ -157,7 +170,7 @@ fn ordered() -> (Change, Vec<Rule>) {
                     &[(Member::AddressPort(at, Transport::Udp, port), None)],
                 )
             }
-            _ => {
+            (None, _) => {
                 let wide = format!("127.1.{low}.0/{}", 24 + number % 7);
                 let narrow = format!("127.{}.{low}.0/30", 1 + number % 3);
                 change.set(
@@ -189,7 +202,7 @@ fn ruled(rules: &[Rule]) -> PodRules {
     let (mut first, next) = (rules.to_vec(), DefaultAction::NextTier);
     first.insert(0, fence);
     let baseline = of_policy("baseline", 0, Action::Deny, "baseline", PortMatch::Any);
-    pod(
+    let mut pod = pod(
         "a",
         &["127.0.0.1"],
         vec![
@@ -197,12 +210,20 @@ fn ruled(rules: &[Rule]) -> PodRules {
             tier(Tier::Baseline, vec![baseline], next),
         ],
         Vec::new(),
-    )
+    );
+    pod.egress.names = Some(Names {
+        records: set("told"),
+        without: None,
+    });
+    pod
 }
 
 fn whole() -> (Change, Vec<Rule>) {
     let (change, rules) = ordered();
+    let told: BTreeSet<&str> = NAMED.iter().flat_map(|(_, told)| *told).collect();
+    let told: Vec<_> = told.into_iter().map(|told| (address(told), UNTIL)).collect();
     let change = change
+        .set("told", SetKind::Records, &told)
         .set("fence", SetKind::Networks, &[(network("127.9.9.9/32"), None)])
         .set("baseline", SetKind::Networks, &[(network("127.1.0.0/22"), None)]);
     (change.rules(ruled(&rules)), rules)
@@ -292,7 +313,9 @@ fn real_packets_meet_the_verdict_of_the_first_rule_and_its_name() {
                 &[(address("127.1.9.9"), None), (address("127.1.4.40"), None)],
                 &[],
             )
-            .members("peer 31", &[], &[address("127.1.7.1")]);
+            .members("peer 31", &[], &[address("127.1.7.1")])
+            .members("told", &[(address("127.1.2.9"), UNTIL)], &[])
+            .members("peer 42", &[(address("127.1.2.9"), UNTIL)], &[]);
         assert_settled(&backend.apply(&more.0, NOW));
         simulator.apply(&more.0, NOW).unwrap();
         assert_eq!(renderer.rules(), before);

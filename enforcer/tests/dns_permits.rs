@@ -266,9 +266,7 @@ fn only_a_pod_whose_rules_certainly_let_it_ask_has_a_permit() {
                 "{what}; each alone: {is_each_alone}"
             );
             let audit = Audit {
-                egress: DirectionRules {
-                    tiers: isolated(vec![]),
-                },
+                egress: DirectionRules::of(isolated(vec![])),
                 ..Audit::default()
             };
             backend.apply(&replaced(PodRules { audit, ..rules }), NOW);

@@ -114,7 +114,7 @@ fn a_hundred_lists_and_hundreds_of_pods_are_in_force_in_both_flavours() {
             );
 
             let mut asked = rules(egress());
-            asked.audit.egress = DirectionRules { tiers: egress() };
+            asked.audit.egress = DirectionRules::of(egress());
             assert_settled(&backend.apply(&Change::new().rules(asked).0, NOW));
             assert!(
                 !arrives("127.0.0.2") && arrives("127.0.0.3"),

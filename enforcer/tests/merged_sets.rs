@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use egret_enforcer::backend::netfilter::sets::merged::MergedSets;
 use egret_policies::model::{Action, Direction, Tier};
 use egret_policies::rules::{
-    Audit, Batch, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, NodeRules, Origin,
+    Audit, Batch, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, Names, NodeRules, Origin,
     PeerMatch, PodRules, PortMatch, Rule, SEVERAL, SetId, SetKind, SetSpec, TierRules,
 };
 use egret_policies::simulator::{Connection, Decision, ForwardedConnection, Protocol, Simulator, Verdict};
@@ -23,7 +23,7 @@ const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const LATER: Timestamp = Timestamp::from_millis(9_000_000);
 
 /// The sets that policies speak of, by kind: some of each, so that there is something to join.
-const KINDS: [SetKind; 24] = [
+const KINDS: [SetKind; 25] = [
     SetKind::Addresses,
     SetKind::Addresses,
     SetKind::Addresses,
@@ -49,12 +49,17 @@ const KINDS: [SetKind; 24] = [
     SetKind::Networks,
     SetKind::Networks,
     SetKind::Networks,
+    SetKind::Records,
 ];
+/// What a pod was told for a name.
+const NAME: usize = 8;
+/// What it was told for all names.
+const NAMES: usize = KINDS.len() - 1;
 
 /// These may not be joined: what a pod was told, and pods of whatever namespaces.
 const fn breadth(place: usize) -> Breadth {
     match place {
-        8..12 => Breadth::Wide,
+        8..12 | NAMES => Breadth::Wide,
         _ => Breadth::Narrow,
     }
 }
@@ -138,10 +143,16 @@ impl Pod {
             pod: key.clone(),
             uid: None,
             addresses: vec![address(200)],
-            egress: DirectionRules { tiers },
+            egress: DirectionRules {
+                names: self.admin.iter().any(|said| said.peer == NAME).then(|| Names {
+                    records: set(NAMES),
+                    without: None,
+                }),
+                ..DirectionRules::of(tiers)
+            },
             ingress: DirectionRules::default(),
             audit: Audit {
-                egress: DirectionRules { tiers: audited },
+                egress: DirectionRules::of(audited),
                 ingress: DirectionRules::default(),
             },
         }
@@ -160,7 +171,7 @@ struct Happening {
 
 /// A set; most often one of a few of one kind, so that rules meet.
 fn place() -> impl Strategy<Value = usize> {
-    prop_oneof![2 => 0..3_usize, 1 => 0..KINDS.len()]
+    prop_oneof![2 => 0..3_usize, 1 => 0..NAMES]
 }
 
 fn said(actions: Vec<Action>) -> impl Strategy<Value = Said> {
@@ -171,7 +182,7 @@ fn said(actions: Vec<Action>) -> impl Strategy<Value = Said> {
 /// A rule of a long list.
 fn one_of_many() -> impl Strategy<Value = Said> {
     let any = vec![Action::Allow, Action::Deny, Action::Deny, Action::Pass];
-    let peer = prop_oneof![1 => Just(8), 1 => Just(9), 20 => 10..KINDS.len()];
+    let peer = prop_oneof![2 => Just(NAME), 1 => Just(9), 20 => 10..NAMES];
     said_about(any, peer, Just(None))
 }
 
@@ -213,7 +224,7 @@ fn pod() -> impl Strategy<Value = Pod> {
 fn happening() -> impl Strategy<Value = Happening> {
     let node = prop::option::weighted(0.2, prop::option::of(place()));
     (
-        prop::collection::vec((prop_oneof![place(), 10..KINDS.len()], 1..4_usize), 0..8),
+        prop::collection::vec((prop_oneof![place(), 10..NAMES], 1..4_usize), 0..8),
         prop::collection::vec((0..2_usize, prop::option::weighted(0.9, pod())), 0..2),
         node,
     )
@@ -244,6 +255,7 @@ impl World {
     }
 
     fn members(&self, place: usize) -> BTreeSet<Member> {
+        let place = if place == NAMES { NAME } else { place };
         self.members.get(&place).cloned().unwrap_or_default()
     }
 
@@ -256,9 +268,19 @@ impl World {
             |(place, _): &&(usize, usize)| KINDS[*place] != SetKind::Networks || !had.contains(place);
         for (place, number) in happening.toggled.iter().filter(changes) {
             let changed = self.toggle(*place, candidate(KINDS[*place], *number));
+            let told = MembersChanged {
+                set: set(NAMES),
+                ..changed.clone()
+            };
+            let told = (*place == NAME && had.contains(&NAMES)).then_some(told);
+            let (before, behind) = match changed.removed.is_empty() {
+                true => (told, None),
+                false => (None, told),
+            };
+            let own = had.contains(place).then_some(changed);
             batch
                 .members_changed
-                .extend(had.contains(place).then_some(changed));
+                .extend(before.into_iter().chain(own).chain(behind));
         }
         for (number, pod) in &happening.pods {
             let key = PodKey::new("default", &format!("pod-{number}"));
@@ -341,9 +363,7 @@ fn node_rules(denied: Option<usize>) -> NodeRules {
         default_action: DefaultAction::NextTier,
     });
     NodeRules {
-        exposed: DirectionRules {
-            tiers: tier.into_iter().collect(),
-        },
+        exposed: DirectionRules::of(tier.into_iter().collect()),
     }
 }
 
@@ -599,7 +619,7 @@ fn sets_of_records_are_not_merged() {
     let mut merged_sets = MergedSets::default();
     merged_sets.merge(&batch);
     let told = world.follow(&Happening {
-        toggled: vec![(8, 1)],
+        toggled: vec![(NAME, 1)],
         pods: Vec::new(),
         node: None,
     });
@@ -655,5 +675,42 @@ fn an_address_that_changes_its_verdict_in_a_table_is_never_without_one() {
             );
         }
     }
+    assert_eq!(merged_sets.ordered().looked_up, 10);
+}
+
+/// Ten rules in which a name is denied between two others.
+fn a_name_between_ordered_rules() -> Pod {
+    let mut pod = ten_ordered_rules();
+    let denied = Said {
+        action: Action::Deny,
+        peer: NAME,
+        except: None,
+        port: 3,
+        policy: NAME,
+    };
+    pod.admin.insert(5, denied);
+    pod
+}
+
+#[test]
+fn a_packet_to_no_record_of_a_name_passes_the_lookups_of_one_table() {
+    let mut merged_sets = MergedSets::default();
+    let batch = World::default().follow(&Happening {
+        toggled: vec![(12, 1), (NAME, 2)],
+        pods: vec![(0, Some(a_name_between_ordered_rules()))],
+        node: None,
+    });
+    let joined = merged_sets.merge(&batch);
+    let egress = &joined.rules_replaced[0].egress;
+    let lookups = |is_in| {
+        let tiers = egress.tiers_for(|records| {
+            assert_eq!(records, set(NAMES));
+            is_in
+        });
+        tiers[0].rules.len()
+    };
+    // The denied pods and the allowed ones, as the networks are nobody's. Else these five are walked, three of them as one, the name,
+    // and those behind it as one.
+    assert_eq!((lookups(false), lookups(true)), (2, 5));
     assert_eq!(merged_sets.ordered().looked_up, 10);
 }

@@ -511,7 +511,7 @@ fn for_clients_outside() -> NodeRules {
         ]),
     ];
     NodeRules {
-        exposed: DirectionRules { tiers },
+        exposed: DirectionRules::of(tiers),
     }
 }
 

@@ -20,6 +20,9 @@
 //! denied packet pays for finding out which, an allowed one does not. Names stay sets that are looked up in their place; so do
 //! exceptions, the own node, and everything else that is no set of addresses. Where keys would be many more than the networks in the
 //! rules, the rules are divided, and at last walked. Which rules are in a table depends on rules alone, never on who is in their sets.
+//!
+//! Names divide the rules as well. So there is a second form of the rules without those over names, for packets to addresses that are
+//! in no record of them ([`Names`]): two lookups more for these, whatever the number of names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,7 +31,8 @@ use std::sync::Arc;
 
 use crate::model::{Action, Tier};
 use crate::rules::{
-    Digest, DirectionRules, Member, Origin, PeerMatch, PortMatch, Rule, SEVERAL, SetId, SetKind, TierRules,
+    DefaultAction, Digest, DirectionRules, Member, Names, Origin, PeerMatch, PortMatch, Rule, SEVERAL, SetId,
+    SetKind, TierRules,
 };
 
 mod fixed;
@@ -39,6 +43,9 @@ pub use table::{DecisionTable, Lookup};
 
 use run::Run;
 use table::TooLarge;
+
+/// The least rules for which a table pays: fewer are walked as fast.
+pub(crate) const FEW: usize = 8;
 
 /// What a set holds that rules name.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +77,13 @@ pub struct RuleCounts {
 }
 
 impl RuleCounts {
+    const fn of(all: usize, looked_up: usize) -> Self {
+        Self {
+            looked_up,
+            walked: all - looked_up,
+        }
+    }
+
     /// Of rules without tables.
     #[must_use]
     pub fn all_walked(rules: &DirectionRules) -> Self {
@@ -92,19 +106,80 @@ impl RuleCounts {
 
 /// Whether the order of rules counts. Those of NetworkPolicies only allow: the ones over the same kind of set are one rule already (see the
 /// merged sets of a backend).
-const fn has_order(tier: Tier) -> bool {
+pub(crate) const fn has_order(tier: Tier) -> bool {
     match tier {
         Tier::NetworkPolicy => false,
         Tier::ClusterEgressFirewall | Tier::Admin | Tier::Baseline => true,
     }
 }
 
-/// Replaces rules by lookups. `content` knows the sets that may be in tables, and `known` the tables that are there already.
+/// Replaces rules by lookups. `content` knows the sets that may be in tables and those of records, and `known` the tables that are there
+/// already.
 pub fn decide<'a>(
     rules: &DirectionRules,
     content: impl Fn(SetId) -> Option<Content<'a>>,
     known: impl Fn(Digest) -> Option<Arc<DecisionTable>>,
 ) -> Decided {
+    let all = decide_tiers(&rules.tiers, &content, &known);
+    let count = RuleCounts::all_walked(rules).walked;
+    let mut decided = Decided {
+        rules: DirectionRules::of(all.tiers),
+        tables: all.tables,
+        counts: RuleCounts::of(count, all.looked_up),
+    };
+    if let Some(names) = &rules.names {
+        let others = without_names(&rules.tiers, &content);
+        let used = |id: Digest| decided.tables.iter().find(|table| table.id() == id).cloned();
+        let others = decide_tiers(&others, &content, &|id| used(id).or_else(|| known(id)));
+        let has_tables = !others.tables.is_empty();
+        if has_tables {
+            decided.counts = RuleCounts::of(count, others.looked_up);
+            decided.tables.extend(others.tables);
+        }
+        decided.rules.names = Some(Names {
+            records: names.records,
+            without: has_tables.then_some(others.tiers),
+        });
+    }
+    decided
+}
+
+/// Tiers without the rules over names between those with an order.
+fn without_names<'a>(tiers: &[TierRules], content: &impl Fn(SetId) -> Option<Content<'a>>) -> Vec<TierRules> {
+    let is_over_names = |rule: &Rule| match rule.peer {
+        PeerMatch::In(id) => matches!(content(id), Some(Content::Changing(SetKind::Records))),
+        PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => false,
+    };
+    let others = tiers.iter().map(|tier| TierRules {
+        tier: tier.tier,
+        rules: match has_order(tier.tier) {
+            true => tier
+                .rules
+                .iter()
+                .filter(|rule| !is_over_names(rule))
+                .cloned()
+                .collect(),
+            false => tier.rules.clone(),
+        },
+        default_action: tier.default_action,
+    });
+    let says_something =
+        |tier: &TierRules| !tier.rules.is_empty() || tier.default_action == DefaultAction::Deny;
+    others.filter(says_something).collect()
+}
+
+/// Tiers with lookups in tables.
+struct DecidedTiers {
+    tiers: Vec<TierRules>,
+    tables: Vec<Arc<DecisionTable>>,
+    looked_up: usize,
+}
+
+fn decide_tiers<'a>(
+    tiers: &[TierRules],
+    content: &impl Fn(SetId) -> Option<Content<'a>>,
+    known: &impl Fn(Digest) -> Option<Arc<DecisionTable>>,
+) -> DecidedTiers {
     let mut made: BTreeMap<Digest, Arc<DecisionTable>> = BTreeMap::new();
     let mut excluded = BTreeSet::new();
     loop {
@@ -114,24 +189,19 @@ pub fn decide<'a>(
             used: Vec::new(),
             looked_up: 0,
         };
-        let tiers = rules.tiers.iter().map(|tier| TierRules {
+        let decided = tiers.iter().map(|tier| TierRules {
             tier: tier.tier,
             rules: tables.rules(tier),
             default_action: tier.default_action,
         });
-        let decided = DirectionRules {
-            tiers: tiers.collect(),
-        };
+        let decided = decided.collect();
         let (used, looked_up) = (tables.used, tables.looked_up);
-        let again = named_elsewhere(rules, &used);
+        let again = named_elsewhere(tiers, &used);
         if again.is_empty() {
-            return Decided {
-                rules: decided,
+            return DecidedTiers {
+                tiers: decided,
                 tables: used,
-                counts: RuleCounts {
-                    looked_up,
-                    walked: RuleCounts::all_walked(rules).walked - looked_up,
-                },
+                looked_up,
             };
         }
         excluded.extend(again);
@@ -141,17 +211,12 @@ pub fn decide<'a>(
 
 /// Sets that change, and that rules outside of their table name too. A member would come to the table and to the set in two steps, and
 /// what is judged between them would be judged as neither before nor after.
-fn named_elsewhere(rules: &DirectionRules, tables: &[Arc<DecisionTable>]) -> BTreeSet<SetId> {
+fn named_elsewhere(tiers: &[TierRules], tables: &[Arc<DecisionTable>]) -> BTreeSet<SetId> {
     if tables.is_empty() {
         return BTreeSet::new();
     }
     let mut named: BTreeMap<SetId, usize> = BTreeMap::new();
-    for id in rules
-        .tiers
-        .iter()
-        .flat_map(|tier| &tier.rules)
-        .flat_map(Rule::own_sets)
-    {
+    for id in tiers.iter().flat_map(|tier| &tier.rules).flat_map(Rule::own_sets) {
         *named.entry(id).or_default() += 1;
     }
     let each = tables.iter().flat_map(|table| {

@@ -270,28 +270,75 @@ impl NodeRules {
 /// node itself sends to the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirectionRules {
-    /// The tiers that say something, in order.
+    /// The tiers that say something, in order. They say all, whatever is beside them.
     pub tiers: Vec<TierRules>,
+    /// Where names are asked between many rules with an order.
+    pub names: Option<Names>,
+}
+
+/// Names between rules with an order. A packet to an address of no such name can be judged by the other rules alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// The set of all records of these names. A record is in it before it is in the set of its name, and as long.
+    pub records: SetId,
+    /// The tiers without the rules over these names: the same verdict for a peer that is not in `records`. The compiler writes none;
+    /// [`crate::decision`] does, where that makes many rules a lookup.
+    pub without: Option<Vec<TierRules>>,
 }
 
 impl DirectionRules {
+    /// Rules without a name between those with an order.
+    #[must_use]
+    pub const fn of(tiers: Vec<TierRules>) -> Self {
+        Self { tiers, names: None }
+    }
+
     /// The sets that they name.
     pub fn sets(&self) -> impl Iterator<Item = SetId> {
-        let rules = self.tiers.iter().flat_map(|tier| &tier.rules);
-        rules.flat_map(Rule::sets)
+        let records = self.names.iter().map(|names| names.records);
+        self.lists()
+            .flat_map(|tier| &tier.rules)
+            .flat_map(Rule::sets)
+            .chain(records)
+    }
+
+    /// Which tiers judge a peer, by the sets that it is in.
+    pub fn tiers_for(&self, is_in: impl FnOnce(SetId) -> bool) -> &[TierRules] {
+        match &self.names {
+            Some(Names {
+                records,
+                without: Some(without),
+            }) if !is_in(*records) => without,
+            Some(_) | None => &self.tiers,
+        }
     }
 
     /// Names other sets in the place of some.
-    pub fn rename_sets(&mut self, names: &BTreeMap<SetId, SetId>) {
-        for rule in self.tiers.iter_mut().flat_map(|tier| &mut tier.rules) {
-            let of_peer = match &mut rule.peer {
-                PeerMatch::In(set) => Some(set),
-                PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => None,
-            };
-            for set in of_peer.into_iter().chain(&mut rule.except) {
-                *set = names.get(set).copied().unwrap_or(*set);
+    pub fn rename_sets(&mut self, renamed: &BTreeMap<SetId, SetId>) {
+        let rename = |set: &mut SetId| *set = renamed.get(set).copied().unwrap_or(*set);
+        self.names.iter_mut().for_each(|names| rename(&mut names.records));
+        let without = self
+            .names
+            .iter_mut()
+            .flat_map(|names| &mut names.without)
+            .flatten();
+        for rule in self
+            .tiers
+            .iter_mut()
+            .chain(without)
+            .flat_map(|tier| &mut tier.rules)
+        {
+            if let PeerMatch::In(set) = &mut rule.peer {
+                rename(set);
             }
+            rule.except.iter_mut().for_each(rename);
         }
+    }
+
+    /// All lists of rules, also those that say again what others say.
+    pub fn lists(&self) -> impl Iterator<Item = &TierRules> {
+        let without = self.names.iter().flat_map(|names| &names.without).flatten();
+        self.tiers.iter().chain(without)
     }
 }
 

@@ -4,12 +4,12 @@
 
 mod fixture;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use egret_policies::compiler::Event;
-use egret_policies::model::cluster::{Entity, EntityKey};
-use egret_policies::model::{Direction, Kind, Peers, Policy, PolicyId};
-use egret_policies::rules::{Batch, SetId};
+use egret_policies::model::cluster::{ApiServerAddresses, Entity, EntityKey};
+use egret_policies::model::{Direction, Kind, Peers, Policy, PolicyId, Rule};
+use egret_policies::rules::{Batch, Member, SetId, SetKind};
 use egret_policies::simulator::Verdict::{Allow, Deny};
 use egret_shared::time::Timestamp;
 use proptest::prelude::*;
@@ -110,6 +110,90 @@ fn an_answer_about_a_set_that_is_being_made_waits_for_its_rules() {
     let then = fixture.compiler.poll_answers(&BTreeSet::new(), START).unwrap();
     fixture.memory.apply(&then, START).unwrap();
     assert_eq!(fixture.egress(CLIENT, TOLD, tcp(443)), Allow);
+}
+
+/// Eight rules with an order, and two names among them.
+fn ordered(last: &str) -> Entity {
+    let mut rules: Vec<Rule> = (0..7)
+        .map(|number| deny(networks(&[&format!("198.51.{number}.0/24")])))
+        .collect();
+    rules.push(deny(networks(&[last])));
+    rules.insert(3, deny(names(&["api.example.test"])));
+    rules.insert(5, allow(names(&["www.example.test"])));
+    Entity::Policy(admin_policy("ordered", 1, "app=client").egress(rules))
+}
+
+/// Goes through changes of members: whoever is in the set of a name is in that of all names, at each step.
+fn assert_all_names_have_what_a_name_has(fixture: &mut Fixture, all: SetId) -> usize {
+    let mut held: BTreeMap<SetId, BTreeSet<Member>> = BTreeMap::new();
+    for spec in fixture.memory.sets().filter(|spec| spec.kind == SetKind::Records) {
+        held.insert(
+            spec.id,
+            fixture
+                .memory
+                .members(spec.id)
+                .map(|(member, _)| member)
+                .collect(),
+        );
+    }
+    let mut changes = 0;
+    let batches = batches(fixture);
+    let changed = batches.iter().flat_map(|batch| &batch.members_changed);
+    for change in changed {
+        let Some(members) = held.get_mut(&change.set) else {
+            continue;
+        };
+        changes += 1;
+        members.extend(change.added.iter().map(|(member, _)| *member));
+        members.retain(|member| !change.removed.contains(member));
+        let of_names = held
+            .iter()
+            .filter(|(id, _)| **id != all)
+            .flat_map(|(_, members)| members);
+        let missing: Vec<&Member> = of_names.filter(|member| !held[&all].contains(member)).collect();
+        assert!(missing.is_empty(), "{missing:?} after {change:?}");
+    }
+    for batch in &batches {
+        fixture.memory.apply(batch, fixture.now).unwrap();
+    }
+    changes
+}
+
+#[test]
+fn what_is_told_for_a_name_between_rules_is_told_for_all_names_first_and_for_as_long() {
+    let mut fixture = Fixture::new([client(), other(), ordered("198.51.100.0/24")]);
+    let rules = fixture.memory.pod(&key(CLIENT)).unwrap();
+    let all = rules.egress.names.as_ref().unwrap().records;
+    fixture.poll();
+    // Rules are replaced together with what comes and what goes.
+    told(&mut fixture, "api.example.test");
+    fixture.tell(Event::Apply(ordered("198.51.101.0/24")));
+    assert_eq!(assert_all_names_have_what_a_name_has(&mut fixture, all), 2);
+    assert_eq!(fixture.egress(CLIENT, TOLD, tcp(443)), Deny);
+    let declared = ApiServerAddresses {
+        name: "cloud".into(),
+        addresses: vec![ip(TOLD)],
+    };
+    fixture.tell(Event::Apply(Entity::ApiServerAddresses(declared)));
+    fixture.tell(Event::Apply(ordered("198.51.102.0/24")));
+    assert_eq!(assert_all_names_have_what_a_name_has(&mut fixture, all), 2);
+    assert_eq!(fixture.egress(CLIENT, TOLD, tcp(443)), Allow);
+}
+
+#[test]
+fn an_answer_for_a_name_that_is_allowed_between_rules_is_open_at_once() {
+    let mut fixture = Fixture::new([client(), other(), ordered("198.51.100.0/24")]);
+    fixture.tell(Event::Apply(Entity::Policy(
+        network_policy("default/closed", "app=other").egress(Vec::new()),
+    )));
+    let on_their_way = batches(&mut fixture);
+    told(&mut fixture, "www.example.test");
+    let ahead = fixture
+        .compiler
+        .poll_answers(&sets_of(&on_their_way), START)
+        .unwrap();
+    assert_eq!(ahead.members_changed.len(), 2, "of the name, and of all names");
+    assert!(!fixture.compiler.has_pending_answers());
 }
 
 #[derive(Clone, Debug)]

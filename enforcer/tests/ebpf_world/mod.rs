@@ -778,7 +778,7 @@ pub(crate) fn ruled(name: &str, uid: &str, egress: DirectionRules) -> PodRules {
         uid: Some(uid.into()),
         addresses,
         egress,
-        ingress: DirectionRules { tiers: Vec::new() },
+        ingress: DirectionRules::of(Vec::new()),
     }
 }
 
@@ -798,7 +798,7 @@ pub(crate) fn set(content: &str) -> SetId {
 }
 
 pub(crate) fn egress(tiers: Vec<TierRules>) -> DirectionRules {
-    DirectionRules { tiers }
+    DirectionRules::of(tiers)
 }
 
 pub(crate) fn tier(tier: Tier, rules: Vec<Rule>, otherwise: DefaultAction) -> TierRules {

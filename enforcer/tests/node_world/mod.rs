@@ -237,8 +237,8 @@ pub(crate) fn pod(
         pod: PodKey::new("default", name),
         uid: None,
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-        egress: DirectionRules { tiers: egress },
-        ingress: DirectionRules { tiers: ingress },
+        egress: DirectionRules::of(egress),
+        ingress: DirectionRules::of(ingress),
     }
 }
 
@@ -277,7 +277,7 @@ impl Change {
     /// Lists for clients outside.
     pub(crate) fn node_rules(mut self, tiers: Vec<TierRules>) -> Self {
         self.0.node_rules = Some(NodeRules {
-            exposed: DirectionRules { tiers },
+            exposed: DirectionRules::of(tiers),
         });
         self
     }

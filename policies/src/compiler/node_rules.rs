@@ -39,9 +39,7 @@ pub(crate) fn compile_exposed(
     }
     CompiledNode {
         rules: NodeRules {
-            exposed: DirectionRules {
-                tiers: in_lists(groups),
-            },
+            exposed: DirectionRules::of(in_lists(groups)),
         },
         uses: uses.sets,
     }

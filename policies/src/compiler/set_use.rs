@@ -19,19 +19,33 @@ pub(crate) struct SetUse {
     pub(crate) opens: Directions,
     /// Directions in which a member may close something: it stands in a Deny or Pass.
     pub(crate) closes: Directions,
+    /// Directions in which a member has all rules asked, those over names as well ([`crate::rules::Names`]). By itself that neither opens
+    /// nor closes.
+    pub(crate) has_names_asked: Directions,
 }
 
 impl SetUse {
+    /// A set that nothing is done with yet.
+    pub(super) fn none_of(set: &Arc<NamedSet>) -> Self {
+        Self {
+            set: Arc::clone(set),
+            opens: Directions::default(),
+            closes: Directions::default(),
+            has_names_asked: Directions::default(),
+        }
+    }
+
     /// Whether no rule names the set any more.
     pub(super) const fn does_nothing(&self) -> bool {
-        self.opens.is_empty() && self.closes.is_empty()
+        self.opens.is_empty() && self.closes.is_empty() && self.has_names_asked.is_empty()
     }
 }
 
 /// Sets with one name are one set.
 impl PartialEq for SetUse {
     fn eq(&self, other: &Self) -> bool {
-        (self.set.id, self.opens, self.closes) == (other.set.id, other.opens, other.closes)
+        let does = |used: &Self| (used.set.id, used.opens, used.closes, used.has_names_asked);
+        does(self) == does(other)
     }
 }
 
@@ -70,11 +84,7 @@ impl SetUses {
     }
 
     fn note(&mut self, set: &Arc<NamedSet>, (opens, closes): (bool, bool), direction: Direction) {
-        let used = self.sets.entry(set.id).or_insert_with(|| SetUse {
-            set: Arc::clone(set),
-            opens: Directions::default(),
-            closes: Directions::default(),
-        });
+        let used = self.sets.entry(set.id).or_insert_with(|| SetUse::none_of(set));
         if opens {
             used.opens.set(direction, true);
         }

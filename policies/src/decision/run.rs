@@ -6,8 +6,6 @@ use egret_shared::net::{PortRange, Transport};
 
 use super::*;
 
-/// The least rules for which a table pays: fewer are walked as fast.
-const FEW: usize = 8;
 /// The most ports of a range that are written out as single ports.
 const MOST_PORTS: u16 = 8;
 

@@ -54,7 +54,8 @@ impl Packet {
 
     /// What decides: the tier, the action, and of what is denied the rule.
     fn verdict(self, rules: &DirectionRules, sets: &Sets) -> Option<(Tier, Action, Option<Origin>)> {
-        rules.tiers.iter().find_map(|tier| {
+        let is_told = |id: SetId| sets[&id].1.iter().any(|member| self.is_in(member));
+        rules.tiers_for(is_told).iter().find_map(|tier| {
             let first = tier.rules.iter().find(|rule| self.matches(rule, sets))?;
             let mut named = first.attribution.iter().flat_map(|rules| rules.iter());
             let mut origin = || {
@@ -104,14 +105,20 @@ enum Peer {
 }
 
 /// Sets that change: addresses, addresses with ports, and what a pod was told.
-const CHANGING: [SetKind; 6] = [
+const CHANGING: [SetKind; 7] = [
     SetKind::Addresses,
     SetKind::Addresses,
     SetKind::Addresses,
     SetKind::AddressPorts,
     SetKind::AddressPorts,
     SetKind::Records,
+    SetKind::Records,
 ];
+
+/// The set of what a pod was told for all names.
+fn told() -> SetId {
+    SetId::of_content("told")
+}
 
 fn changing(number: usize) -> SetId {
     SetId::of_content(&format!("changing {number}"))
@@ -177,15 +184,23 @@ fn rules(tiers: &[Vec<Said>]) -> DirectionRules {
         },
         attribution: None,
     };
+    let is_name = |said: &Said| match said.peer {
+        Peer::Changing(number) => CHANGING[number] == SetKind::Records,
+        Peer::Any | Peer::Fixed(_) => false,
+    };
+    let has_names = tiers.iter().flatten().any(is_name);
     let tiers = tiers.iter().zip([Tier::Admin, Tier::Baseline]);
+    let tiers = tiers.map(|(said, tier)| TierRules {
+        tier,
+        rules: said.iter().enumerate().map(rule).collect(),
+        default_action: DefaultAction::NextTier,
+    });
     DirectionRules {
-        tiers: tiers
-            .map(|(said, tier)| TierRules {
-                tier,
-                rules: said.iter().enumerate().map(rule).collect(),
-                default_action: DefaultAction::NextTier,
-            })
-            .collect(),
+        tiers: tiers.collect(),
+        names: has_names.then(|| Names {
+            records: told(),
+            without: None,
+        }),
     }
 }
 
@@ -209,8 +224,7 @@ fn decided(tiers: &[Vec<Said>], sets: &Sets) -> Decided {
         let (kind, members) = sets.get(&id)?;
         match kind {
             SetKind::Networks => Some(Content::Fixed(members)),
-            SetKind::Records => None,
-            SetKind::Addresses | SetKind::AddressPorts | SetKind::NetworkPorts => {
+            SetKind::Records | SetKind::Addresses | SetKind::AddressPorts | SetKind::NetworkPorts => {
                 Some(Content::Changing(*kind))
             }
         }
@@ -279,6 +293,9 @@ proptest! {
         let mut sets = fixed_sets(&tiers);
         let changing_members = changing_members.into_iter().enumerate();
         sets.extend(changing_members.map(|(number, members)| (changing(number), (CHANGING[number], members.into_iter().collect()))));
+        let of_names = sets.values().filter(|(kind, _)| *kind == SetKind::Records).flat_map(|(_, members)| members);
+        let of_names = of_names.copied().collect();
+        sets.insert(told(), (SetKind::Records, of_names));
         let rules = rules(&tiers);
         let decided = decided(&tiers, &sets);
         let with_keys = with_keys(&sets, &decided);
@@ -467,8 +484,9 @@ fn the_only_deny_of_a_table_is_not_named_where_one_behind_the_table_came_first()
     let lists = [rules];
     let mut all = fixed_sets(&lists);
     let address: IpAddr = "10.9.0.1".parse().unwrap();
-    let told = BTreeSet::from([Member::Address(address)]);
-    all.insert(changing(5), (SetKind::Records, told.into_iter().collect()));
+    for set in [changing(5), told()] {
+        all.insert(set, (SetKind::Records, vec![Member::Address(address)]));
+    }
     let decided = decided(&lists, &all);
     let packet = Packet { address, port: None };
     let (_, _, origin) = packet

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use egret_shared::time::Timestamp;
 
+use crate::decision::has_order;
 use crate::model::{Action, Direction};
 use crate::rules::{DefaultAction, Member, Origin, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules};
 
@@ -78,12 +79,26 @@ impl Simulator {
             return Decision::allow("exempt");
         }
         let other = PeerEnd::of(connection, &rules.addresses, record);
-        rules
-            .direction(connection.direction)
-            .tiers
-            .iter()
-            .find_map(|tier| self.decide_tier(tier, other, now))
-            .unwrap_or_else(|| Decision::allow("default"))
+        let rules = rules.direction(connection.direction);
+        let has_names_asked = |records| self.holds(records, other, now);
+        let mut tiers = rules.tiers_for(has_names_asked).iter();
+        let decision = match &rules.names {
+            // As backends have it, so that a record which is missing there is seen here.
+            Some(names) if !has_names_asked(names.records) => tiers.find_map(|tier| {
+                let is_asked = |rule: &&Rule| !has_order(tier.tier) || !self.is_over_records(rule);
+                self.decide_among(tier, tier.rules.iter().filter(is_asked), other, now)
+            }),
+            Some(_) | None => tiers.find_map(|tier| self.decide_tier(tier, other, now)),
+        };
+        decision.unwrap_or_else(|| Decision::allow("default"))
+    }
+
+    fn is_over_records(&self, rule: &Rule) -> bool {
+        let kind = |id: &SetId| self.sets.get(id).map(|set| set.spec.kind);
+        match &rule.peer {
+            PeerMatch::In(id) => kind(id) == Some(SetKind::Records),
+            PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => false,
+        }
     }
 
     /// What the node's rules say of a connection that a Service passes on.

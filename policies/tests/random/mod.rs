@@ -457,9 +457,14 @@ fn legacy(name: &str, ingress: Effect) -> (Effect, Effect) {
 }
 
 fn effect(direction: Direction) -> impl Strategy<Value = Effect> {
+    // In a long list names are asked apart.
+    let rules = prop_oneof![
+        5 => vec(rule(direction), 0..4),
+        1 => vec(rule(direction), 8..12),
+    ];
     prop_oneof![
         1 => Just(Effect::None),
-        3 => vec(rule(direction), 0..4).prop_map(|mut rules| {
+        3 => rules.prop_map(|mut rules| {
             for (index, rule) in rules.iter_mut().enumerate() {
                 rule.index = index;
             }

@@ -194,7 +194,7 @@ impl List {
             rules: rules.to_vec(),
             default_action: DefaultAction::NextTier,
         };
-        let several = DirectionRules { tiers: vec![tier] };
+        let several = DirectionRules::of(vec![tier]);
         let list = Self::of(&several, self.direction, kind_of)?;
         let named = RuleList::of(&list.rules);
         let name = named.name;
@@ -282,8 +282,8 @@ mod tests {
             pod: PodKey::new("default", "client"),
             uid: None,
             addresses: vec!["192.0.2.1".parse().unwrap()],
-            egress: DirectionRules { tiers },
-            ingress: DirectionRules { tiers: Vec::new() },
+            egress: DirectionRules::of(tiers),
+            ingress: DirectionRules::of(Vec::new()),
         }
     }
 

@@ -66,7 +66,13 @@ impl PodChains {
     /// The rules of a tier behind the first; the place counts the lists of one tier.
     #[must_use]
     pub fn tier(self, direction: Direction, tier: Tier, place: usize) -> ChainName {
-        self.chain(direction, &tier_part(tier, place))
+        self.chain(direction, &part(number(tier), place))
+    }
+
+    /// In the place of `tier` where names are asked as well ([`egret_policies::rules::Names`]).
+    #[must_use]
+    pub fn tier_with_names(self, direction: Direction, tier: Tier, place: usize) -> ChainName {
+        self.chain(direction, &part(number_with_names(tier), place))
     }
 
     /// What a list says about some ports; the place counts such chains of a direction.
@@ -108,7 +114,7 @@ impl PodChains {
     /// … and in the place of `tier`.
     #[must_use]
     pub fn audit_tier(self, direction: Direction, tier: Tier, place: usize) -> ChainName {
-        self.audit_chain(direction, &tier_part(tier, place))
+        self.audit_chain(direction, &part(number(tier), place))
     }
 
     /// A small letter in the place of the capital: a prefix would make the longest names too long.
@@ -129,13 +135,25 @@ impl PodChains {
     }
 }
 
-fn tier_part(tier: Tier, place: usize) -> String {
-    let number = match tier {
+const fn number(tier: Tier) -> &'static str {
+    match tier {
         Tier::ClusterEgressFirewall => "0",
         Tier::Admin => "1",
         Tier::NetworkPolicy => "2",
         Tier::Baseline => "3",
-    };
+    }
+}
+
+const fn number_with_names(tier: Tier) -> &'static str {
+    match tier {
+        Tier::ClusterEgressFirewall => "4",
+        Tier::Admin => "5",
+        Tier::NetworkPolicy => "6",
+        Tier::Baseline => "7",
+    }
+}
+
+fn part(number: &str, place: usize) -> String {
     match place {
         0 => number.to_owned(),
         // As long as a chain's name may be: 28 octets (XT_EXTENSION_MAXNAMELEN of linux/netfilter/x_tables.h).
@@ -472,7 +490,9 @@ pub fn is_own_chain(name: &str) -> bool {
     };
     let mut letters = part.chars();
     let direction = letters.next().is_some_and(|letter| "EIei".contains(letter));
-    let kind = letters.next().is_none_or(|letter| "0123ADPR".contains(letter));
+    let kind = letters
+        .next()
+        .is_none_or(|letter| "01234567ADPR".contains(letter));
     let place = letters.as_str();
     let is_place =
         place.is_empty() || (place.len() == 3 && place.bytes().all(|digit| digit.is_ascii_hexdigit()));

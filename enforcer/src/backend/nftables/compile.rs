@@ -205,6 +205,6 @@ fn nothing_exposed() -> NodeRules {
         default_action: DefaultAction::Deny,
     };
     NodeRules {
-        exposed: DirectionRules { tiers: vec![tier] },
+        exposed: DirectionRules::of(vec![tier]),
     }
 }

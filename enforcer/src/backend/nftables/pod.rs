@@ -3,6 +3,7 @@
 //! ```text
 //!  egress ─ iifname vmap ▸ goto EGRET-E-x ─ same generation ▸ accept
 //!                                         └ by family, goto EGRET-E-x-4
+//!                                           ├ to a record of a name ▸ goto EGRET-E5-x-4, the same with the rules over names
 //!                                           ├ rule ▸ goto EGRET-EA-x ─ marks the flow ▸ accept
 //!                                           ├ rule ▸ goto EGRET-D-r ▸ goto EGRET-DENY
 //!                                           ├ jump EGRET-E1-x-4, a list in which rules pass ▸ return
@@ -15,12 +16,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_kernel::iptables::{InterfaceName, InterfacePattern};
+use egret_kernel::iptables::{ChainName, InterfaceName, InterfacePattern};
 use egret_kernel::nftables::{ConnState, Key, NftRule, Statement, Verdict};
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
-    Action, DefaultAction, Digest, Direction, DirectionRules, NodeRules, OWN_NODE, PeerMatch, PodRules,
-    PortMatch, Rule, SetId, TierRules,
+    Action, DefaultAction, Digest, Direction, DirectionRules, Names, NodeRules, OWN_NODE, PeerMatch,
+    PodRules, PortMatch, Rule, SetId, Tier, TierRules,
 };
 use egret_shared::net::IpNet;
 
@@ -162,17 +163,17 @@ fn direction_chains(rules: &PodRules, direction: Direction, context: RenderConte
             family,
             own: own_addresses(rules, family),
             mode: Mode::Enforced,
+            tier_chain: PodChains::tier,
             context,
         };
-        let name = rules_chain(chains, direction, family);
-        let mut lines = renderer.lists(rules.direction(direction), &mut out);
+        let mut end = Vec::new();
         if direction == Direction::Egress {
-            lines.extend(encapsulated(family));
+            end.extend(encapsulated(family));
         }
         let label = Label::of_no_policy(Decider::Default, backend::Action::Allow, direction);
         let allow = goto(chains.allow(direction).as_str());
-        lines.push(labelled(allow, [], &label));
-        out.put(name, lines);
+        end.push(labelled(allow, [], &label));
+        renderer.put_rules(rules.direction(direction), end, &mut out);
     }
     let audit = rules.audit.direction(direction);
     if !audit.tiers.is_empty() {
@@ -252,9 +253,10 @@ fn put_audit(
             family,
             own: own_addresses(rules, family),
             mode: Mode::Audit,
+            tier_chain: PodChains::audit_tier,
             context,
         };
-        let mut lines = renderer.lists(audit, out);
+        let mut lines = renderer.lists(&audit.tiers, out);
         lines.push(to(Verdict::Accept, []));
         out.put(of_family(&name, family), lines);
     }
@@ -290,9 +292,10 @@ pub(super) fn exposed(rules: &NodeRules, context: RenderContext<'_>) -> Rendered
             family,
             own: Vec::new(),
             mode: Mode::Enforced,
+            tier_chain: PodChains::tier,
             context,
         };
-        let lines = renderer.lists(&rules.exposed, &mut out);
+        let lines = renderer.lists(&rules.exposed.tiers, &mut out);
         out.put(of_family(&name, family), lines);
     }
     out
@@ -313,28 +316,60 @@ struct Renderer<'a> {
     /// The pod's own addresses in the family.
     own: Vec<IpAddr>,
     mode: Mode,
+    /// The name of a list's own chain.
+    tier_chain: fn(PodChains, Direction, Tier, usize) -> ChainName,
     context: RenderContext<'a>,
 }
 
 impl Renderer<'_> {
+    /// Puts the rules of a direction: for addresses in no record of a name those without names, if they are said apart.
+    fn put_rules(&self, rules: &DirectionRules, end: Vec<NftRule>, out: &mut Rendered) {
+        let mut lines = match (&rules.names, rules.tiers.first()) {
+            (
+                Some(Names {
+                    records,
+                    without: Some(without),
+                }),
+                Some(first),
+            ) if self.is_there(*records) => {
+                let with_names = Self {
+                    own: self.own.clone(),
+                    tier_chain: PodChains::tier_with_names,
+                    ..*self
+                };
+                let chain = with_names.chain(first.tier, 0);
+                let mut asked = with_names.lists(&rules.tiers, out);
+                asked.extend(end.iter().cloned());
+                out.put(chain.clone(), asked);
+                let mut lines = vec![to(goto(chain), [self.lookup(*records, true)])];
+                lines.extend(self.lists(without, out));
+                lines
+            }
+            _ => self.lists(&rules.tiers, out),
+        };
+        lines.extend(end);
+        out.put(rules_chain(self.chains, self.direction, self.family), lines);
+    }
+
     /// The lines of all lists, in order. A list in which rules pass has a chain of its own.
-    fn lists(&self, rules: &DirectionRules, out: &mut Rendered) -> Vec<NftRule> {
+    fn lists(&self, tiers: &[TierRules], out: &mut Rendered) -> Vec<NftRule> {
         let mut lines = Vec::new();
-        for (place, tier) in rules.tiers.iter().enumerate() {
+        for (place, tier) in tiers.iter().enumerate() {
             let of_list = self.list(tier, out);
             if tier.rules.iter().all(|rule| rule.action != Action::Pass) {
                 lines.extend(of_list);
                 continue;
             }
-            let chain = match self.mode {
-                Mode::Enforced => self.chains.tier(self.direction, tier.tier, place + 1),
-                Mode::Audit => self.chains.audit_tier(self.direction, tier.tier, place + 1),
-            };
-            let chain = of_family(chain.as_str(), self.family);
+            let chain = self.chain(tier.tier, place + 1);
             out.put(chain.clone(), of_list);
             lines.push(to(jump(chain), []));
         }
         lines
+    }
+
+    fn chain(&self, tier: Tier, place: usize) -> String {
+        let chain = (self.tier_chain)(self.chains, self.direction, tier, place);
+        of_family(chain.as_str(), self.family)
     }
 
     fn list(&self, tier: &TierRules, out: &mut Rendered) -> Vec<NftRule> {
@@ -433,14 +468,8 @@ impl Renderer<'_> {
         };
         let mut when = port(rule.port, self.family);
         when.extend(peer);
-        // A set without members of this family is not there.
-        let is_there = |id: &SetId| {
-            self.context
-                .sets
-                .get(id)
-                .is_some_and(|set| set.families.has(self.family))
-        };
-        when.extend(rule.except.filter(is_there).map(|id| self.lookup(id, false)));
+        let except = rule.except.filter(|id| self.is_there(*id));
+        when.extend(except.map(|id| self.lookup(id, false)));
         lines.push(match rule.attribution {
             // It is counted where it is known which rule it is.
             Some(_) => to(end, when),
@@ -462,6 +491,12 @@ impl Renderer<'_> {
             }
         };
         self.own.iter().flat_map(back).collect()
+    }
+
+    /// Whether a set is there; one without members of this family is not.
+    fn is_there(&self, id: SetId) -> bool {
+        let set = self.context.sets.get(&id);
+        set.is_some_and(|set| set.families.has(self.family))
     }
 
     fn lookup(&self, id: SetId, holds: bool) -> Statement {

@@ -10,9 +10,11 @@ use super::filled::{FilledEffect, FilledTemplate, RuleList};
 use super::{CompileContext, firewall, itself_rule, own_node_rules};
 use crate::compiler::directions::Directions;
 use crate::compiler::index::LivePod;
+use crate::compiler::set_content::{NamedSet, SetContent};
 use crate::compiler::set_use::SetUse;
+use crate::decision;
 use crate::model::{Direction, PolicyId, Rank, Tier};
-use crate::rules::{Audit, DefaultAction, DirectionRules, PodRules, Rule, SetId, TierRules};
+use crate::rules::{Audit, DefaultAction, DirectionRules, Names, PodRules, Rule, SetId, TierRules};
 
 /// The policies of a pod in the order of evaluation.
 type PolicyParts = BTreeMap<(Rank, PolicyId), FilledTemplate>;
@@ -24,6 +26,8 @@ pub(crate) struct CompiledPod {
     pub(crate) patterns: BTreeSet<NamePattern>,
     parts: PolicyParts,
     uses: BTreeMap<SetId, UseCount>,
+    /// The set that has names asked, of [`Names`].
+    names: Option<SetUse>,
     /// The directions in which an annotation of 2016 is in force, or would be.
     annotated: Directions,
 }
@@ -43,6 +47,7 @@ struct UseCount {
     used: SetUse,
     opens: [usize; 2],
     closes: [usize; 2],
+    has_names_asked: [usize; 2],
 }
 
 /// A change of a pod's UID or addresses.
@@ -78,7 +83,7 @@ struct PendingChanges {
 impl CompiledPod {
     /// A pod about which no policy says anything.
     pub(crate) fn new(pod: &LivePod<'_>) -> Self {
-        let nothing = || DirectionRules { tiers: Vec::new() };
+        let nothing = || DirectionRules::of(Vec::new());
         Self {
             rules: PodRules {
                 pod: pod.pod.key.clone(),
@@ -91,6 +96,7 @@ impl CompiledPod {
             patterns: BTreeSet::new(),
             parts: PolicyParts::new(),
             uses: BTreeMap::new(),
+            names: None,
             annotated: Directions::default(),
         }
     }
@@ -233,7 +239,8 @@ impl CompiledPod {
     }
 
     /// Puts the tiers together that may be others than before.
-    fn finish(&mut self, changes: PendingChanges, around: CompileContext<'_>) -> RuleChanges {
+    fn finish(&mut self, mut changes: PendingChanges, around: CompileContext<'_>) -> RuleChanges {
+        self.replace_names(&mut changes, around);
         let (mut directions, mut audited) = (Directions::default(), Directions::default());
         for direction in Direction::ALL {
             let touched = |tier: Tier| changes.tiers.contains(&(direction, tier));
@@ -252,7 +259,14 @@ impl CompiledPod {
             }
             kept.extend(new);
             kept.sort_by_key(|rules| rules.tier);
-            self.rules.direction_mut(direction).tiers = kept;
+            let rules = self.rules.direction_mut(direction);
+            rules.tiers = kept;
+            if direction == Direction::Egress {
+                rules.names = self.names.as_ref().map(|used| Names {
+                    records: used.set.id,
+                    without: None,
+                });
+            }
             let asked = self.audit_rules(direction, around);
             if *self.rules.audit.direction(direction) != asked {
                 audited.set(direction, true);
@@ -268,6 +282,48 @@ impl CompiledPod {
             audited,
             patterns: changes.patterns,
         }
+    }
+
+    /// Pods are told names for what they open, so only egress has such rules.
+    fn replace_names(&mut self, changes: &mut PendingChanges, around: CompileContext<'_>) {
+        let has_order = |(direction, tier): &(Direction, Tier)| {
+            *direction == Direction::Egress && decision::has_order(*tier)
+        };
+        if !changes.tiers.iter().any(has_order) {
+            return;
+        }
+        let after = self.names_between_rules(around);
+        let before = std::mem::replace(&mut self.names, after.clone());
+        for (used, is_there) in [(after, true), (before, false)] {
+            if let Some(used) = used {
+                self.count_use(&used, Direction::Egress, is_there, changes);
+            }
+        }
+    }
+
+    /// The set of all records of names between rules with an order, if these are many.
+    fn names_between_rules(&self, around: CompileContext<'_>) -> Option<SetUse> {
+        let lists = || {
+            let lists = self.rule_lists(Direction::Egress, PolicyFilter::Enforced);
+            lists.filter(|(rank, _)| decision::has_order(rank.tier))
+        };
+        let count: usize = lists().map(|(_, list)| list.rules.len()).sum();
+        let patterns: BTreeSet<NamePattern> = lists()
+            .flat_map(|(_, list)| &list.patterns)
+            .flat_map(|patterns| patterns.iter().cloned())
+            .collect();
+        if count < decision::FEW || patterns.is_empty() {
+            return None;
+        }
+        let records = SetContent::Records {
+            pod: self.rules.pod.clone(),
+            uid: self.rules.uid.clone(),
+            ended_runs: around.ended_runs,
+            patterns: patterns.into(),
+        };
+        let mut used = SetUse::none_of(&NamedSet::new(records));
+        used.has_names_asked.set(Direction::Egress, true);
+        Some(used)
     }
 
     fn changed_uses(
@@ -320,11 +376,8 @@ impl CompiledPod {
             return DirectionRules::default();
         }
         let tiers = Tier::ALL.into_iter();
-        DirectionRules {
-            tiers: tiers
-                .flat_map(|tier| self.tier(tier, direction, PolicyFilter::All, around))
-                .collect(),
-        }
+        let tiers = tiers.flat_map(|tier| self.tier(tier, direction, PolicyFilter::All, around));
+        DirectionRules::of(tiers.collect())
     }
 
     fn tier(
@@ -379,13 +432,10 @@ fn one_list(
 impl UseCount {
     fn new(used: &SetUse) -> Self {
         Self {
-            used: SetUse {
-                opens: Directions::default(),
-                closes: Directions::default(),
-                ..used.clone()
-            },
+            used: SetUse::none_of(&used.set),
             opens: [0; 2],
             closes: [0; 2],
+            has_names_asked: [0; 2],
         }
     }
 
@@ -400,7 +450,14 @@ impl UseCount {
         };
         step(&mut self.opens[place], used.opens.contains(direction));
         step(&mut self.closes[place], used.closes.contains(direction));
+        step(
+            &mut self.has_names_asked[place],
+            used.has_names_asked.contains(direction),
+        );
         self.used.opens.set(direction, self.opens[place] > 0);
         self.used.closes.set(direction, self.closes[place] > 0);
+        self.used
+            .has_names_asked
+            .set(direction, self.has_names_asked[place] > 0);
     }
 }

@@ -68,7 +68,13 @@ impl Sets {
 impl LiveSet {
     /// Whether all that changes in it are addresses which come, or live longer, and are allowed by it.
     fn only_opens(&self, records: &Records, now: Timestamp) -> bool {
-        let is_allowed = Effect::of(self.users.values()) == Effect::Opens;
-        self.is_programmed && self.is_expired_programmed && is_allowed && !self.removes_members(records, now)
+        let closes_nothing = match Effect::of(self.users.values()) {
+            Effect::Opens | Effect::HasNamesAsked => true,
+            Effect::Closes | Effect::Either => false,
+        };
+        self.is_programmed
+            && self.is_expired_programmed
+            && closes_nothing
+            && !self.removes_members(records, now)
     }
 }

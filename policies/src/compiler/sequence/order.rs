@@ -4,6 +4,9 @@
 //! Deny) changes aside: rules name one with the new members in its place, all at once, and are given back to it when it holds
 //! the same.
 //!
+//! The set that has names asked ([`crate::rules::Names`]) takes before all other sets and gives behind all: whoever is in the set of a
+//! name is in it too.
+//!
 //! An address that comes to the pods or leaves them needs no such care, or every pod of the cluster that comes would have all
 //! these rules written anew: what was sent to it until now was judged as if it were nobody's, and a moment more of
 //! that, or of half of it, opens nothing of a pod that was there.
@@ -35,6 +38,8 @@ pub(super) enum Effect {
     Closes,
     /// Both, or in a Pass, behind which anything may stand: then there is a right order only where nothing else changes.
     Either,
+    /// It stands in no rule, and only has those over names asked.
+    HasNamesAsked,
 }
 
 impl Effect {
@@ -47,7 +52,8 @@ impl Effect {
         match (opens, closes) {
             (true, false) => Self::Opens,
             (false, true) => Self::Closes,
-            (true, true) | (false, false) => Self::Either,
+            (true, true) => Self::Either,
+            (false, false) => Self::HasNamesAsked,
         }
     }
 }
@@ -111,6 +117,7 @@ impl<'a> OrderedChange<'a> {
     /// Whether somebody's packets of one address meet two changed sets.
     fn meets(&self, other: &Self) -> bool {
         self.members.set != other.members.set
+            && other.effect != Effect::HasNamesAsked
             && self.affected.meets(&other.affected)
             && self.shares_users(other)
     }
@@ -177,6 +184,7 @@ pub(super) fn into_batches(
 ) -> BTreeSet<SetId> {
     let aside = without_order(&changes, replaced);
     let (mut taking, mut either, mut giving, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut behind = Vec::new();
     for change in changes {
         let meets_rules = change.meets_rules(replaced);
         let MembersChanged { set, added, removed } = change.members;
@@ -207,12 +215,24 @@ pub(super) fn into_batches(
                 last.extend(gives);
             }
             (Effect::Either, _) => either.extend(takes.into_iter().chain(gives)),
+            (Effect::HasNamesAsked, _) => {
+                first.splice(0..0, takes);
+                behind.extend(gives);
+            }
         }
     }
     batches
         .first
         .members_changed
         .extend([taking, either, giving, last].into_iter().flatten());
+    // What is put aside is changed in the later batch.
+    let later = !batches.then.members_changed.is_empty();
+    let end = if later {
+        &mut batches.then
+    } else {
+        &mut batches.first
+    };
+    end.members_changed.extend(behind);
     aside
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_kernel::iptables::InterfaceName;
-use egret_policies::rules::{Action, Direction, NodeRules, PodRules, Rule, SetId};
+use egret_policies::rules::{Action, Direction, NodeRules, PodRules, SetId};
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 
@@ -307,12 +307,16 @@ impl Pods {
     pub(in crate::backend) fn sets_needed_whole(&self) -> BTreeSet<SetId> {
         let of_pods = self.rules().flat_map(|rules| [&rules.egress, &rules.ingress]);
         let of_node = self.node_rules.iter().map(|rules| &rules.exposed);
-        let tiers = of_pods.chain(of_node).flat_map(|rules| &rules.tiers);
-        let rules = tiers.flat_map(|tier| &tier.rules).flat_map(|rule| {
-            let all = (rule.action != Action::Allow).then(|| rule.sets());
-            all.into_iter().flatten().chain(rule.except)
+        let needed = of_pods.chain(of_node).flat_map(|direction| {
+            let rules = direction.lists().flat_map(|tier| &tier.rules);
+            let of_rules = rules.flat_map(|rule| {
+                let all = (rule.action != Action::Allow).then(|| rule.sets());
+                all.into_iter().flatten().chain(rule.except)
+            });
+            // Without a record in it the name of a Deny would not be asked.
+            of_rules.chain(direction.names.iter().map(|names| names.records))
         });
-        rules.collect()
+        needed.collect()
     }
 
     /// Directions of pods whose rules name one of these sets.
@@ -342,14 +346,5 @@ pub(in crate::backend) fn is_another_run(before: &PodRules, after: &PodRules) ->
 
 /// Whether rules of a direction refer to one of these sets.
 pub(in crate::backend) fn names_any(rules: &PodRules, direction: Direction, sets: &BTreeSet<SetId>) -> bool {
-    let rules = rules
-        .direction(direction)
-        .tiers
-        .iter()
-        .flat_map(|tier| &tier.rules);
-    !sets.is_empty()
-        && rules
-            .into_iter()
-            .flat_map(Rule::sets)
-            .any(|id| sets.contains(&id))
+    !sets.is_empty() && rules.direction(direction).sets().any(|id| sets.contains(&id))
 }

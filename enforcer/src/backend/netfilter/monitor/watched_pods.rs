@@ -100,7 +100,7 @@ mod tests {
             pod: PodKey::new("default", name),
             uid: None,
             addresses: vec![address.parse().unwrap()],
-            egress: DirectionRules { tiers },
+            egress: DirectionRules::of(tiers),
             ingress: DirectionRules::default(),
         }
     }

@@ -4,6 +4,7 @@
 //!  FORWARD ─ EGRET-FORWARD ─ replies ▸ return
 //!                          ├ EGRET-FROM ─ -i veth ▸ goto EGRET-E-x ─ same generation ▸ return
 //!                          │            │                          └ goto the first tier … EGRET-E2-x
+//!                          │            │                            ├ to a record of a name ▸ goto EGRET-E6-x, the same with names
 //!                          │            │                            ├ rule ▸ goto EGRET-EA-x (asks EGRET-e-x, marks the flow) ▸ return
 //!                          │            │                            ├ rule ▸ goto EGRET-DENY
 //!                          │            │                            └ goto the next tier … EGRET-ED-x
@@ -24,7 +25,7 @@ use egret_kernel::iptables::{
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
     Action, DefaultAction, Direction, DirectionRules, OWN_NODE, PeerMatch, PodRules, PortMatch, Rule, SetId,
-    SetKind, TierRules,
+    SetKind, Tier, TierRules,
 };
 use egret_shared::net::PortRange;
 
@@ -116,6 +117,8 @@ struct PodDirection<'a> {
     own: Vec<IpNet>,
     context: RenderContext<'a>,
     mode: RuleMode,
+    /// The name of a list's chain.
+    tier_chain: fn(PodChains, Direction, Tier, usize) -> ChainName,
     /// The ports that every packet in the current chain has.
     ports: Option<PortGroup>,
     /// The number of further chains through which a packet may go.
@@ -141,6 +144,7 @@ impl<'a> PodDirection<'a> {
             own: own_addresses(rules, context.family),
             context,
             mode: RuleMode::Enforced,
+            tier_chain: PodChains::tier,
             ports: None,
             spare: audit::spare(rules, direction),
             attributions: Attributions::new(),
@@ -150,9 +154,31 @@ impl<'a> PodDirection<'a> {
 
     fn render(&mut self, rules: &DirectionRules, mark: Mark) {
         let tiers = in_order(rules);
-        let (name, lines) = self.render_generation(&tiers, mark);
+        let (name, mut lines) = self.render_generation(&tiers, mark);
         self.render_unsolicited(&tiers);
-        let (name, mut lines) = self.parts(&TierGroup::of(&tiers), name, lines);
+        let Some((records, without)) = self.without_names(rules) else {
+            return self.put_rules(&tiers, name, lines);
+        };
+        let spare = self.spare;
+        self.tier_chain = PodChains::tier_with_names;
+        let with_names = self.first(&tiers);
+        self.put_rules(&tiers, with_names.clone(), Vec::new());
+        self.tier_chain = PodChains::tier;
+        self.spare = spare;
+        lines.push(Line::to(Target::Goto(with_names)).when(records));
+        self.put_rules(&without.iter().collect::<Vec<_>>(), name, lines);
+    }
+
+    /// Where names are said apart ([`egret_policies::rules::Names`]): to what they are asked, and the rules for all else.
+    fn without_names<'r>(&self, rules: &'r DirectionRules) -> Option<(Match, &'r [TierRules])> {
+        let names = rules.names.as_ref()?;
+        let records = self.is_there(names.records).then(|| self.lookup(names.records))?;
+        Some((records, names.without.as_deref()?))
+    }
+
+    /// Puts the rules of a direction from a chain on, which begins with these lines.
+    fn put_rules(&mut self, tiers: &[&TierRules], first: ChainName, lines: Vec<Line>) {
+        let (name, mut lines) = self.parts(&TierGroup::of(tiers), first, lines);
         let allow = Target::Goto(self.chains.allow(self.direction));
         let default = Label::of_no_policy(Decider::Default, backend::Action::Allow, self.direction);
         if self.direction == Direction::Egress {
@@ -165,9 +191,13 @@ impl<'a> PodDirection<'a> {
     /// The first chain of the rules, after the chains that contain the generation.
     fn first(&self, tiers: &[&TierRules]) -> ChainName {
         match tiers.first() {
-            Some(first) => self.chains.tier(self.direction, first.tier, 0),
+            Some(first) => self.chain(first.tier, 0),
             None => self.chains.default(self.direction),
         }
+    }
+
+    fn chain(&self, tier: Tier, place: usize) -> ChainName {
+        (self.tier_chain)(self.chains, self.direction, tier, place)
     }
 
     /// Renders the chain for ICMP errors and for packets without a connection.
@@ -380,7 +410,7 @@ impl<'a> PodDirection<'a> {
     /// Excludes the exceptions of the rule.
     fn excepting(&self, rule: &Rule, line: Line) -> Line {
         match rule.except.filter(|id| self.is_there(*id)) {
-            Some(id) => line.unless(Match::Set(names::set(id, self.context.family), self.sides(id))),
+            Some(id) => line.unless(self.lookup(id)),
             None => line,
         }
     }
@@ -398,6 +428,10 @@ impl<'a> PodDirection<'a> {
         set.is_some_and(|set| set.families.has(self.context.family))
     }
 
+    fn lookup(&self, id: SetId) -> Match {
+        Match::Set(names::set(id, self.context.family), self.sides(id))
+    }
+
     fn sides(&self, id: SetId) -> SetLookup {
         match self.context.sets.get(&id).map(|set| set.kind) {
             Some(SetKind::AddressPorts | SetKind::NetworkPorts) => {
@@ -413,9 +447,7 @@ impl<'a> PodDirection<'a> {
         match peer {
             PeerMatch::Any => Peer::Any,
             PeerMatch::OwnNode => Peer::Matching(Match::ToThisHost),
-            PeerMatch::In(id) if self.is_there(*id) => {
-                Peer::Matching(Match::Set(names::set(*id, self.context.family), self.sides(*id)))
-            }
+            PeerMatch::In(id) if self.is_there(*id) => Peer::Matching(self.lookup(*id)),
             PeerMatch::In(_) | PeerMatch::Itself => Peer::Missing,
         }
     }

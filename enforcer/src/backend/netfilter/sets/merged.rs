@@ -14,7 +14,8 @@
 //! where the part itself would have changed, and what is made anew is filled before a rule names it. What rules
 //! name only by merged sets is not in the kernel itself. Nothing of it depends on what was before.
 //!
-//! Records stay alone: they come and go while somebody waits, and each ends by itself.
+//! Records stay alone: they come and go while somebody waits, and each ends by itself. Only which sets are of records is known here: the
+//! rules over them are left out of what is asked where no name matches ([`egret_policies::rules::Names`]).
 //!
 //! A key of a table that changes its verdict comes to the one set before it goes from the other. In between it is in both, and the one
 //! that is asked first decides: the verdict is that of before or that of after.
@@ -44,6 +45,7 @@ pub struct MergedSets {
     merged: BTreeMap<SetId, MergedSet>,
     tables: BTreeMap<Digest, TableInUse>,
     named: BTreeMap<Owner, Named>,
+    records: BTreeSet<SetId>,
     counts: BTreeMap<PodKey, RuleCounts>,
     /// Each rule is counted by itself, so nothing is merged.
     is_each_alone: bool,
@@ -134,6 +136,7 @@ impl MergedSets {
     /// The batch as it is to be applied.
     pub fn merge<'a>(&mut self, batch: &'a Batch) -> Cow<'a, Batch> {
         self.count_ordered(batch);
+        self.note_records(batch);
         if self.is_each_alone || !self.concern(batch) {
             return Cow::Borrowed(batch);
         }
@@ -191,6 +194,16 @@ impl MergedSets {
         }
         for pod in &batch.pods_removed {
             self.counts.remove(pod);
+        }
+    }
+
+    /// Notes which sets are of records.
+    fn note_records(&mut self, batch: &Batch) {
+        let is_of_records = |spec: &&SetSpec| spec.kind == SetKind::Records;
+        let created = batch.sets_created.iter().filter(is_of_records);
+        self.records.extend(created.map(|spec| spec.id));
+        for id in &batch.sets_destroyed {
+            self.records.remove(id);
         }
     }
 

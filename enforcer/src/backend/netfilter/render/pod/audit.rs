@@ -38,8 +38,7 @@ pub(in crate::backend::netfilter) fn why_not_audited(
     sets: &AvailableSets,
 ) -> Option<&'static str> {
     let (decides, audit) = (rules.direction(direction), rules.audit.direction(direction));
-    let decides: Vec<&TierRules> = decides.tiers.iter().collect();
-    let chains = AROUND + TierGroup::of(&decides).len() + chains(&audit.tiers);
+    let chains = AROUND + deciding_chains(decides) + chains(&audit.tiers);
     if audit.sets().any(|id| !sets.contains_key(&id)) {
         Some("one of their sets is not there")
     } else if !audit.tiers.is_empty() && chains > MOST_CHAINS {
@@ -51,10 +50,16 @@ pub(in crate::backend::netfilter) fn why_not_audited(
 
 /// The number of chains through which a packet may go beyond the minimum.
 pub(super) fn spare(rules: &PodRules, direction: Direction) -> usize {
-    let decides: Vec<&TierRules> = rules.direction(direction).tiers.iter().collect();
     let audit = &rules.audit.direction(direction).tiers;
     let asked = if audit.is_empty() { 0 } else { chains(audit) };
-    MOST_CHAINS.saturating_sub(AROUND + TierGroup::of(&decides).len() + asked)
+    MOST_CHAINS.saturating_sub(AROUND + deciding_chains(rules.direction(direction)) + asked)
+}
+
+/// The chains of the rules that decide; one more leads to those with names.
+fn deciding_chains(rules: &DirectionRules) -> usize {
+    let tiers: Vec<&TierRules> = rules.tiers.iter().collect();
+    let names_apart = rules.names.as_ref().is_some_and(|names| names.without.is_some());
+    TierGroup::of(&tiers).len() + usize::from(names_apart)
 }
 
 fn chains(tiers: &[TierRules]) -> usize {

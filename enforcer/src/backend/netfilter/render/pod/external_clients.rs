@@ -29,6 +29,7 @@ pub fn exposed(rules: &NodeRules, context: RenderContext<'_>) -> Chains {
         own: Vec::new(),
         context,
         mode: RuleMode::Enforced,
+        tier_chain: PodChains::tier,
         ports: None,
         spare: 0,
         attributions: super::attribution::Attributions::new(),

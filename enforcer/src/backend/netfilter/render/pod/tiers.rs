@@ -63,7 +63,7 @@ impl PodDirection<'_> {
             let next = match parts.get(place + 1).map(TierGroup::first) {
                 Some(next) => {
                     let before = parts[..=place].iter().filter(|one| one.first().tier == next.tier);
-                    self.chains.tier(self.direction, next.tier, before.count())
+                    self.chain(next.tier, before.count())
                 }
                 None => self.chains.default(self.direction),
             };
@@ -89,7 +89,7 @@ impl PodDirection<'_> {
     fn row(&mut self, lists: &[&TierRules]) -> Vec<Line> {
         let mut lines = Vec::new();
         for (place, list) in lists.iter().enumerate() {
-            let chain = self.chains.tier(self.direction, list.tier, place + 1);
+            let chain = self.chain(list.tier, place + 1);
             let rules = self.rules(list, &Target::Return);
             self.put(&chain, rules);
             lines.push(Line::to(Target::Jump(chain)));

@@ -29,7 +29,13 @@ enum Phase {
 impl MergedSets {
     /// The rules of a direction with lookups in tables, the sets of these, and how many are where.
     pub(super) fn decide(&self, rules: &DirectionRules) -> (DirectionRules, Merged, RuleCounts) {
-        let content = |id| self.parts.get(&id).map(Part::content);
+        let content = |id| match self.parts.get(&id) {
+            Some(part) => Some(part.content()),
+            None => self
+                .records
+                .contains(&id)
+                .then_some(Content::Changing(SetKind::Records)),
+        };
         let known = |id: Digest| self.tables.get(&id).map(|used| Arc::clone(&used.table));
         let decided = decision::decide(rules, content, known);
         let sets = decided.tables.iter().flat_map(|table| {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use egret_policies::rules::{
-    Action, DirectionRules, Origin, PeerMatch, PortMatch, Rule, SEVERAL, SetId, SetKind, TierRules,
+    Action, DirectionRules, Names, Origin, PeerMatch, PortMatch, Rule, SEVERAL, SetId, SetKind, TierRules,
 };
 
 /// The sets that a merged set has the members of: two at least, in order.
@@ -22,23 +22,34 @@ pub(super) struct MergedRules {
 impl MergedRules {
     /// Joins what can be merged; `kind` knows the sets that can be.
     pub(super) fn of(rules: &DirectionRules, kind: impl Fn(SetId) -> Option<SetKind>) -> Self {
-        let mergeable = MergeableSets {
-            kind,
-            excluded: named_otherwise(rules),
-        };
         let mut merged = BTreeMap::new();
-        let tiers = rules.tiers.iter().map(|tier| TierRules {
-            tier: tier.tier,
-            rules: merge(&tier.rules, &mergeable, &mut merged),
-            default_action: tier.default_action,
-        });
-        Self {
-            rules: DirectionRules {
-                tiers: tiers.collect(),
-            },
-            merged,
-        }
+        let mut merge = |tiers: &[TierRules]| merge_tiers(tiers, &kind, &mut merged);
+        let rules = DirectionRules {
+            tiers: merge(&rules.tiers),
+            names: rules.names.as_ref().map(|names| Names {
+                records: names.records,
+                without: names.without.as_deref().map(&mut merge),
+            }),
+        };
+        Self { rules, merged }
     }
+}
+
+fn merge_tiers(
+    tiers: &[TierRules],
+    kind: &impl Fn(SetId) -> Option<SetKind>,
+    merged: &mut BTreeMap<SetId, (SetKind, Parts)>,
+) -> Vec<TierRules> {
+    let mergeable = MergeableSets {
+        kind,
+        excluded: named_otherwise(tiers),
+    };
+    let tiers = tiers.iter().map(|tier| TierRules {
+        tier: tier.tier,
+        rules: merge(&tier.rules, &mergeable, merged),
+        default_action: tier.default_action,
+    });
+    tiers.collect()
 }
 
 /// Which of the sets that rules name can be merged.
@@ -65,8 +76,8 @@ impl<K: Fn(SetId) -> Option<SetKind>> MergeableSets<K> {
 
 /// Sets that do something else in these rules than to allow. A member would come to such a set and to a merged ones in two
 /// steps, and what is judged between them would be judged as neither before nor after.
-fn named_otherwise(rules: &DirectionRules) -> BTreeSet<SetId> {
-    let all = rules.tiers.iter().flat_map(|tier| &tier.rules);
+fn named_otherwise(tiers: &[TierRules]) -> BTreeSet<SetId> {
+    let all = tiers.iter().flat_map(|tier| &tier.rules);
     let otherwise = all.flat_map(|rule| match rule.action {
         Action::Allow => rule.except.into_iter().collect::<Vec<_>>(),
         Action::Deny | Action::Pass => rule.sets().collect(),
