@@ -231,6 +231,13 @@ impl Changes {
         });
     }
 
+    /// Removes all elements of a set that is there.
+    pub fn empty_set(&mut self, name: &str) {
+        self.push("empty a set", About::Set(name), DELETE_ELEMENT, 0, |request| {
+            request.text(2, name)
+        });
+    }
+
     pub fn add_elements(&mut self, set: &str, elements: &[Element]) {
         self.elements("add members", NEW_ELEMENT, CREATE, set, elements);
     }

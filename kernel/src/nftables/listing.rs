@@ -32,7 +32,7 @@ pub struct ListedChain {
 }
 
 /// A set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListedSet {
     pub flags: u32,
     pub key_octets: u32,

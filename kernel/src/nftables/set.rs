@@ -7,6 +7,7 @@ use crate::iptables::InterfaceName;
 use crate::netlink::{Attributes, MalformedMessage, Request};
 use crate::{Family, Transport};
 
+use super::listing::ListedSet;
 use super::statement::{self, Key, Verdict};
 
 /// A set or verdict map.
@@ -84,6 +85,11 @@ const ELEMENT_TIMEOUT: u16 = 4;
 pub(super) const ELEMENT_EXPIRATION: u16 = 5;
 
 impl SetSpec {
+    /// Whether a set that the kernel lists has the flags and the length of keys of this one.
+    pub fn is_laid_out_as(&self, listed: ListedSet) -> bool {
+        self.flags() == listed.flags && u32::try_from(self.octets()) == Ok(listed.key_octets)
+    }
+
     pub(super) fn put(&self, request: Request, number: u32) -> Request {
         let request = request
             .plain_be32(3, self.flags())

@@ -3,6 +3,8 @@
 //!
 //! A record has the kernel's own timeout. It is never shortened: what the kernel holds longer than we know stays until it times out.
 
+mod new_intervals;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,6 +63,12 @@ pub(super) struct SetWrites {
     removed: Vec<SetId>,
     changed: Vec<ElementWrite>,
     planned: Vec<SetId>,
+}
+
+impl SetWrites {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.made.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -208,6 +216,7 @@ impl Sets {
                 }
             }
             self.programmed.insert(*id, held);
+            self.dirty.insert(*id, Touched::All);
         }
         shrunk
     }
@@ -228,8 +237,14 @@ impl Sets {
             .collect()
     }
 
-    /// Plans to make all desired sets in a table that has none of ours: what was adopted of records is written again.
-    pub(super) fn plan_all(&mut self, changes: &mut Changes, now: Timestamp) -> SetWrites {
+    /// Plans to make all desired sets in a table that has none of ours but those that are made and `held_intervals`: what was adopted
+    /// of records is written again.
+    pub(super) fn plan_all(
+        &mut self,
+        held_intervals: &BTreeSet<String>,
+        changes: &mut Changes,
+        now: Timestamp,
+    ) -> SetWrites {
         let adopted = std::mem::take(&mut self.programmed);
         let mut writes = SetWrites::default();
         let refused = &self.refused;
@@ -244,7 +259,12 @@ impl Sets {
                     continue;
                 }
                 let name = String::from(names::set(*id, family));
-                changes.add_set(&spec(wanted, &name, family));
+                let is_made = self.made.contains(&name);
+                if held_intervals.contains(&name) {
+                    changes.empty_set(&name);
+                } else if !is_made {
+                    changes.add_set(&spec(wanted, &name, family));
+                }
                 writes.made.push((*id, name.clone()));
                 let mut elements = target(wanted, family);
                 if wanted.kind == SetKind::Records {
@@ -256,7 +276,9 @@ impl Sets {
                     }
                     elements.retain(|_, expires| expires.is_none_or(|at| at > now));
                 }
-                changes.add_elements(&name, &written(elements.iter(), now));
+                if !is_made {
+                    changes.add_elements(&name, &written(elements.iter(), now));
+                }
                 writes.changed.push(ElementWrite {
                     set: *id,
                     family: place,

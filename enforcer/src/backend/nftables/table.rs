@@ -1,5 +1,6 @@
 //! The table: what it is to hold, what the kernel holds, and the transaction that makes the one the other. Rules, maps and sets of
-//! both families change together or not at all, so no packet meets a state between two.
+//! both families change together or not at all, so no packet meets a state between two. New sets of intervals come before, in a
+//! transaction of their own (`Sets::plan_intervals`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
@@ -8,7 +9,7 @@ use egret_kernel::Family;
 use egret_kernel::iptables::{InterfaceName, InterfacePattern};
 use egret_kernel::netlink;
 use egret_kernel::nftables::{
-    BaseChain, Changes, ElementKey, NamedCounter, NftListing, NftRule, Object, Refusal, Statement,
+    BaseChain, Changes, ElementKey, ListedSet, NamedCounter, NftListing, NftRule, Object, Refusal, Statement,
     TableReader, TableWriter, Verdict,
 };
 use egret_shared::pod::PodKey;
@@ -337,6 +338,9 @@ impl Table {
         }
         self.compile_denials();
         let mut sets = sets.lock();
+        if let Err(outcome) = self.make_intervals(&mut sets, &BTreeMap::new()) {
+            return outcome;
+        }
         let mut changes = Changes::of(TABLE);
         if BridgeState::of(self.bridge.as_ref()) != self.programmed.bridge {
             BridgeTable::plan(self.bridge.as_ref(), &self.programmed.bridge, &mut changes);
@@ -372,21 +376,30 @@ impl Table {
         self.compile_denials();
         self.programmed = Programmed::default();
         let mut sets = sets.lock();
+        sets.adopt(&held.sets, now);
+        let held_intervals = sets.held_intervals(&held.table.sets);
+        if let Err(outcome) = self.make_intervals(&mut sets, &held.table.sets) {
+            return outcome;
+        }
         let mut changes = Changes::of(TABLE);
         BridgeTable::plan(self.bridge.as_ref(), &held.bridge, &mut changes);
         changes.add_table();
         for chain in held.table.chains.keys() {
             changes.flush_chain(chain);
         }
-        held.table.sets.keys().for_each(|set| changes.delete_set(set));
+        let others = held
+            .table
+            .sets
+            .keys()
+            .filter(|set| !held_intervals.contains(*set));
+        others.for_each(|set| changes.delete_set(set));
         let base: BTreeSet<&String> = self.base.iter().map(|chain| &chain.name).collect();
         for (name, _) in held.table.chains.iter().filter(|(name, _)| !base.contains(name)) {
             changes.delete_chain(name);
         }
         self.counters = held.counters.iter().map(|counter| counter.name.clone()).collect();
         self.add_counters(&mut changes);
-        sets.adopt(&held.sets, now);
-        let writes = sets.plan_all(&mut changes, now);
+        let writes = sets.plan_all(&held_intervals, &mut changes, now);
         for chain in &self.base {
             changes.add_base_chain(chain);
         }
@@ -394,6 +407,28 @@ impl Table {
         self.put_chains(&mut changes);
         self.put_lookups(&mut changes);
         self.commit(changes, sets, writes)
+    }
+
+    /// Makes the sets of intervals that neither we know nor the kernel lists; no rule names them yet.
+    fn make_intervals(
+        &mut self,
+        sets: &mut Sets,
+        listed: &BTreeMap<String, ListedSet>,
+    ) -> Result<(), TransactionOutcome> {
+        let mut changes = Changes::of(TABLE);
+        changes.add_table();
+        let writes = sets.plan_intervals(listed, &mut changes);
+        if writes.is_empty() {
+            return Ok(());
+        }
+        match self.writer.commit_or_name(changes) {
+            Ok(()) => {
+                sets.done(writes);
+                Ok(())
+            }
+            Err(failed) if failed.refused.is_empty() => Err(self.fail(&failed.to_string())),
+            Err(failed) => Err(TransactionOutcome::Refused(failed.refused)),
+        }
     }
 
     /// Has the kernel take all of it.
