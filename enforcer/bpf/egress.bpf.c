@@ -36,8 +36,12 @@ static __always_inline int is_alive(const struct udp_flow *flow, __u64 now)
 static __always_inline void remember(struct bpf_sock *socket, const struct pod *pod, const struct flow *flow,
 				     __u8 opened_by)
 {
-	struct socket_state *state = bpf_sk_storage_get(&egret_sockets, socket, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	struct socket_state *state;
 
+	/* Its packets may be anything. */
+	if (socket->type == SOCK_RAW)
+		return;
+	state = bpf_sk_storage_get(&egret_sockets, socket, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!state)
 		return;
 	/* No generation while the rest changes: another processor may read. */
@@ -80,6 +84,7 @@ static __always_inline int verdict(struct bpf_sock_addr *ctx, struct address pee
 	/* Judged by the address to which the node translates this one. */
 	if (pod->behind != BEHIND_NOTHING && may_be_translated(&flow.peer))
 		return ALLOW;
+	flow.is_final = 1;
 	/* A socket without a port has sent nothing yet, so it has no flow. */
 	if (flow.transport == IPPROTO_UDP && socket && socket->src_port) {
 		struct udp_key key = key_of_udp(pod, &flow, socket->src_port);
@@ -282,10 +287,64 @@ static __always_inline int is_echo_reply(const struct packet *packet)
 						     packet->transport == IPPROTO_ICMP && packet->icmp_type == 0;
 }
 
-/* What leaves the pod's sockets: connections that were open before a change of policy, datagrams of
- * connected sockets, and what raw and ping sockets send. */
-SEC("cgroup_skb/egress")
-int egret_departures(struct __sk_buff *skb)
+static __always_inline int is_own(const struct pod *pod, __u32 family, const __u32 *words)
+{
+	for (__u32 i = 0; i < MAX_OWN_ADDRESSES; i++) {
+		const struct address *own = &pod->own[i];
+
+		if (own->family != family || own->words[0] != words[0])
+			continue;
+		if (family == FAMILY_V4 || (own->words[1] == words[1] && own->words[2] == words[2] && own->words[3] == words[3]))
+			return 1;
+	}
+	return 0;
+}
+
+/* Whether a packet is of the flow of which its socket keeps a verdict under the pod's present generation. Only of connected
+ * sockets, and of packets whose headers are plain and whole: all others are parsed and judged. */
+static __always_inline int has_verdict(struct __sk_buff *skb, const struct pod *pod, __u8 direction)
+{
+	struct bpf_sock *socket = skb->sk;
+	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	const struct plain_v4 *v4 = data;
+	const struct plain_v6 *v6 = data;
+	const struct socket_state *state;
+	const __u32 *source, *peer;
+	__u16 port;
+
+	if (!socket || !socket->dst_port || socket->state == BPF_TCP_LISTEN)
+		return 0;
+	state = bpf_sk_storage_get(&egret_sockets, socket, 0, 0);
+	if (!state || state->generation != pod->generation)
+		return 0;
+	if (state->transport != IPPROTO_TCP && state->transport != IPPROTO_UDP)
+		return 0;
+	if (state->peer.family == FAMILY_V4) {
+		if ((void *)(v4 + 1) > end || v4->version_and_length != 0x45 || v4->transport != state->transport ||
+		    (v4->fragment & bpf_htons(IP_MORE_FRAGMENTS_AND_OFFSET)))
+			return 0;
+		source = &v4->source;
+		peer = direction == EGRESS ? &v4->destination : &v4->source;
+		port = direction == EGRESS ? v4->destination_port : v4->source_port;
+		if (*peer != state->peer.words[0])
+			return 0;
+	} else {
+		if ((void *)(v6 + 1) > end || v6->version >> 4 != 6 || v6->transport != state->transport)
+			return 0;
+		source = v6->source;
+		peer = direction == EGRESS ? v6->destination : v6->source;
+		port = direction == EGRESS ? v6->destination_port : v6->source_port;
+		if (peer[0] != state->peer.words[0] || peer[1] != state->peer.words[1] || peer[2] != state->peer.words[2] ||
+		    peer[3] != state->peer.words[3])
+			return 0;
+	}
+	/* Behind the translation a pod is known by its address: another one is judged here. */
+	return port == bpf_htons(state->port) &&
+	       (direction == INGRESS || pod->behind != BEHIND_SERVICES || is_own(pod, state->peer.family, source));
+}
+
+/* By itself, so that a packet with a verdict pays for no room on the stack. */
+static __attribute__((noinline)) int judge_departure(struct __sk_buff *skb)
 {
 	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
 	struct bpf_sock *socket = skb->sk;
@@ -302,8 +361,6 @@ int egret_departures(struct __sk_buff *skb)
 		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, EGRESS);
 		return DENY;
 	}
-	if (has_no_rules(pod))
-		return ALLOW;
 	parse(skb, &packet);
 	if (pod->behind == BEHIND_FILTER)
 		return note_datagram(pod, &packet, EGRESS);
@@ -348,9 +405,19 @@ int egret_departures(struct __sk_buff *skb)
 	return result == ALLOW ? ALLOW : DENY;
 }
 
-/* What reaches the pod's sockets. */
-SEC("cgroup_skb/ingress")
-int egret_arrivals(struct __sk_buff *skb)
+/* What leaves the pod's sockets: connections that were open before a change of policy, datagrams of
+ * connected sockets, and what raw and ping sockets send. */
+SEC("cgroup_skb/egress")
+int egret_departures(struct __sk_buff *skb)
+{
+	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
+
+	if (pod->programmed && (has_no_rules(pod) || has_verdict(skb, pod, EGRESS)))
+		return ALLOW;
+	return judge_departure(skb);
+}
+
+static __attribute__((noinline)) int judge_arrival(struct __sk_buff *skb)
 {
 	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
 	struct bpf_sock *socket = skb->sk;
@@ -368,8 +435,6 @@ int egret_arrivals(struct __sk_buff *skb)
 		count_unruled(TIER_UNPROGRAMMED, ACTION_DENY, INGRESS);
 		return DENY;
 	}
-	if (has_no_rules(pod))
-		return ALLOW;
 	parse(skb, &packet);
 	if (pod->behind == BEHIND_FILTER)
 		return note_datagram(pod, &packet, INGRESS);
@@ -405,6 +470,17 @@ int egret_arrivals(struct __sk_buff *skb)
 	return result == ALLOW ? ALLOW : DENY;
 }
 
+/* What reaches the pod's sockets. */
+SEC("cgroup_skb/ingress")
+int egret_arrivals(struct __sk_buff *skb)
+{
+	const struct pod *pod = bpf_get_local_storage(&egret_pods, 0);
+
+	if (pod->programmed && (has_no_rules(pod) || has_verdict(skb, pod, INGRESS)))
+		return ALLOW;
+	return judge_arrival(skb);
+}
+
 /* In every network namespace (drivers/net/loopback.c). */
 #define LOOPBACK 1
 /* The deepest level of a pod's cgroup that is looked at: `kubelet.slice/kubelet-kubepods.slice/…-burstable.slice/…` is 4. */
@@ -424,12 +500,42 @@ static __always_inline int is_of_known_pod(struct __sk_buff *skb)
 	return 0;
 }
 
-static __always_inline int is_of_node(struct __sk_buff *skb)
+/* Whether a packet is that of a pod which is judged where it is, or of the node's network. Both stay as they are for the life of a
+ * socket, so it remembers the answer until the guard knows fewer pods. */
+static __attribute__((noinline)) int is_known(struct __sk_buff *skb)
 {
 	const __u32 zero = 0;
-	__u64 *node = bpf_map_lookup_elem(&egret_namespace, &zero);
+	struct guard *guard = bpf_map_lookup_elem(&egret_guard, &zero);
+	struct bpf_sock *socket = skb->sk;
+	struct socket_state *state;
+	__u32 generation;
 
-	return node && *node && bpf_get_netns_cookie(skb) == *node;
+	if (!guard)
+		return 0;
+	/* Before it is asked: what the guard forgets meanwhile makes the answer void. */
+	generation = *(volatile __u32 *)&guard->generation;
+	if (!is_of_known_pod(skb) && !(guard->node && bpf_get_netns_cookie(skb) == guard->node))
+		return 0;
+	if (socket) {
+		state = bpf_sk_storage_get(&egret_sockets, socket, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (state)
+			state->passed = generation;
+	}
+	return 1;
+}
+
+/* Whether its socket remembers that it is known. */
+static __always_inline int has_passed(struct __sk_buff *skb)
+{
+	const __u32 zero = 0;
+	struct guard *guard = bpf_map_lookup_elem(&egret_guard, &zero);
+	struct bpf_sock *socket = skb->sk;
+	struct socket_state *state;
+
+	if (!guard || !guard->generation || !socket)
+		return 0;
+	state = bpf_sk_storage_get(&egret_sockets, socket, 0, 0);
+	return state && state->passed == guard->generation;
 }
 
 static __always_inline int deny_unknown(const struct packet *packet, __u8 direction)
@@ -452,16 +558,11 @@ static __always_inline int deny_unknown(const struct packet *packet, __u8 direct
 	return DENY;
 }
 
-/* What unknown pods send: these two are attached to the cgroup above all pods as long as unknown pods are closed. They
- * drop as netfilter does, and do not have connect(2) fail: a pod that becomes known meanwhile goes on. */
-SEC("cgroup_skb/egress")
-int egret_unknown_out(struct __sk_buff *skb)
+static __attribute__((noinline)) int judge_unknown_departure(struct __sk_buff *skb)
 {
 	struct bpf_sock *socket = skb->sk;
 	struct packet packet = {};
 
-	if (skb->ifindex == LOOPBACK || is_of_known_pod(skb) || is_of_node(skb))
-		return ALLOW;
 	parse(skb, &packet);
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
@@ -472,18 +573,33 @@ int egret_unknown_out(struct __sk_buff *skb)
 	return deny_unknown(&packet, EGRESS);
 }
 
-/* What the node itself sends reaches unknown pods: the kubelet's probes. */
-SEC("cgroup_skb/ingress")
-int egret_unknown_in(struct __sk_buff *skb)
+/* What unknown pods send: these two are attached to the cgroup above all pods as long as unknown pods are closed. They
+ * drop as netfilter does, and do not have connect(2) fail: a pod that becomes known meanwhile goes on. */
+SEC("cgroup_skb/egress")
+int egret_unknown_out(struct __sk_buff *skb)
+{
+	if (skb->ifindex == LOOPBACK || has_passed(skb) || is_known(skb))
+		return ALLOW;
+	return judge_unknown_departure(skb);
+}
+
+static __attribute__((noinline)) int judge_unknown_arrival(struct __sk_buff *skb)
 {
 	struct packet packet = {};
 
-	if (skb->ifindex == LOOPBACK || is_of_known_pod(skb) || is_of_node(skb))
-		return ALLOW;
 	parse(skb, &packet);
+	/* What the node itself sends reaches unknown pods: the kubelet's probes. */
 	if (bpf_map_lookup_elem(&egret_node, &packet.source))
 		return ALLOW;
 	return deny_unknown(&packet, INGRESS);
+}
+
+SEC("cgroup_skb/ingress")
+int egret_unknown_in(struct __sk_buff *skb)
+{
+	if (skb->ifindex == LOOPBACK || has_passed(skb) || is_known(skb))
+		return ALLOW;
+	return judge_unknown_arrival(skb);
 }
 
 /* Cannot refuse anything (a reply of -1 changes nothing, whatever the operation): it counts, and notes that

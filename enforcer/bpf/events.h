@@ -21,7 +21,9 @@ struct flow {
 	__u8 is_translated;
 	/* A Service led back to the pod. */
 	__u8 is_itself;
-	__u8 unused[7];
+	/* The node translates the peer to no other address. */
+	__u8 is_final;
+	__u8 unused[6];
 	/* Set where it is denied; with ACTION_WOULD_DENY where it is allowed, and policies in audit would deny it. */
 	struct counter_key denied_by;
 };

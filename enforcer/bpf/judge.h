@@ -194,7 +194,7 @@ static __always_inline int decide(const struct list *list, struct flow *flow, __
 /* The node translates it, or may: a Service, and ports of the node itself. */
 static __always_inline int may_be_translated(const struct address *peer)
 {
-	return bpf_map_lookup_elem(&egret_translated, peer) || bpf_map_lookup_elem(&egret_node, peer);
+	return bpf_map_lookup_elem(&egret_translated, peer) != 0;
 }
 
 /* Behind the last rule the flow is allowed, as for a pod that no policy selects. User space has written a tier that
@@ -207,7 +207,7 @@ GLOBAL int judge(const struct pod *pod, struct flow *flow, __u8 direction)
 
 	if (!pod || !flow)
 		return DENY;
-	if (direction == EGRESS && pod->behind == BEHIND_SERVICES && !flow->is_translated &&
+	if (direction == EGRESS && pod->behind == BEHIND_SERVICES && !flow->is_final && !flow->is_translated &&
 	    may_be_translated(&flow->peer))
 		return ALLOW;
 	list = direction == EGRESS ? &pod->egress : &pod->ingress;

@@ -213,6 +213,14 @@ struct socket_state {
 	__u8 transport;
 	__u8 opened_by;
 	__u32 generation;
+	__u32 passed; /* the generation of the guard of unknown pods that lets it pass; 0: it was not asked */
+};
+
+/* What the guard of unknown pods knows besides pods. */
+struct guard {
+	__u64 node;	  /* cookie of the node's network namespace, whose pods (hostNetwork) pass; 0 is no namespace's */
+	__u32 generation; /* changes when it lets fewer pods pass; 0: no socket remembers that it may */
+	__u32 unused;
 };
 
 /* The storage belongs to the attach point, so a socket is judged as the pod in which it was made, whoever
@@ -346,14 +354,13 @@ struct {
 	__type(value, __u8);
 } egret_known SEC(".maps");
 
-/* The cookie of the node's network namespace, whose pods (hostNetwork) are not judged. 0 is no namespace's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
-	__type(value, __u64);
-} egret_namespace SEC(".maps");
+	__type(value, struct guard);
+} egret_guard SEC(".maps");
 
 /* Denied calls and packets, for the reader of events. */
 struct {

@@ -27,6 +27,33 @@ struct packet {
 	__u8 icmp_type;
 };
 
+/* Headers without options or extensions, and the ports of TCP or UDP behind them. */
+struct plain_v4 {
+	__u8 version_and_length;
+	__u8 unused[5];
+	__be16 fragment;
+	__u8 lifetime;
+	__u8 transport;
+	__u8 checksum[2];
+	__u32 source;
+	__u32 destination;
+	__be16 source_port;
+	__be16 destination_port;
+};
+
+#define IP_MORE_FRAGMENTS_AND_OFFSET 0x3fff
+
+struct plain_v6 {
+	__u8 version;
+	__u8 unused[5];
+	__u8 transport;
+	__u8 hops;
+	__u32 source[4];
+	__u32 destination[4];
+	__be16 source_port;
+	__be16 destination_port;
+};
+
 static __always_inline int parse_v4(struct __sk_buff *skb, struct packet *packet)
 {
 	__u8 header[20];

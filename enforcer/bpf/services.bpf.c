@@ -75,6 +75,7 @@ struct bpf_nf_ctx {
 /* Numbers that no helper has: functions of the kernel, in the order in which the loader names them. */
 static const void *(*const kernel_pointer)(__u64 address, __u32 type) = (void *)0x10000;   /* bpf_rdonly_cast */
 static int (*const packet_of)(struct sk_buff *skb, __u64 flags, struct bpf_dynptr *packet) = (void *)0x10001; /* bpf_dynptr_from_skb */
+static const void *(*const octets_of)(const struct bpf_dynptr *packet, __u64 offset, void *buffer, __u64 size) = (void *)0x10002; /* bpf_dynptr_slice */
 
 static __always_inline struct address address_of(__u16 family, __u32 a, __u32 b, __u32 c, __u32 d)
 {
@@ -84,6 +85,9 @@ static __always_inline struct address address_of(__u16 family, __u32 a, __u32 b,
 #define ADDRESS(tuple, end)                                                                                     \
 	address_of((tuple)->src.l3num, (tuple)->end.u3.all[0], (tuple)->end.u3.all[1], (tuple)->end.u3.all[2], \
 		   (tuple)->end.u3.all[3])
+
+#define HEADER_V4 20
+#define HEADER_V6 40
 
 static __always_inline int has_ports(__u8 transport)
 {
@@ -163,9 +167,6 @@ GLOBAL int judge_client(const struct connection *connection, struct flow *flow)
 		pod = bpf_map_lookup_elem(&egret_addressed, &outside);
 		if (!pod)
 			return ALLOW;
-	} else if (!connection->is_rewritten && !may_be_translated(&connection->asked)) {
-		/* Judged at the socket. */
-		return ALLOW;
 	}
 	flow->is_translated = 1;
 	/* Of clients outside each packet is judged: nothing is remembered of them. */
@@ -202,35 +203,41 @@ GLOBAL int judge_server(const struct connection *connection, struct flow *flow)
 	return result;
 }
 
-/* Without an entry of conntrack nothing is translated: the headers say where it goes. Later fragments of what is not
- * tracked have no ports, and match rules about none. Returns 0 where the headers are not all there. */
-static __always_inline int read_headers(struct sk_buff *skb, struct connection *connection, struct flow *flow)
+/* Without an entry of conntrack nothing is translated: the headers say where it goes. Returns 0 where they are not there. */
+static __always_inline int read_addresses(struct bpf_dynptr *packet, struct connection *connection, struct flow *flow)
 {
-	struct bpf_dynptr packet;
-	__u32 offset = 40;
-	__u16 ports[2];
-	__u8 first;
+	__u8 buffer[HEADER_V6];
+	const __u8 *header = octets_of(packet, 0, buffer, HEADER_V4);
 
-	if (packet_of(skb, 0, &packet) || bpf_dynptr_read(&first, 1, &packet, 0, 0))
+	if (!header)
 		return 0;
-	if (first >> 4 == 4) {
+	if (header[0] >> 4 == 4) {
 		connection->source.family = connection->asked.family = FAMILY_V4;
-		offset = (first & 0x0f) * 4;
-		if (bpf_dynptr_read(&flow->transport, 1, &packet, 9, 0) ||
-		    bpf_dynptr_read(connection->source.words, 4, &packet, 12, 0) ||
-		    bpf_dynptr_read(connection->asked.words, 4, &packet, 16, 0))
-			return 0;
-	} else {
-		connection->source.family = connection->asked.family = FAMILY_V6;
-		if (bpf_dynptr_read(&flow->transport, 1, &packet, 6, 0) ||
-		    bpf_dynptr_read(connection->source.words, 16, &packet, 8, 0) ||
-		    bpf_dynptr_read(connection->asked.words, 16, &packet, 24, 0))
-			return 0;
+		flow->transport = header[9];
+		__builtin_memcpy(connection->source.words, header + 12, 4);
+		__builtin_memcpy(connection->asked.words, header + 16, 4);
+		return (header[0] & 0x0f) * 4;
 	}
-	flow->peer = connection->asked;
-	if (flow->transport == IPPROTO_ICMPV6 && bpf_dynptr_read(&flow->icmp_type, 1, &packet, offset, 0))
+	header = octets_of(packet, 0, buffer, HEADER_V6);
+	if (!header)
 		return 0;
-	if (has_ports(flow->transport) && !bpf_dynptr_read(ports, sizeof(ports), &packet, offset, 0)) {
+	connection->source.family = connection->asked.family = FAMILY_V6;
+	flow->transport = header[6];
+	__builtin_memcpy(connection->source.words, header + 8, 16);
+	__builtin_memcpy(connection->asked.words, header + 24, 16);
+	return HEADER_V6;
+}
+
+/* What is behind the addresses. Later fragments of what is not tracked have no ports, and match rules about none. Returns 0
+ * where a header is not there. */
+static __always_inline int read_ports(struct bpf_dynptr *packet, __u32 offset, struct connection *connection, struct flow *flow)
+{
+	__u16 ports[2];
+
+	flow->peer = connection->asked;
+	if (flow->transport == IPPROTO_ICMPV6 && bpf_dynptr_read(&flow->icmp_type, 1, packet, offset, 0))
+		return 0;
+	if (has_ports(flow->transport) && !bpf_dynptr_read(ports, sizeof(ports), packet, offset, 0)) {
 		connection->source_port = bpf_ntohs(ports[0]);
 		flow->port = connection->asked_port = bpf_ntohs(ports[1]);
 	}
@@ -261,15 +268,27 @@ int egret_services(struct bpf_nf_ctx *ctx)
 {
 	__u64 entry = ctx->skb->_nfct, info = entry & CT_INFO_MASK;
 	struct connection connection = {};
+	struct bpf_dynptr packet;
 	struct flow flow = {};
+	__u32 offset = 0;
 
 	entry &= ~CT_INFO_MASK;
 	/* Errors about a connection. */
 	if (entry && (info == IP_CT_RELATED || info == IP_CT_RELATED_REPLY))
 		return NF_ACCEPT;
-	if (entry)
+	if (entry) {
 		read_entry(kernel_pointer(entry, TYPE_OF_CONNECTION), &connection, &flow);
-	else if (!read_headers(ctx->skb, &connection, &flow))
+	} else {
+		if (packet_of(ctx->skb, 0, &packet))
+			return NF_DROP;
+		offset = read_addresses(&packet, &connection, &flow);
+		if (!offset)
+			return NF_DROP;
+	}
+	/* Judged at the socket, if it is a pod's. */
+	if (!connection.is_rewritten && !may_be_translated(&connection.asked))
+		return NF_ACCEPT;
+	if (!entry && !read_ports(&packet, offset, &connection, &flow))
 		return NF_DROP;
 	if (stays_on_link(flow.transport, flow.icmp_type))
 		return NF_ACCEPT;

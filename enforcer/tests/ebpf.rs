@@ -451,6 +451,80 @@ fn a_change_of_policy_reaches_what_is_open_and_leaves_the_rest() {
 }
 
 #[test]
+fn what_a_connected_socket_may_send_elsewhere_says_nothing_of_its_own_peer() {
+    let Some(world) = World::new("elsewhere") else {
+        return;
+    };
+    let mut pod = world.pod("a");
+    let mut outside = world.neighbour(&pod);
+    for at in ["198.18.2.10:9", "198.18.2.11:9"] {
+        assert_eq!(outside.ask(&format!("serve-echo {at}")), Answer::Ok);
+    }
+    let mut backend = world.backend();
+    let mut first = batch(1);
+    let (one, two) = (set("one"), set("two"));
+    first.create(one, SetKind::Addresses, [Member::Address(address("198.18.2.10"))]);
+    first.create(two, SetKind::Addresses, [Member::Address(address("198.18.2.11"))]);
+    let rules = vec![allow(PeerMatch::In(one), None), allow(PeerMatch::In(two), None)];
+    first.rules(&pod, egress(vec![tier(Tier::NetworkPolicy, rules, ISOLATED)]));
+    world.settled(&backend.apply(&first.batch, world.now()));
+    assert_eq!(pod.ask("udp-connected socket 198.18.2.11:9"), Answer::Ok);
+    assert_eq!(pod.ask("exchange socket"), Answer::Ok);
+    let mut second = batch(2);
+    let rules = vec![allow(PeerMatch::In(one), None)];
+    second.rules(&pod, egress(vec![tier(Tier::NetworkPolicy, rules, ISOLATED)]));
+    second.batch.reevaluate.push((pod.key.clone(), Direction::Egress));
+    world.settled(&backend.apply(&second.batch, world.now()));
+    // The socket keeps a verdict of this generation, about another peer.
+    assert_eq!(pod.ask("send-to socket 198.18.2.10:9"), Answer::Ok);
+    assert_eq!(pod.ask("send socket"), Answer::NotPermitted);
+    world.end(backend, [pod, outside]);
+}
+
+#[test]
+fn what_a_known_pod_has_open_is_closed_when_nobody_knows_it_any_more() {
+    let Some(world) = World::new("forgotten") else {
+        return;
+    };
+    let mut pod = world.pod("a");
+    assert_eq!(pod.ask("interface 203.0.113.1/24"), Answer::Ok);
+    let mut backend = world.backend();
+    let mut first = batch(1);
+    first.batch.has_policies = Some(true);
+    world.settled(&backend.apply(&first.batch, world.now()));
+    assert_eq!(pod.ask("udp-connected socket 203.0.113.9:9"), Answer::Ok);
+    assert_eq!(
+        pod.ask("send socket"),
+        Answer::NotPermitted,
+        "it is not known yet"
+    );
+    for revision in [2, 4] {
+        let mut known = batch(revision);
+        known.rules(
+            &pod,
+            egress(vec![tier(
+                Tier::NetworkPolicy,
+                vec![allow(PeerMatch::Any, None)],
+                ISOLATED,
+            )]),
+        );
+        world.settled(&backend.apply(&known.batch, world.now()));
+        for _ in 0..2 {
+            assert_eq!(pod.ask("send socket"), Answer::Ok);
+        }
+        let mut gone = batch(revision + 1);
+        gone.batch.pods_removed.push(pod.key.clone());
+        world.settled(&backend.apply(&gone.batch, world.now()));
+        assert_eq!(
+            pod.ask("send socket"),
+            Answer::NotPermitted,
+            "it is not known any more"
+        );
+    }
+    world.end(backend, [pod]);
+}
+
+#[test]
 fn a_peer_that_sends_first_after_a_change_of_policy_reopens_nothing() {
     let Some(world) = World::new("reopened") else {
         return;

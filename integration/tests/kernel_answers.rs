@@ -32,11 +32,16 @@ struct Setting {
 
 impl Setting {
     fn new(enforcer: &[&str], dnsd: &[&str]) -> Option<Self> {
+        Self::behind("netfilter", enforcer, dnsd)
+    }
+
+    /// With a backend that is a packet filter.
+    fn behind(filter: &str, enforcer: &[&str], dnsd: &[&str]) -> Option<Self> {
         let world = World::or_skip()?.with(PodSpec::new("client")).unwrap();
         let world = world.with(PodSpec::new("other")).unwrap();
         world.upstream().set(NAME, Records::addresses(["203.0.113.7"]));
         let enforcer = world
-            .start(enforcer_of(&world).with(enforcer.iter().copied()))
+            .start(enforcer_of(&world, filter).with(enforcer.iter().copied()))
             .unwrap();
         let dnsd = world.start(dnsd_of(&world).with(dnsd.iter().copied())).unwrap();
         let setting = Self {
@@ -92,9 +97,9 @@ impl Setting {
     }
 }
 
-fn enforcer_of(world: &World) -> DaemonSpec {
+fn enforcer_of(world: &World, filter: &str) -> DaemonSpec {
     let pins = world.bpf_pins().display().to_string();
-    world.enforcer("netfilter").with(["--bpf-pins", &pins])
+    world.enforcer(filter).with(["--bpf-pins", &pins])
 }
 
 fn dnsd_of(world: &World) -> DaemonSpec {
@@ -202,7 +207,16 @@ fn the_kernel_answers_no_other_pod_and_no_foreign_source() -> TestResult {
 
 #[test]
 fn a_policy_that_forbids_dns_ends_the_answers_of_the_kernel() -> TestResult {
-    let Some(mut setting) = Setting::new(&["--pod-to-own-node", "enforce"], &[]) else {
+    end_by_policy("netfilter")
+}
+
+#[test]
+fn a_policy_that_forbids_dns_ends_the_answers_of_the_kernel_on_nftables() -> TestResult {
+    end_by_policy("nftables")
+}
+
+fn end_by_policy(filter: &str) -> TestResult {
+    let Some(mut setting) = Setting::behind(filter, &["--pod-to-own-node", "enforce"], &[]) else {
         return Ok(());
     };
     let forbid = |setting: &Setting| {
@@ -304,7 +318,16 @@ fn the_kernel_answers_for_the_dnsd_that_takes_over() -> TestResult {
 
 #[test]
 fn what_the_kernel_answers_is_counted_as_if_dnsd_had() -> TestResult {
-    let Some(setting) = Setting::new(&[], &[]) else {
+    count_answers("netfilter")
+}
+
+#[test]
+fn what_the_kernel_answers_is_counted_as_if_dnsd_had_on_nftables() -> TestResult {
+    count_answers("nftables")
+}
+
+fn count_answers(filter: &str) -> TestResult {
+    let Some(setting) = Setting::behind(filter, &[], &[]) else {
         return Ok(());
     };
     let isolated = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: one, namespace: default}\nspec:\n  \

@@ -9,8 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 mod object;
+pub mod program;
 
 pub use object::{Object, ObjectError};
+use program::{Code, Refused};
 
 // `enum bpf_cmd` of linux/bpf.h.
 const MAP_CREATE: c_long = 0;
@@ -18,7 +20,6 @@ const MAP_LOOKUP_ELEM: c_long = 1;
 const MAP_UPDATE_ELEM: c_long = 2;
 const MAP_DELETE_ELEM: c_long = 3;
 const MAP_GET_NEXT_KEY: c_long = 4;
-const PROG_LOAD: c_long = 5;
 const OBJ_PIN: c_long = 6;
 const OBJ_GET: c_long = 7;
 const PROG_GET_FD_BY_ID: c_long = 13;
@@ -267,42 +268,17 @@ impl Program {
     ///
     /// # Errors
     /// With the end of the verifier's log.
-    fn load(name: &str, instructions: &[u8]) -> io::Result<Self> {
+    fn load(name: &str, instructions: &[u8]) -> Result<Self, Refused> {
         const SCHED_CLS: u32 = 3;
-        const INSTRUCTION: usize = 8;
-        const LOG: usize = 1 << 20;
-        let load = |level, log: &mut [u8]| {
-            let mut attributes = ProgramLoad {
-                kind: SCHED_CLS,
-                count: u32::try_from(instructions.len() / INSTRUCTION).expect("the verifier takes a million"),
-                instructions: instructions.as_ptr() as u64,
-                license: c"Apache-2.0".as_ptr() as u64,
-                log_level: level,
-                log_size: u32::try_from(log.len()).expect("a buffer of our size"),
-                log: if log.is_empty() {
-                    0
-                } else {
-                    log.as_mut_ptr() as u64
-                },
-                kernel_version: 0,
-                flags: 0,
-                name: object_name(name),
-                interface: 0,
-                attach_type: TCX_INGRESS,
-            };
-            // SAFETY: instructions, licence and log outlive the call, and have the sizes that are given.
-            unsafe { bpf(PROG_LOAD, &mut attributes) }.and_then(owned)
+        let code = Code {
+            name,
+            kind: SCHED_CLS,
+            attach_type: TCX_INGRESS,
+            license: c"Apache-2.0",
+            instructions,
+            types: None,
         };
-        load(0, &mut []).map(Self).or_else(|_| {
-            let mut log = vec![0; LOG];
-            load(1, &mut log).map(Self).map_err(|error| {
-                let log = log.split(|octet| *octet == 0).next().unwrap_or_default();
-                let log = String::from_utf8_lossy(log);
-                let last: Vec<&str> = log.lines().rev().take(6).collect();
-                let last: Vec<&str> = last.into_iter().rev().collect();
-                io::Error::new(error.kind(), format!("{error}: {}", last.join(" | ")))
-            })
-        })
+        program::load(&code).map(Self)
     }
 
     /// Runs it at what arrives by the interface with this index, behind the programs that are there already.
@@ -368,22 +344,6 @@ struct MapCreate {
     inner: u32,
     numa: u32,
     name: [u8; 16],
-}
-
-#[repr(C)]
-struct ProgramLoad {
-    kind: u32,
-    count: u32,
-    instructions: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log: u64,
-    kernel_version: u32,
-    flags: u32,
-    name: [u8; 16],
-    interface: u32,
-    attach_type: u32,
 }
 
 #[repr(C)]

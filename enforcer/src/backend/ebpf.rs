@@ -107,6 +107,8 @@ pub struct Ebpf {
     /// None before the first batch.
     outside: Option<Outside>,
     last_sweep: Timestamp,
+    services: BTreeSet<IpAddr>,
+    node: BTreeSet<IpAddr>,
     /// Whether there is any policy; none before the first batch.
     has_policies: Option<bool>,
     /// Why unknown pods are not closed or opened.
@@ -153,6 +155,8 @@ impl Ebpf {
             pods: BTreeMap::new(),
             outside: None,
             last_sweep: Timestamp::from_millis(0),
+            services: BTreeSet::new(),
+            node: BTreeSet::new(),
             has_policies: None,
             guard_fault: None,
             is_search_due: false,
@@ -440,10 +444,20 @@ impl Ebpf {
         let kernel = self.stage.kernel()?;
         match node_addresses() {
             Ok(own) => {
-                kernel.tables.set_addresses(Table::Node, own);
+                kernel.tables.set_addresses(Table::Node, own.iter().copied());
+                self.node = own;
+                self.write_translated();
                 None
             }
             Err(error) => Some(format!("cannot list the node's addresses: {error}")),
+        }
+    }
+
+    /// What the node may translate: Services, and ports of its own addresses.
+    fn write_translated(&mut self) {
+        let translated = self.services.union(&self.node).copied();
+        if let Some(kernel) = self.stage.kernel() {
+            kernel.tables.set_addresses(Table::Translated, translated);
         }
     }
 }
@@ -532,10 +546,8 @@ impl Backend for Ebpf {
     }
 
     fn set_services(&mut self, addresses: &BTreeSet<IpAddr>) {
-        if let Some(kernel) = self.stage.kernel() {
-            let addresses = addresses.iter().copied();
-            kernel.tables.set_addresses(Table::Translated, addresses);
-        }
+        self.services.clone_from(addresses);
+        self.write_translated();
     }
 
     fn links_changed(&mut self, _now: Timestamp) -> SyncStatus {
@@ -695,7 +707,7 @@ fn change(tables: &mut Tables, changed: &MembersChanged) {
     }
 }
 
-fn node_addresses() -> Result<Vec<IpAddr>, egret_kernel::netlink::Error> {
+fn node_addresses() -> Result<BTreeSet<IpAddr>, egret_kernel::netlink::Error> {
     let addresses = Links::open()?.addresses()?;
     Ok(addresses
         .into_iter()

@@ -451,6 +451,13 @@ fn answer(
             };
             run(&[&["address", "add", address, "dev", "lo"], family].concat())
         }
+        // Packets to this network leave the pod; nobody is there.
+        ["interface", network] => {
+            run(&["link", "add", "out", "type", "veth", "peer", "name", "far"])?;
+            run(&["address", "add", network, "dev", "out"])?;
+            run(&["link", "set", "out", "up"])?;
+            run(&["link", "set", "far", "up"])
+        }
         ["serve"] => serve(),
         ["tcp", to] => TcpStream::connect(peer(to)?).map(drop),
         ["udp", to] => datagrams(peer(to)?)?.send_to(b"?", &peer(to)?.into()).map(drop),

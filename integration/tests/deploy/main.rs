@@ -31,18 +31,19 @@ const CONTROLLER_ADMIN: u16 = 9255;
 const STATUS_INTERVAL: Duration = Duration::from_secs(6);
 /// The release is beside the namespace that the chart makes.
 const RELEASE: [&str; 4] = ["egret", "CHART", "--namespace", "kube-system"];
-const OVERLAYS: [&str; 6] = [
+const OVERLAYS: [&str; 7] = [
     "audit",
     "cleanup",
     "ebpf",
     "intercept",
+    "kernel-answers",
     "node-local-dns",
     "node-local-dns-ipvs",
 ];
 /// What of `konnectivity` is given to an API server.
 const KONNECTIVITY: [&str; 3] = ["proxy-agent", "proxy-server", "rbac"];
 /// Each value of values.yaml at least once other than its default, with what the objects then say.
-const VALUES: [(&str, &[&str]); 20] = [
+const VALUES: [(&str, &[&str]); 21] = [
     (
         "",
         &["ghcr.io/egret-project/egret:0.1.0", "--dns-address=10.96.0.10"],
@@ -104,6 +105,14 @@ const VALUES: [(&str, &[&str]); 20] = [
     (
         "dnsd.intercept=true,dnsd.config.stallDeadline=500ms",
         &["enabled: true", "stallDeadline: 500ms", "checksum/config"],
+    ),
+    (
+        "dnsd.kernelAnswers=true,dnsd.config.host.syncInterval=30s",
+        &[
+            "kernelAnswers: /sys/fs/bpf/egret-dns",
+            "syncInterval: 30s",
+            "- BPF",
+        ],
     ),
     (
         "metrics.enabled=true,metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus",
@@ -296,6 +305,7 @@ fn a_wrong_value_is_refused_by_its_name() -> TestResult {
         ("konnectivity.enabled=true", "/konnectivity/servers"),
         ("konnectivity.servers={a,b c}", "/konnectivity/servers/1"),
         ("dnsd=true", "/dnsd"),
+        ("dnsd.kernelAnswers=/sys/fs/bpf", "/dnsd/kernelAnswers"),
         ("cni.onUnknownPod=allow", "/cni/onUnknownPod"),
     ] {
         let Some(output) = helm("template", &[&RELEASE[..], &["--set", values]].concat())? else {
@@ -473,6 +483,56 @@ fn dnsd_reads_the_corefiles() -> TestResult {
                 String::from_utf8_lossy(&output.stderr)
             );
         }
+    }
+    Ok(())
+}
+
+/// The permits are in one BPF file system, the host's, where dnsd looks for them and the enforcer expects them.
+#[test]
+fn both_daemons_have_what_answers_of_the_kernel_need() -> TestResult {
+    let chart = template("dnsd.kernelAnswers=true")?;
+    let with_programs = template("dnsd.kernelAnswers=true,enforcer.backend=both")?;
+    let overlay = kustomize("overlays/kernel-answers")?;
+    let (Some(chart), Some(with_programs), Some(overlay)) = (chart, with_programs, overlay) else {
+        return Ok(());
+    };
+    for (of, rendered) in [("chart", chart), ("both", with_programs), ("overlay", overlay)] {
+        let objects = objects(&rendered);
+        let named = |kind: &str, name: &str| {
+            let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+            objects
+                .iter()
+                .find(is_it)
+                .unwrap_or_else(|| panic!("{of}: no {name}"))
+        };
+        for name in ["egret-enforcer", "egret-dnsd"] {
+            let pod = &named("DaemonSet", name)["spec"]["template"]["spec"];
+            let is_host = |volume: &&Value| volume["hostPath"]["path"] == "/sys/fs/bpf";
+            let volumes: Vec<&Value> = items(&pod["volumes"]).iter().filter(is_host).collect();
+            assert_eq!(volumes.len(), 1, "{of}: {name}");
+            let is_mount = |mount: &&Value| mount["name"] == volumes[0]["name"];
+            let mounts: Vec<&Value> = items(&pod["containers"][0]["volumeMounts"])
+                .iter()
+                .filter(is_mount)
+                .collect();
+            assert_eq!(mounts.len(), 1, "{of}: {name}");
+            assert_eq!(mounts[0]["mountPath"], "/sys/fs/bpf", "{of}: {name}");
+            assert!(mounts[0]["readOnly"].is_null(), "{of}: {name}");
+            let added = strings(&pod["containers"][0]["securityContext"]["capabilities"]["add"]);
+            let needed: &[&str] = match name {
+                "egret-dnsd" => &["BPF", "NET_ADMIN"],
+                _ => &["SYS_ADMIN"],
+            };
+            assert!(
+                needed.iter().all(|one| added.contains(one)),
+                "{of}: {name} {added:?}"
+            );
+        }
+        let config: Value =
+            serde_saphyr::from_str(text(&named("ConfigMap", "egret-dnsd")["data"]["dnsd.yaml"]))?;
+        // The enforcer's default of bpfPins is /sys/fs/bpf/egret.
+        assert_eq!(config["host"]["kernelAnswers"], "/sys/fs/bpf/egret-dns", "{of}");
+        assert_eq!(config["link"], "/run/egret/link.sock", "{of}");
     }
     Ok(())
 }

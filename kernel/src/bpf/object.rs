@@ -2,9 +2,9 @@
 //! BTF is needed.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::AsRawFd;
 
+use super::program::Refused;
 use super::{Map, Program};
 
 /// Octets of a section's header (`Elf64_Shdr`), a symbol (`Elf64_Sym`), a relocation (`Elf64_Rel`), an instruction.
@@ -31,8 +31,8 @@ pub enum ObjectError {
     #[error("the program names {0}, which is no map")]
     Map(String),
     /// The kernel refuses the program.
-    #[error("the kernel refuses the program: {0}")]
-    Refused(#[from] io::Error),
+    #[error(transparent)]
+    Refused(#[from] Refused),
 }
 
 #[derive(Clone, Copy)]

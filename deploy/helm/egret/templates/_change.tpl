@@ -75,6 +75,13 @@ yes
 {{- if eq $object.metadata.name "egret-dnsd" }}{{ include "egret.dnsd" . }}{{ end -}}
 {{- end -}}
 
+{{- /* Gives the container of a pod the host's BPF file system. */ -}}
+{{- define "egret.bpf" -}}
+{{- $container := first .containers -}}
+{{- $_ := set . "volumes" (append .volumes (dict "name" "bpf" "hostPath" (dict "path" "/sys/fs/bpf"))) -}}
+{{- $_ := set $container "volumeMounts" (append $container.volumeMounts (dict "name" "bpf" "mountPath" "/sys/fs/bpf")) -}}
+{{- end -}}
+
 {{- define "egret.enforcer" -}}
 {{- $values := .root.Values -}}
 {{- $pod := .object.spec.template.spec -}}
@@ -85,10 +92,15 @@ yes
 {{- if ne $values.enforcer.enforcement "enforce" }}{{ $options = append $options (printf "--enforcement=%s" $values.enforcer.enforcement) }}{{ end -}}
 {{- if $values.enforcer.onUnknownPod }}{{ $options = append $options (printf "--on-unknown-pod=%s" $values.enforcer.onUnknownPod) }}{{ end -}}
 {{- if ne $values.enforcer.backend "auto" }}{{ $options = append $options (printf "--backend=%s" $values.enforcer.backend) }}{{ end -}}
-{{- if or $values.cleanup (has $values.enforcer.backend (list "ebpf" "both")) -}}
-{{- /* Where its programs are pinned, and where it finds pods. */ -}}
-{{- $_ := set $pod "volumes" (concat $pod.volumes (list (dict "name" "bpf" "hostPath" (dict "path" "/sys/fs/bpf")) (dict "name" "cgroup" "hostPath" (dict "path" "/sys/fs/cgroup")))) -}}
-{{- $_ := set $container "volumeMounts" (concat $container.volumeMounts (list (dict "name" "bpf" "mountPath" "/sys/fs/bpf") (dict "name" "cgroup" "mountPath" "/sys/fs/cgroup" "readOnly" true))) -}}
+{{- $has_programs := or $values.cleanup (has $values.enforcer.backend (list "ebpf" "both")) -}}
+{{- if or $has_programs $values.dnsd.kernelAnswers -}}
+{{- /* Where its programs are pinned, and the permits for answers of the kernel. */ -}}
+{{- include "egret.bpf" $pod -}}
+{{- end -}}
+{{- if $has_programs -}}
+{{- /* Where it finds pods. */ -}}
+{{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" "cgroup" "hostPath" (dict "path" "/sys/fs/cgroup"))) -}}
+{{- $_ := set $container "volumeMounts" (append $container.volumeMounts (dict "name" "cgroup" "mountPath" "/sys/fs/cgroup" "readOnly" true)) -}}
 {{- end -}}
 {{- $_ := set $container "args" (concat $container.args $options $values.enforcer.extraArgs) -}}
 {{- if $values.metrics.enabled -}}
@@ -132,10 +144,17 @@ yes
 {{- $values := .root.Values -}}
 {{- $config := deepCopy $values.dnsd.config -}}
 {{- if $values.dnsd.intercept }}{{ $_ := set $config "intercept" (merge (dict "enabled" true) ($config.intercept | default dict)) }}{{ end -}}
+{{- if $values.dnsd.kernelAnswers }}{{ $_ := set $config "host" (merge (dict "kernelAnswers" "/sys/fs/bpf/egret-dns") ($config.host | default dict)) }}{{ end -}}
 {{- if eq .object.kind "ConfigMap" -}}
 {{- if $config }}{{ $_ := set .object.data "dnsd.yaml" (toYaml (merge $config (fromYaml (get .object.data "dnsd.yaml")))) }}{{ end -}}
 {{- else if eq .object.kind "DaemonSet" -}}
-{{- $_ := set (first .object.spec.template.spec.containers) "resources" $values.dnsd.resources -}}
+{{- $container := first .object.spec.template.spec.containers -}}
+{{- $_ := set $container "resources" $values.dnsd.resources -}}
+{{- if $values.dnsd.kernelAnswers -}}
+{{- include "egret.bpf" .object.spec.template.spec -}}
+{{- /* Loads the program at the pods' interfaces. */ -}}
+{{- $_ := set $container.securityContext.capabilities "add" (append $container.securityContext.capabilities.add "BPF") -}}
+{{- end -}}
 {{- /* Most fields of its file are read at the start alone; the Corefile is read again by itself. */ -}}
 {{- if $config }}{{ $_ := set .object.spec.template.metadata "annotations" (dict "checksum/config" (toJson $config | sha256sum)) }}{{ end -}}
 {{- end -}}

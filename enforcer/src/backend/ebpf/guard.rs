@@ -7,13 +7,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::cgroup::PodCgroups;
+use super::layout::{GUARD_SIZE, guard_generation, guard_value};
 use super::pins::Pins;
 use super::programs::Programs;
 use super::syscall::{self, Map, Update};
 
+/// The key of a map with one value.
+const ONLY: [u8; 4] = [0; 4];
+
 /// The guard, with the pods that it lets pass.
 #[derive(Debug)]
 pub(super) struct Guard {
+    state: Map,
+    /// The cookie of the node's network namespace, and the generation of what it lets pass.
+    node: u64,
+    generation: u32,
     known: Map,
     programmed: BTreeSet<u64>,
     /// Where it is attached.
@@ -25,17 +33,29 @@ pub(super) struct Guard {
 impl Guard {
     /// Opens the pinned maps, and says which network namespace is the node's: that of this process.
     pub(super) fn open(maps: &Path) -> io::Result<Self> {
-        let namespace = Map::open(&maps.join("egret_namespace"), (4, 8), 1)?;
-        let cookie = syscall::network_namespace_cookie()?;
-        namespace.update(&0_u32.to_ne_bytes(), &cookie.to_ne_bytes(), Update::Any)?;
+        let state = Map::open(&maps.join("egret_guard"), (4, GUARD_SIZE), 1)?;
+        let held = state.lookup(&ONLY)?;
         let known = Map::open(&maps.join("egret_known"), (8, 1), 1)?;
         let id = |key: Vec<u8>| key.try_into().map(u64::from_ne_bytes).ok();
-        Ok(Self {
+        let mut guard = Self {
+            state,
+            node: syscall::network_namespace_cookie()?,
+            generation: held.as_deref().and_then(guard_generation).unwrap_or(0),
             programmed: known.keys()?.into_iter().filter_map(id).collect(),
             known,
             attached: Vec::new(),
             fault: None,
-        })
+        };
+        // What an earlier process forgot last, sockets may still remember; and the node may be another one.
+        guard.void_what_sockets_remember()?;
+        Ok(guard)
+    }
+
+    /// Has each socket asked again whether it passes.
+    fn void_what_sockets_remember(&mut self) -> io::Result<()> {
+        self.generation = self.generation.wrapping_add(1).max(1);
+        let value = guard_value(self.node, self.generation);
+        self.state.update(&ONLY, &value, Update::Any)
     }
 
     /// Lets the pod of a cgroup pass: its own programs judge it.
@@ -51,7 +71,7 @@ impl Guard {
     pub(super) fn remove(&mut self, id: u64) -> io::Result<()> {
         self.known.delete(&id.to_ne_bytes())?;
         self.programmed.remove(&id);
-        Ok(())
+        self.void_what_sockets_remember()
     }
 
     /// Forgets pods whose cgroups are gone.

@@ -29,6 +29,8 @@ pub(super) const MAX_TRANSLATED: usize = 65_536;
 pub(super) const MAX_OWN_ADDRESSES: usize = 4;
 /// `sizeof(struct pod)`.
 pub(super) const POD_SIZE: usize = 184;
+/// `sizeof(struct guard)`.
+pub(super) const GUARD_SIZE: usize = 16;
 /// `sizeof(struct chunk)`.
 pub(super) const CHUNK_SIZE: usize = RULES_PER_CHUNK * RULE_SIZE;
 /// `sizeof(struct chunk_key)`.
@@ -49,7 +51,7 @@ pub(super) enum Table {
     NetworkPorts,
     /// `egret_node`: no set, the node's own addresses.
     Node,
-    /// `egret_translated`: no set, the addresses of Services.
+    /// `egret_translated`: no set, the addresses of Services and those of the node.
     Translated,
 }
 
@@ -480,6 +482,19 @@ impl PodValue {
         octets.extend(behind.to_ne_bytes());
         octets
     }
+}
+
+/// `struct guard`: the cookie of the node's network namespace, and a generation.
+pub(super) fn guard_value(node: u64, generation: u32) -> [u8; GUARD_SIZE] {
+    let mut octets = [0; GUARD_SIZE];
+    octets[..8].copy_from_slice(&node.to_ne_bytes());
+    octets[8..12].copy_from_slice(&generation.to_ne_bytes());
+    octets
+}
+
+/// The generation of a `struct guard`.
+pub(super) fn guard_generation(guard: &[u8]) -> Option<u32> {
+    guard.get(8..12)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
 /// The id of a `struct pod`.

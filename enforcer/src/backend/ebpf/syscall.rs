@@ -7,11 +7,12 @@ use std::ffi::c_long;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use egret_kernel::bpf::program::{self, Code, Types};
+pub(super) use egret_kernel::bpf::program::{Refused, said_last};
 pub(super) use egret_kernel::bpf::{Map, Update, open_pin, pin};
 use egret_kernel::bpf::{bpf, info, number, owned};
 
 // `enum bpf_cmd` of linux/bpf.h.
-const PROG_LOAD: c_long = 5;
 const BTF_LOAD: c_long = 18;
 const LINK_CREATE: c_long = 28;
 const LINK_UPDATE: c_long = 29;
@@ -95,76 +96,29 @@ pub(super) fn load_types(types: &[u8]) -> io::Result<OwnedFd> {
     owned(unsafe { bpf(BTF_LOAD, &mut attributes) }?)
 }
 
-/// Octets of the verifier's log.
-const VERIFIER_LOG: usize = 1 << 20;
-
-/// Why the kernel refuses a program, with what the verifier says last.
-#[derive(Debug, thiserror::Error)]
-#[error("the kernel refuses {program}: {error}{}", said_last(.log))]
-pub(super) struct Refused {
-    program: &'static str,
-    error: io::Error,
-    log: String,
-}
-
-/// The end of the verifier's log: what it refuses, and the instructions before.
-pub(super) fn said_last(log: &str) -> String {
-    const LINES: usize = 6;
-    // The last lines are statistics.
-    let lines: Vec<&str> = log
-        .lines()
-        .filter(|line| !line.starts_with("processed "))
-        .collect();
-    let last = &lines[lines.len().saturating_sub(LINES)..];
-    last.iter().map(|line| format!("\n  {}", line.trim())).collect()
-}
-
 /// Loads a program for netfilter. It may be under the kernel's licence.
 pub(super) fn load_netfilter(
     function: &aya_obj::Function,
     types: &OwnedFd,
-    program: &'static str,
+    name: &str,
 ) -> Result<OwnedFd, Refused> {
     const BPF_PROG_TYPE_NETFILTER: u32 = 32;
-    let instructions = &function.instructions;
     let functions = function.func_info.func_info_bytes();
-    let mut name = [0; 16];
-    name[..program.len()].copy_from_slice(program.as_bytes());
-    let load = |level, log: &mut [u8]| {
-        let mut attributes = ProgramLoad {
-            kind: BPF_PROG_TYPE_NETFILTER,
-            count: u32::try_from(instructions.len()).expect("the verifier takes a million"),
-            instructions: instructions.as_ptr() as u64,
-            license: c"Dual MIT/GPL".as_ptr() as u64,
-            log_level: level,
-            log_size: u32::try_from(log.len()).expect("a buffer of our size"),
-            log: if log.is_empty() {
-                0
-            } else {
-                log.as_mut_ptr() as u64
-            },
-            kernel_version: 0,
-            flags: 0,
-            name,
-            interface: 0,
-            attach_type: BPF_NETFILTER,
-            types: number(types),
-            function_size: u32::try_from(function.func_info_rec_size).expect("some octets"),
-            functions: functions.as_ptr() as u64,
-            function_count: u32::try_from(function.func_info.len()).expect("some functions"),
-        };
-        // SAFETY: instructions, licence, functions and log outlive the call, and have the sizes that are given.
-        unsafe { bpf(PROG_LOAD, &mut attributes) }.and_then(owned)
-    };
-    load(0, &mut []).or_else(|_| {
-        // The log costs the verifier most of its time.
-        let mut log = vec![0; VERIFIER_LOG];
-        load(1, &mut log).map_err(|error| {
-            // What it took back stands behind the end.
-            let log = log.split(|octet| *octet == 0).next().unwrap_or_default();
-            let log = String::from_utf8_lossy(log).into_owned();
-            Refused { program, error, log }
-        })
+    let instructions = function.instructions.as_ptr().cast::<u8>();
+    // SAFETY: an instruction is plain octets (`struct bpf_insn`), and the function outlives their use.
+    let instructions =
+        unsafe { std::slice::from_raw_parts(instructions, size_of_val(&*function.instructions)) };
+    program::load(&Code {
+        name,
+        kind: BPF_PROG_TYPE_NETFILTER,
+        attach_type: BPF_NETFILTER,
+        license: c"Dual MIT/GPL",
+        instructions,
+        types: Some(Types {
+            loaded: types,
+            functions: &functions,
+            function_size: function.func_info_rec_size,
+        }),
     })
 }
 
@@ -240,26 +194,6 @@ struct NetfilterLink {
     hook: u32,
     priority: i32,
     flags: u32,
-}
-
-#[repr(C)]
-struct ProgramLoad {
-    kind: u32,
-    count: u32,
-    instructions: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log: u64,
-    kernel_version: u32,
-    flags: u32,
-    name: [u8; 16],
-    interface: u32,
-    attach_type: u32,
-    types: u32,
-    function_size: u32,
-    functions: u64,
-    function_count: u32,
 }
 
 #[repr(C)]

@@ -26,7 +26,7 @@ const PROGRAM: &str = "egret_services";
 
 /// The functions of the kernel that it calls, from the number on that stands for the first.
 const FIRST_FUNCTION: i32 = 0x10000;
-const FUNCTIONS: [&str; 2] = ["bpf_rdonly_cast", "bpf_dynptr_from_skb"];
+const FUNCTIONS: [&str; 3] = ["bpf_rdonly_cast", "bpf_dynptr_from_skb", "bpf_dynptr_slice"];
 /// What stands for the number of the type `nf_conn`.
 const TYPE_OF_CONNECTION: i32 = 0x7e00_0001;
 
