@@ -15,6 +15,7 @@ use egret_policies::records::PodSnapshot;
 
 mod boot_id;
 mod format;
+mod frames;
 mod log;
 mod file;
 mod io_thread;

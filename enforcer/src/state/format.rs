@@ -65,6 +65,10 @@ pub enum StateError {
 }
 
 impl StateError {
+    pub(super) fn damaged(what: &str) -> Self {
+        Self::Damaged(what.to_owned())
+    }
+
     /// All values of `reason`.
     pub const REASONS: [&'static str; 9] = [
         "boot",
