@@ -8,6 +8,8 @@
 //! Only the last frame can be incomplete, if the writer was killed within the system call or found no space. Any other
 //! damage is told from that.
 
+use std::io::Read;
+
 use sha2::{Digest, Sha256};
 
 use super::boot_id::BootId;
@@ -80,6 +82,23 @@ pub(super) fn next(rest: &[u8]) -> Result<Option<Split<'_>>, StateError> {
     };
     check_body(prefix, body)?;
     Ok(Some((body, behind)))
+}
+
+/// The same of a file, `left` octets before its end: reads the next body in place of what `body` has. False where there is none.
+pub(super) fn read_next(file: &mut impl Read, left: u64, body: &mut Vec<u8>) -> Result<bool, StateError> {
+    let Some(left) = left.checked_sub(PREFIX as u64) else {
+        return Ok(false);
+    };
+    let mut prefix = [0; PREFIX];
+    file.read_exact(&mut prefix)?;
+    let length = length(&prefix)?;
+    if length as u64 > left {
+        return Ok(false);
+    }
+    body.resize(length, 0);
+    file.read_exact(body)?;
+    check_body(&prefix, body)?;
+    Ok(true)
 }
 
 fn length(prefix: &[u8]) -> Result<usize, StateError> {
