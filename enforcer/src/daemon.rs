@@ -22,7 +22,7 @@ use egret_enforcer::engine::{Input, NetworkRequest, PROGRAMMING_BUCKETS, Setup};
 use egret_enforcer::events::sink::{ReopenRequest, Sink};
 use egret_enforcer::node::ReportedInterfaces;
 use egret_enforcer::policy_report::PolicyReporter;
-use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State, StoredManifests};
+use egret_enforcer::state::{self, ObjectStore, ObjectWriter, State, StoredObjects};
 use egret_enforcer::watch::dir::Directory;
 use egret_enforcer::watch::kube::Cluster;
 use egret_enforcer::writer::{Attempt, StandbyAdmin, Writer, serve_status};
@@ -319,7 +319,7 @@ fn serve_cni(startup: &StartupConfig, engine: &mpsc::Sender<Input>) -> anyhow::R
 /// Starts to watch where objects come from.
 async fn watch_source(
     startup: &StartupConfig,
-    stored: Option<StoredManifests>,
+    stored: Option<StoredObjects>,
     writer: Option<ObjectWriter>,
     engine: mpsc::Sender<Input>,
 ) -> anyhow::Result<()> {

@@ -15,6 +15,7 @@ use egret_policies::records::PodSnapshot;
 
 mod boot_id;
 mod format;
+mod frames;
 mod log;
 mod file;
 mod io_thread;
@@ -28,7 +29,8 @@ pub use format::StateError;
 pub use log::LoadedRecords;
 pub use metrics::register_metrics;
 pub use objects::{
-    MAX_OCTETS, ManifestTexts, ObjectFile, ObjectStore, ObjectWriter, StoredManifests, date_of,
+    MAX_OCTETS, ManifestTexts, ObjectFile, ObjectStore, ObjectWriter, StoredManifests, StoredObjects,
+    TextChanges, date_of,
 };
 pub use writer::StateWriter;
 

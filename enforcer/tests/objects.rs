@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use egret_enforcer::state::{ManifestTexts, ObjectFile};
+use egret_enforcer::state::{BootId, ManifestTexts, ObjectFile};
 
 const PODS: &str = "
 {apiVersion: v1, kind: Namespace, metadata: {name: default}}
@@ -133,9 +133,16 @@ impl Drop for Setting {
 }
 
 fn start(root: &Path, admin: SocketAddr) -> Child {
+    let command = Command::new("env");
+    run(command, root, admin, &root.join("objects"))
+}
+
+/// Runs the enforcer by a command whose last arguments are it.
+fn run(mut command: Command, root: &Path, admin: SocketAddr, objects: &Path) -> Child {
     let of = |name: &str| root.join(name).display().to_string();
     let log = std::fs::File::create(root.join("log")).unwrap();
-    Command::new(env!("CARGO_BIN_EXE_enforcer"))
+    command
+        .arg(env!("CARGO_BIN_EXE_enforcer"))
         .args([
             "--node",
             "n",
@@ -145,7 +152,12 @@ fn start(root: &Path, admin: SocketAddr) -> Child {
             &admin.to_string(),
         ])
         .args(["--source", &format!("dir:{}", of("m")), "--link", &of("link")])
-        .args(["--state", &of("state"), "--state-objects", &of("objects")])
+        .args([
+            "--state",
+            &of("state"),
+            "--state-objects",
+            &objects.display().to_string(),
+        ])
         .stdout(Stdio::null())
         .stderr(log)
         .spawn()
@@ -233,4 +245,118 @@ fn after_a_boot_the_addresses_that_pods_had_are_closed_until_the_source_answers(
     std::fs::rename(setting.root.join("gone"), setting.root.join("m")).unwrap();
     setting.wait("/readyz", |text| text.contains("ready: 1 pods"));
     assert_eq!(setting.get("/rules"), rules);
+}
+
+/// The policies are added one after the other, so each moment's are the first of them.
+#[test]
+fn a_kill_at_any_moment_leaves_what_the_source_said_at_one_moment() {
+    let (mut setting, _rules) = Setting::killed_without_source("moments");
+    std::fs::rename(setting.root.join("gone"), setting.root.join("m")).unwrap();
+    let boot = BootId::read().unwrap();
+    let file = ObjectFile::new(&setting.objects(), &setting.root.join("m"), boot);
+    let (mut added, mut kept_before) = (0, 3);
+    for life in 0..6_u64 {
+        setting.start();
+        setting.wait("/readyz", |text| text.contains("ready: 1 pods"));
+        for _ in 0..4 {
+            let name = format!("p{added}");
+            let text = policy(&name, &format!("192.0.2.{added}/32"));
+            std::fs::write(setting.root.join(&name), text).unwrap();
+            std::fs::rename(
+                setting.root.join(&name),
+                setting.root.join(format!("m/{name}.yaml")),
+            )
+            .unwrap();
+            added += 1;
+            std::thread::sleep(Duration::from_millis(60 + 40 * life));
+        }
+        std::thread::sleep(Duration::from_millis(370 * life));
+        setting.kill();
+        let kept = file.read().unwrap().unwrap().texts;
+        let first = (0..added).take_while(|number| {
+            let path = setting.root.join(format!("m/p{number}.yaml"));
+            kept.contains_key(&path)
+        });
+        assert_eq!(kept.len(), 3 + first.count(), "life {life}: {:?}", kept.keys());
+        assert!(kept.len() >= kept_before, "life {life}: {:?}", kept.keys());
+        kept_before = kept.len();
+    }
+    assert!(
+        kept_before > 3 + 12,
+        "{kept_before}: what changed while it ran is kept"
+    );
+}
+
+/// A disk of 256 KiB of its own, and the enforcer with it.
+#[test]
+fn a_full_disk_is_counted_and_the_file_says_what_it_said_until_there_is_space() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("NOT TESTED: a file system is mounted by root alone");
+        return;
+    }
+    let (mut setting, _rules) = Setting::killed_without_source("full");
+    std::fs::rename(setting.root.join("gone"), setting.root.join("m")).unwrap();
+    std::fs::create_dir(setting.root.join("disk")).unwrap();
+    let large = |name: &str, network: &str| {
+        let text = policy(name, network) + "# " + &"x".repeat(50_000) + "\n";
+        std::fs::write(setting.root.join("new"), text).unwrap();
+        std::fs::rename(setting.root.join("new"), setting.root.join("m/large.yaml")).unwrap();
+    };
+    large("large", "192.0.2.1/32");
+    let disk = setting.root.join("disk");
+    let fill = format!(
+        "head -c 300000 /dev/zero > {0}/filler 2>/dev/null",
+        disk.display()
+    );
+    let script = format!(
+        "mount -t tmpfs -o size=256k tmpfs {0} && {{ {fill}; exec \"$@\"; }}",
+        disk.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script, "sh"]);
+    setting.enforcer = run(command, &setting.root, setting.admin, &disk.join("objects"));
+    let inside = |name: &str| {
+        let root = PathBuf::from(format!("/proc/{}/root", setting.enforcer.id()));
+        root.join(disk.strip_prefix("/").unwrap()).join(name)
+    };
+    let file = ObjectFile::new(
+        &inside("objects"),
+        &setting.root.join("m"),
+        BootId::read().unwrap(),
+    );
+    let kept = || {
+        let kept = file.read().unwrap().map(|kept| kept.texts)?;
+        let large = &kept[&setting.root.join("m/large.yaml")];
+        Some(String::from_utf8(large[0].to_vec()).unwrap())
+    };
+    let unwritten = |text: &str| {
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("egret_enforcer_state_file_problems_total{reason=\"unwritten\"}"));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u32>().ok())
+            .unwrap_or(0)
+    };
+    setting.wait("/readyz", |text| text.contains("ready: 1 pods"));
+    setting.wait("/metrics", |text| unwritten(text) >= 1);
+    assert_eq!(kept(), None);
+    std::fs::remove_file(inside("filler")).unwrap();
+    setting.wait_for(|_| kept().is_some_and(|text| text.contains("192.0.2.1/32")));
+
+    let zeros = std::fs::write(inside("filler"), vec![0; 300_000]);
+    assert_eq!(zeros.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    let before = unwritten(&setting.get("/metrics"));
+    large("large", "192.0.2.2/32");
+    setting.wait("/metrics", |text| unwritten(text) > before);
+    assert!(kept().unwrap().contains("192.0.2.1/32"), "what it said before");
+    std::fs::remove_file(inside("filler")).unwrap();
+    setting.wait_for(|_| kept().is_some_and(|text| text.contains("192.0.2.2/32")));
+    let log = std::fs::read_to_string(setting.root.join("log")).unwrap();
+    for said in [
+        "the file of objects stays as it is",
+        "the file of objects is written again",
+    ] {
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains(said)).collect();
+        assert_eq!(lines.len(), 2, "{log}");
+        assert!(lines[0].contains("disk/objects"), "{log}");
+    }
 }

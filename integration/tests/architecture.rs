@@ -404,7 +404,7 @@ const WALL_CLOCK: &[&str] = &[
     "controller/lease.rs",
     "controller/writer.rs",
     "events.rs",
-    "state/objects.rs",
+    "state/objects/writer.rs",
 ];
 
 /// Clocks of nodes and of the API server may differ.

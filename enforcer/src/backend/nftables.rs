@@ -18,6 +18,7 @@ pub(super) mod denial;
 mod pod;
 mod dispatch;
 mod bridge_table;
+mod elements;
 mod sets;
 mod counters;
 mod refusals;

@@ -1,5 +1,5 @@
-//! State files: read once, and replaced as a whole or appended to. The file of records is not flushed to the disk: it
-//! has to survive the process, not the kernel.
+//! State files: read once, begun anew beside the former one, and appended to. The file of records is not flushed to the disk:
+//! it has to survive the process, not the kernel.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -67,23 +67,12 @@ impl StateFile {
 
     /// Creates the next file beside it.
     pub(super) fn begin(&self) -> Result<AppendFile, StateError> {
-        let path = temporary_path(&self.path);
-        let mut file_written = AppendFile {
-            file: create(&path).map_err(StateError::Unwritten)?,
-            is_in_place: false,
-            path,
-            octets: 0,
-            most: self.most,
-        };
-        file_written.append(&log::header(self.boot))?;
-        Ok(file_written)
+        AppendFile::begin(&self.path, self.most, &log::header(self.boot))
     }
 
     /// Moves the next file to its path, atomically.
     pub(super) fn replace(&self, file_written: &mut AppendFile) -> Result<(), StateError> {
-        std::fs::rename(&file_written.path, &self.path).map_err(StateError::Unwritten)?;
-        file_written.is_in_place = true;
-        Ok(())
+        file_written.replace(&self.path)
     }
 }
 
@@ -95,19 +84,71 @@ pub(super) struct AppendFile {
     is_in_place: bool,
     octets: u64,
     most: u64,
+    /// Whether part of an append may be behind its octets.
+    is_torn: bool,
 }
 
 impl AppendFile {
+    /// Creates a file beside the one at `target`, in place of a leftover one, with at most so many octets.
+    pub(super) fn begin(target: &Path, most: u64, header: &[u8]) -> Result<Self, StateError> {
+        let path = temporary_path(target);
+        let mut begun = Self {
+            file: create(&path).map_err(StateError::Unwritten)?,
+            path,
+            is_in_place: false,
+            octets: 0,
+            most,
+            is_torn: false,
+        };
+        begun.append(header)?;
+        Ok(begun)
+    }
+
+    /// Moves it to the path of the former file, atomically.
+    pub(super) fn replace(&mut self, target: &Path) -> Result<(), StateError> {
+        std::fs::rename(&self.path, target).map_err(StateError::Unwritten)?;
+        self.is_in_place = true;
+        Ok(())
+    }
+
+    /// Flushes its content to the disk.
+    pub(super) fn flush(&self) -> Result<(), StateError> {
+        self.file.sync_all().map_err(StateError::Unwritten)
+    }
+
+    /// Its content.
+    pub(super) const fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Leaves its path to another file.
+    pub(super) const fn keep_name(&mut self) {
+        self.is_in_place = true;
+    }
+
     /// Appends all octets or none.
     pub(super) fn append(&mut self, octets: &[u8]) -> Result<(), StateError> {
         let after = self.octets + octets.len() as u64;
         check_size(after, self.most)?;
-        self.file.write_all(octets).map_err(|error| {
-            // A reader would skip half a change, but not what follows it.
-            drop(self.file.set_len(self.octets));
-            StateError::Unwritten(error)
-        })?;
+        self.cut()?;
+        let written = self.file.write_all(octets).map_err(StateError::Unwritten);
+        if written.is_err() {
+            self.is_torn = true;
+            // Else it is tried again before the next append.
+            drop(self.cut());
+        }
+        written?;
         self.octets = after;
+        Ok(())
+    }
+
+    /// Takes half an append away: a reader would skip it, but not what follows it.
+    fn cut(&mut self) -> Result<(), StateError> {
+        if std::mem::take(&mut self.is_torn) {
+            let cut = self.file.set_len(self.octets).map_err(StateError::Unwritten);
+            self.is_torn = cut.is_err();
+            cut?;
+        }
         Ok(())
     }
 
@@ -120,6 +161,7 @@ impl AppendFile {
             is_in_place: true,
             octets: 0,
             most: u64::MAX,
+            is_torn: false,
         }
     }
 
@@ -138,7 +180,18 @@ impl Drop for AppendFile {
 }
 
 /// Reads a regular file of this user; none if there is none.
-pub(super) fn read_regular_file(path: &Path, most: u64) -> Result<Option<Vec<u8>>, StateError> {
+fn read_regular_file(path: &Path, most: u64) -> Result<Option<Vec<u8>>, StateError> {
+    let Some(file) = open_regular_file(path, most)? else {
+        return Ok(None);
+    };
+    let mut octets = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut octets)?;
+    check_size(octets.len() as u64, most)?;
+    Ok(Some(octets))
+}
+
+/// Opens a regular file of this user, of at most so many octets; none if there is none.
+pub(super) fn open_regular_file(path: &Path, most: u64) -> Result<Option<File>, StateError> {
     // Opening a pipe would block, and a link could lead anywhere.
     let opened = File::options()
         .read(true)
@@ -152,24 +205,7 @@ pub(super) fn read_regular_file(path: &Path, most: u64) -> Result<Option<Vec<u8>
         opened => opened?,
     };
     check(&file, most)?;
-    let mut octets = Vec::new();
-    file.take(most.saturating_add(1)).read_to_end(&mut octets)?;
-    check_size(octets.len() as u64, most)?;
-    Ok(Some(octets))
-}
-
-/// Replaces a file atomically. The new file is flushed to the disk before.
-pub(super) fn replace(path: &Path, octets: &[u8], most: u64) -> Result<(), StateError> {
-    check_size(octets.len() as u64, most)?;
-    let new = temporary_path(path);
-    let written = write_new(&new, octets)
-        .and_then(|()| std::fs::rename(&new, path))
-        .and_then(|()| flush_folder(path));
-    written.map_err(|error| {
-        // Half a file only takes space, perhaps the space that was missing. The next attempt removes it, too.
-        drop(std::fs::remove_file(&new));
-        StateError::Unwritten(error)
-    })
+    Ok(Some(file))
 }
 
 fn check(file: &File, most: u64) -> Result<(), StateError> {
@@ -230,12 +266,6 @@ fn temporary_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn write_new(path: &Path, octets: &[u8]) -> io::Result<()> {
-    let mut file = create(path)?;
-    file.write_all(octets)?;
-    file.sync_all()
-}
-
 /// Creates an empty file for this user alone, with its folder, in place of a leftover one.
 fn create(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
@@ -246,6 +276,7 @@ fn create(path: &Path) -> io::Result<File> {
         Ok(()) | Err(_) => {}
     }
     let file = OpenOptions::new()
+        .read(true)
         .append(true)
         .create_new(true)
         .mode(0o600)
@@ -256,11 +287,12 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 /// Flushes the new name to the disk.
-fn flush_folder(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
+pub(super) fn flush_name(path: &Path) -> Result<(), StateError> {
+    let flushed = match path.parent() {
+        Some(folder) => File::open(folder).and_then(|folder| folder.sync_all()),
         None => Ok(()),
-    }
+    };
+    flushed.map_err(StateError::Unwritten)
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! body`, integers in little endian. `length` counts the body, the digest covers everything else, and the body is
 //! postcard. The digest detects accidents, not forgery.
 //!
-//! Objects are stored so, and so were records before there was a log of them.
+//! Records and objects were stored so before there were logs of them.
 
 use std::io;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::boot_id::BootId;
@@ -65,6 +65,10 @@ pub enum StateError {
 }
 
 impl StateError {
+    pub(super) fn damaged(what: &str) -> Self {
+        Self::Damaged(what.to_owned())
+    }
+
     /// All values of `reason`.
     pub const REASONS: [&'static str; 9] = [
         "boot",
@@ -95,8 +99,9 @@ impl StateError {
     }
 }
 
-/// Encodes a body with its header.
-pub(super) fn encode<Body: Serialize + ?Sized>(
+/// Encodes a body with its header, as earlier versions of this program did.
+#[cfg(test)]
+pub(super) fn encode<Body: serde::Serialize + ?Sized>(
     magic: [u8; 8],
     boot: BootId,
     body: &Body,

@@ -1,30 +1,18 @@
-//! The format of the file of records: a header, then changes in their order. Integers are in little endian.
+//! The format of the file of records: frames of changes in their order, each body in postcard.
 
 //!
-//! ```text
-//!  header   magic 8 | version u32 | boot id 16 | first 8 octets of the SHA-256 of these
-//!  changes  length u32 | length with all bits flipped | first 8 octets of the SHA-256 of the body | body
-//! ```
-//!
-//! A body is postcard. Only the last change can be incomplete, if the writer was killed within the system call or found
-//! no space: it is skipped, and earlier ones count. Any other damage invalidates the file, because later changes,
-//! removals among them, would be lost.
+//! An incomplete last change is skipped, and earlier ones count. Any other damage invalidates the file, because later
+//! changes, removals among them, would be lost.
 
 use egret_policies::records::{PodSnapshot, SnapshotBuilder, SnapshotChange};
-use sha2::{Digest, Sha256};
 
 use super::boot_id::BootId;
-use super::format::{self, StateError, octets, read_body};
+use super::format::{self, StateError, read_body};
+use super::frames::{self, HEADER, PREFIX};
 
 /// The version that is written. Files that were written as a whole are read, too.
 const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"egret/st";
-const VERSION_AT: usize = 8;
-const BOOT_AT: usize = 12;
-const CHECK_AT: usize = 28;
-const HEADER: usize = 36;
-/// Octets in front of each body.
-const PREFIX: usize = 16;
 
 /// Records that were read from a file.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,13 +25,7 @@ pub struct LoadedRecords {
 
 /// The header of a file.
 pub(super) fn header(boot: BootId) -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    header[..VERSION_AT].copy_from_slice(&MAGIC);
-    header[VERSION_AT..BOOT_AT].copy_from_slice(&VERSION.to_le_bytes());
-    header[BOOT_AT..CHECK_AT].copy_from_slice(&boot.to_octets());
-    let check = check(&header[..CHECK_AT]);
-    header[CHECK_AT..].copy_from_slice(&check);
-    header
+    frames::header(MAGIC, VERSION, boot)
 }
 
 /// Encodes changes into a buffer, in place of its content.
@@ -53,11 +35,7 @@ pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<
     whole.clear();
     whole.resize(PREFIX, 0);
     let mut whole = postcard::to_extend(changes, whole).map_err(|error| unwritten(error.to_string()))?;
-    let length = u32::try_from(whole.len() - PREFIX).map_err(|error| unwritten(error.to_string()))?;
-    let check = check(&whole[PREFIX..]);
-    whole[..4].copy_from_slice(&length.to_le_bytes());
-    whole[4..8].copy_from_slice(&(!length).to_le_bytes());
-    whole[8..PREFIX].copy_from_slice(&check);
+    frames::seal(&mut whole)?;
     *buffer = whole;
     Ok(())
 }
@@ -68,14 +46,7 @@ pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<
 ///
 /// Why it is not valid.
 pub(super) fn read(file: &[u8], boot: BootId) -> Result<LoadedRecords, StateError> {
-    let damaged = |what: &str| StateError::Damaged(what.to_owned());
-    if file.len() < BOOT_AT {
-        return Err(damaged("it ends within its header"));
-    }
-    if file[..VERSION_AT] != MAGIC {
-        return Err(damaged("it does not begin like a state file"));
-    }
-    match u32::from_le_bytes(octets(file, VERSION_AT)) {
+    match frames::version(file, MAGIC)? {
         VERSION => {}
         format::SNAPSHOT_VERSION => return read_whole(file, boot),
         found => {
@@ -85,12 +56,7 @@ pub(super) fn read(file: &[u8], boot: BootId) -> Result<LoadedRecords, StateErro
             });
         }
     }
-    let Some((head, changes)) = file.split_at_checked(HEADER) else {
-        return Err(damaged("it ends within its header"));
-    };
-    if head[CHECK_AT..] != check(&head[..CHECK_AT]) {
-        return Err(damaged("its header is not the one that it was written with"));
-    }
+    let changes = frames::behind_header(file)?;
     if !format::is_of_boot(file, boot) {
         return Err(StateError::OtherBoot);
     }
@@ -108,7 +74,7 @@ fn read_whole(file: &[u8], boot: BootId) -> Result<LoadedRecords, StateError> {
 
 fn read_changes(mut rest: &[u8]) -> Result<LoadedRecords, StateError> {
     let mut ledger = SnapshotBuilder::default();
-    while let Some((body, behind)) = next(rest)? {
+    while let Some((body, behind)) = frames::next(rest)? {
         for change in read_body::<Vec<SnapshotChange>>(body)? {
             ledger.apply(change);
         }
@@ -120,38 +86,9 @@ fn read_changes(mut rest: &[u8]) -> Result<LoadedRecords, StateError> {
     })
 }
 
-/// A body, and the octets after it.
-type Split<'a> = (&'a [u8], &'a [u8]);
-
-/// The next body and the octets after it; none at the end or before an incomplete change.
-fn next(rest: &[u8]) -> Result<Option<Split<'_>>, StateError> {
-    let damaged = |what: &str| StateError::Damaged(what.to_owned());
-    let Some((prefix, rest)) = rest.split_at_checked(PREFIX) else {
-        return Ok(None);
-    };
-    let length = u32::from_le_bytes(octets(prefix, 0));
-    if u32::from_le_bytes(octets(prefix, 4)) != !length {
-        return Err(damaged(
-            "the length of a change is not the one that it was written with",
-        ));
-    }
-    let length = usize::try_from(length).map_err(|error| damaged(&error.to_string()))?;
-    let Some((body, behind)) = rest.split_at_checked(length) else {
-        return Ok(None);
-    };
-    if prefix[8..] != check(body) {
-        return Err(damaged("a change is not the one that was written"));
-    }
-    Ok(Some((body, behind)))
-}
-
-fn check(octets: &[u8]) -> [u8; 8] {
-    let digest = Sha256::digest(octets);
-    format::octets(&digest, 0)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::frames::{BOOT_AT, VERSION_AT};
     use super::*;
     use egret_policies::records::RecordSnapshot;
     use egret_shared::time::Timestamp;
@@ -348,11 +285,8 @@ mod tests {
     fn an_impossible_change_is_damage() {
         let body = postcard::to_stdvec(&vec![(false, Vec::<(String, u8)>::new(), "no-pod-key")]).unwrap();
         let mut wrong = vec![0; PREFIX];
-        let length = u32::try_from(body.len()).unwrap();
-        wrong[..4].copy_from_slice(&length.to_le_bytes());
-        wrong[4..8].copy_from_slice(&(!length).to_le_bytes());
-        wrong[8..].copy_from_slice(&check(&body));
         wrong.extend(body);
+        frames::seal(&mut wrong).unwrap();
         assert_eq!(read(&file(&[wrong]), boot()).unwrap_err().reason(), "damaged");
     }
 }

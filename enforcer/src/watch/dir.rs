@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::deny_all;
 use crate::engine::{Input, SourceState};
-use crate::state::{ManifestTexts, ObjectWriter, StoredManifests, date_of};
+use crate::state::{ManifestTexts, ObjectWriter, StoredManifests, StoredObjects, TextChanges, date_of};
 
 mod watcher;
 mod scan;
@@ -50,9 +50,10 @@ pub struct Directory {
     state: SourceState,
     logged: Vec<(Severity, String)>,
     /// The stored objects, until they are used or the folder is read.
-    stored: Option<StoredManifests>,
+    stored: Option<StoredObjects>,
     writer: Option<ObjectWriter>,
-    stored_texts: ManifestTexts,
+    /// What the writer has; none before it has anything.
+    stored_texts: Option<ManifestTexts>,
     /// Since when the folder is unreadable.
     unreadable_since: Option<Timestamp>,
 }
@@ -70,14 +71,14 @@ impl Directory {
             logged: Vec::new(),
             stored: None,
             writer: None,
-            stored_texts: ManifestTexts::new(),
+            stored_texts: None,
             unreadable_since: None,
         }
     }
 
     /// Uses stored objects until the folder can be read, and stores its content.
     #[must_use]
-    pub fn with_store(self, stored: Option<StoredManifests>, writer: Option<ObjectWriter>) -> Self {
+    pub fn with_store(self, stored: Option<StoredObjects>, writer: Option<ObjectWriter>) -> Self {
         Self {
             stored,
             writer,
@@ -187,7 +188,7 @@ impl Directory {
         if now.since(since) < PATIENCE {
             return None;
         }
-        let stored = self.stored.take()?;
+        let stored = self.stored.take()?.read()?;
         self.load_stored(&stored);
         let mut merged = merge::merge(&self.files);
         if stored.is_of_other_boot {
@@ -210,22 +211,34 @@ impl Directory {
         self.files = stored.texts.iter().map(recalled).collect();
     }
 
-    /// Stores the texts of all files, if they changed.
+    /// Stores the texts of files that changed, and at first those of all.
     fn store_texts(&mut self) {
         let Some(writer) = &self.writer else {
             return;
         };
         let texts = |(path, file): (&PathBuf, &ManifestFile)| (path.clone(), file.texts().to_vec());
-        let stored_texts: ManifestTexts = self.files.iter().map(texts).collect();
-        if stored_texts != self.stored_texts {
-            writer.store(stored_texts.clone());
-            self.stored_texts = stored_texts;
+        let now: ManifestTexts = self.files.iter().map(texts).collect();
+        let before = self.stored_texts.as_ref();
+        let has_changed =
+            |(path, texts): &(&PathBuf, &Vec<_>)| before.and_then(|of| of.get(*path)) != Some(*texts);
+        let changed = now.iter().filter(has_changed);
+        let mut changes: TextChanges = changed
+            .map(|(path, texts)| (path.clone(), Some(texts.clone())))
+            .collect();
+        let gone = before
+            .into_iter()
+            .flat_map(BTreeMap::keys)
+            .filter(|path| !now.contains_key(*path));
+        changes.extend(gone.map(|path| (path.clone(), None)));
+        if !changes.is_empty() || before.is_none() {
+            writer.store(changes, true);
         }
+        self.stored_texts = Some(now);
     }
 
     /// Reads changed files and returns the events. A file that is being written keeps its last content.
     fn reload(&mut self, found: &Snapshot, watcher: &mut FolderWatcher) -> Vec<Event> {
-        if let Some(stored) = self.stored.take() {
+        if let Some(stored) = self.stored.take().and_then(|stored| stored.read()) {
             // A file that is invalid now keeps its stored content.
             self.load_stored(&stored);
         }

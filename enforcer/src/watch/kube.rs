@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::deny_all;
 use crate::engine::{Input, SourceState};
-use crate::state::{ObjectWriter, StoredManifests, date_of};
+use crate::state::{ObjectWriter, StoredObjects, date_of};
 
 mod address_report;
 mod client;
@@ -55,8 +55,6 @@ const MOST_WAITING: usize = 1024;
 const MOST_AT_ONCE: usize = 512;
 /// How long at start an API server that cannot be read is waited for, before what it said in an earlier life counts.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often what is known is kept at most: all of it is written each time.
-const KEPT_EVERY: Duration = Duration::from_secs(5);
 /// One attempt fails whenever an API server is replaced; the second tells that it is gone.
 const ATTEMPTS: u32 = 2;
 
@@ -73,12 +71,10 @@ pub struct Cluster {
     may_stream: bool,
     state: SourceState,
     /// What the API server said in an earlier life, until it counts or the server speaks.
-    known: Option<StoredManifests>,
+    known: Option<StoredObjects>,
     /// What counts of an earlier life, as long as not everything was listed.
     recalled: Option<Recalled>,
     writer: Option<ObjectWriter>,
-    /// When what is known is handed over to be kept; none while it is as it was.
-    keep_at: Option<Timestamp>,
     silent_since: Option<Timestamp>,
     report: Option<Report>,
     /// Who is told of each object that changes.
@@ -163,7 +159,6 @@ impl Cluster {
             known: None,
             recalled: None,
             writer: None,
-            keep_at: None,
             silent_since: None,
             report: None,
             observer: None,
@@ -198,7 +193,7 @@ impl Cluster {
 
     /// What the API server said in an earlier life counts until it can be read, and what it says is kept for a later one.
     #[must_use]
-    pub fn with_store(self, known: Option<StoredManifests>, writer: Option<ObjectWriter>) -> Self {
+    pub fn with_store(self, known: Option<StoredObjects>, writer: Option<ObjectWriter>) -> Self {
         Self {
             known,
             store: Store::new(writer.is_some()),
@@ -406,19 +401,18 @@ impl Cluster {
         }
         if !events.is_empty() {
             tracing::debug!(events = events.len(), "the source changed");
-            self.keep_at = self.keep_at.or_else(|| Some(now.after(KEPT_EVERY)));
             for kind in 0..KINDS {
                 counts::objects(kind, self.store.count(kind));
             }
             engine.send(Input::Cluster(events)).await?;
         }
+        self.keep(state.is_complete);
         if state != self.state {
             self.log(&state);
             self.state = state.clone();
             engine.send(Input::Source(state)).await?;
             self.told.notify_one();
         }
-        self.keep(now);
         Ok(())
     }
 
@@ -490,7 +484,8 @@ impl Cluster {
         if is_readable || now.since(since) < PATIENCE {
             return;
         }
-        let Some(known) = self.known.take() else { return };
+        let known = self.known.take().and_then(|known| known.read());
+        let Some(known) = known else { return };
         self.store.recall(&known.texts);
         if known.is_of_other_boot {
             let closing = deny_all::deny_all_policy().map(|(_, entity): (_, Entity)| Event::Apply(entity));
@@ -508,25 +503,20 @@ impl Cluster {
         });
     }
 
-    /// Hands over what is known, not more often than it should. What was not all listed is no whole.
-    fn keep(&mut self, now: Timestamp) {
-        let is_due = self.keep_at.is_some_and(|at| at <= now) && self.state.is_complete;
-        if let Some(writer) = self.writer.as_ref().filter(|_| is_due) {
-            writer.store(self.store.texts());
-            self.keep_at = None;
+    /// Hands over the texts that changed. What was not all listed is no whole.
+    fn keep(&mut self, is_complete: bool) {
+        let (Some(writer), Some(texts)) = (&self.writer, &mut self.store.texts) else {
+            return;
+        };
+        if !texts.is_empty() || is_complete && !self.state.is_complete {
+            writer.store(std::mem::take(texts), is_complete);
         }
     }
 
     /// When to go on, if nothing happens before.
     fn deadline(&self) -> Option<Timestamp> {
-        let keep_at = self
-            .keep_at
-            .filter(|_| self.writer.is_some() && self.state.is_complete);
         let is_waited_for = self.known.is_some() && self.state.unreadable.is_some();
-        let fall_back_at = self
-            .silent_since
-            .filter(|_| is_waited_for)
-            .map(|since| since.after(PATIENCE));
-        [keep_at, fall_back_at].into_iter().flatten().min()
+        let since = self.silent_since.filter(|_| is_waited_for);
+        since.map(|since| since.after(PATIENCE))
     }
 }

@@ -23,6 +23,7 @@ use egret_shared::net::PortRange;
 
 use super::denial::{deny, icmp};
 use super::dispatch::{neighbour_types, related, reply};
+use super::elements::SetElement;
 use super::rules::{goto, to};
 use super::sets::{is_zero_end, lookup_keys, spec, target};
 use crate::backend::netfilter::model::desired_set::DesiredSet;
@@ -109,7 +110,7 @@ impl DesiredTable {
             let wanted = DesiredSet::holding(*kind, members);
             for family in Family::ALL {
                 let name = String::from(names::set(*id, family));
-                let keys = target(&wanted, family).into_keys().collect();
+                let keys = target(&wanted, family).keys().map(SetElement::key).collect();
                 sets.insert(name.clone(), (spec(&wanted, &name, family), keys));
             }
         }

@@ -12,23 +12,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use egret_kernel::Family;
 use egret_kernel::netlink;
 use egret_kernel::nftables::{
-    Changes, Element, ElementKey, Key, ListedElement, SetKind as NftKind, SetSpec as NftSet, TableWriter,
-    listed_keys,
+    Changes, Element, Key, ListedElement, SetKind as NftKind, SetSpec as NftSet, TableWriter, listed_keys,
 };
 use egret_policies::rules::{ExpiredMembers, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::{IpNet, Transport};
 use egret_shared::time::Timestamp;
 
 use super::TABLE;
+use super::elements::{Elements, SetElement};
 use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::model::desired_set::{DesiredSet, lives_longer};
 use crate::backend::netfilter::model::set_contents::{Content, SetContents};
 use crate::backend::netfilter::names;
 use crate::backend::{BackendError, ConcurrentSetUpdate};
-
-/// Elements of a set in a family, with the end of their life; none for those that stay.
-pub(super) type Elements = BTreeMap<ElementKey, Option<Timestamp>>;
 
 /// All sets of ours.
 #[derive(Debug)]
@@ -75,8 +72,8 @@ impl SetWrites {
 struct ElementWrite {
     set: SetId,
     family: usize,
-    added: Vec<(ElementKey, Option<Timestamp>)>,
-    removed: Vec<ElementKey>,
+    added: Vec<(SetElement, Option<Timestamp>)>,
+    removed: Vec<SetElement>,
 }
 
 /// What the kernel lists of our sets, by name.
@@ -204,7 +201,7 @@ impl Sets {
             if self.refused.contains_key(id) {
                 continue;
             }
-            let mut held = [Elements::new(), Elements::new()];
+            let mut held = [Elements::default(), Elements::default()];
             for (place, family) in Family::ALL.into_iter().enumerate() {
                 let Some(elements) = listed.get(names::set(*id, family).as_str()) else {
                     continue;
@@ -268,13 +265,12 @@ impl Sets {
                 writes.made.push((*id, name.clone()));
                 let mut elements = target(wanted, family);
                 if wanted.kind == SetKind::Records {
-                    for (key, held) in adopted.get(id).map(|held| &held[place]).into_iter().flatten() {
-                        let known = elements.get(key).copied();
-                        if lives_longer(*held, known, now) {
-                            elements.insert(key.clone(), *held);
+                    for (element, held) in adopted.get(id).iter().flat_map(|held| held[place].iter()) {
+                        if lives_longer(held, elements.get(&element), now) {
+                            elements.insert(element, held);
                         }
                     }
-                    elements.retain(|_, expires| expires.is_none_or(|at| at > now));
+                    elements.retain_living(|at| at > now);
                 }
                 if !is_made {
                     changes.add_elements(&name, &written(elements.iter(), now));
@@ -282,7 +278,7 @@ impl Sets {
                 writes.changed.push(ElementWrite {
                     set: *id,
                     family: place,
-                    added: elements.into_iter().collect(),
+                    added: elements.iter().collect(),
                     removed: Vec::new(),
                 });
             }
@@ -323,7 +319,7 @@ impl Sets {
         };
         wanted.make_room(now);
         let wanted = &*wanted;
-        let nothing = Elements::new();
+        let nothing = Elements::default();
         for (place, family) in Family::ALL.into_iter().enumerate() {
             if !wanted.families().has(family) {
                 continue;
@@ -344,32 +340,32 @@ impl Sets {
                     write
                 }
                 Touched::These(members) => {
-                    let members = members.iter().filter_map(|member| key(*member));
-                    let keys: BTreeSet<ElementKey> = members.filter(|key| family_of(key) == family).collect();
-                    let desired = keys
+                    let members = members.iter().filter_map(|member| SetElement::of(*member));
+                    let touched: BTreeSet<SetElement> =
+                        members.filter(|element| element.family() == family).collect();
+                    let desired = touched
                         .iter()
-                        .filter_map(|key| Some((key.clone(), desired(wanted, key)?)));
+                        .filter_map(|element| Some((*element, desired(wanted, *element)?)));
                     let desired: Elements = desired.collect();
-                    let held = keys.iter().filter_map(|key| Some((key.clone(), *held.get(key)?)));
+                    let held = touched
+                        .iter()
+                        .filter_map(|element| Some((*element, held.get(element)?)));
                     difference(id, place, wanted, &held.collect(), &desired, now)
                 }
             };
-            let renewed = write.added.iter().map(|(key, _)| key);
+            let renewed = write.added.iter().map(|(element, _)| element);
             let gone: Vec<Element> = match is_new {
                 true => Vec::new(),
                 false => write
                     .removed
                     .iter()
                     .chain(renewed.filter(|_| wanted.kind == SetKind::Records))
-                    .map(|key| Element::lasting(key.clone()))
+                    .map(|element| Element::lasting(element.key()))
                     .collect(),
             };
             // One that timed out is not there any more; one that lives on is made anew with its new life.
             changes.destroy_elements(&name, &gone);
-            changes.add_elements(
-                &name,
-                &written(write.added.iter().map(|(key, at)| (key, at)), now),
-            );
+            changes.add_elements(&name, &written(write.added.iter().copied(), now));
             writes.changed.push(write);
         }
     }
@@ -396,10 +392,10 @@ impl Sets {
         } in writes.changed
         {
             if let Some(held) = self.programmed.get_mut(&set) {
-                for key in &removed {
-                    held[family].remove(key);
+                for element in &removed {
+                    held[family].remove(element);
                 }
-                held[family].extend(added);
+                held[family].extend(&added);
             }
         }
         for id in writes.removed {
@@ -439,9 +435,8 @@ impl Sets {
 
     /// Forgets elements that have timed out.
     pub(super) fn forget_ended(&mut self, now: Timestamp) {
-        let mut held = self.programmed.values_mut().flatten().collect::<Vec<_>>();
-        for elements in &mut held {
-            elements.retain(|_, expires| expires.is_none_or(|at| at > now));
+        for elements in self.programmed.values_mut().flatten() {
+            elements.retain_living(|at| at > now);
         }
     }
 
@@ -460,8 +455,8 @@ impl Sets {
                     .collect();
                 let mut known: BTreeSet<(Vec<u8>, bool)> = BTreeSet::new();
                 let mut missing = 0;
-                for (key, expires) in &held[place] {
-                    let keys = listed_keys(key);
+                for (element, expires) in held[place].iter() {
+                    let keys = listed_keys(&element.key());
                     let lives = expires.is_none_or(|at| at > soon);
                     missing += usize::from(lives && keys.iter().any(|key| !there.contains(key)));
                     known.extend(keys);
@@ -556,55 +551,31 @@ pub(super) fn target(wanted: &DesiredSet, family: Family) -> Elements {
             }
             let all = by_port.into_iter().flat_map(|(port, networks)| {
                 let key = move |(first, last)| match port {
-                    Some((transport, port)) => ElementKey::PortInterval(transport, port, first, last),
-                    None => ElementKey::Interval(first, last),
+                    Some((transport, port)) => SetElement::PortInterval(transport, port, first, last),
+                    None => SetElement::Interval(first, last),
                 };
                 intervals(networks.into_iter()).into_iter().map(key)
             });
-            all.map(|key| (key, None)).collect()
+            all.map(|element| (element, None)).collect()
         }
         SetKind::Addresses | SetKind::AddressPorts | SetKind::Records => {
             let members = wanted.members.iter();
-            let held = members.filter_map(|(member, expires)| Some((key(member)?, expires)));
-            held.filter(|(key, _)| family_of(key) == family).collect()
+            let held = members.filter_map(|(member, expires)| Some((SetElement::of(member)?, expires)));
+            held.filter(|(element, _)| element.family() == family).collect()
         }
     }
 }
 
 /// The life of an element that is desired.
-fn desired(wanted: &DesiredSet, key: &ElementKey) -> Option<Option<Timestamp>> {
-    let member = match key {
-        ElementKey::Address(address) => Member::Address(*address),
-        ElementKey::AddressPort(address, transport, port) => {
-            Member::AddressPort(*address, *transport, std::num::NonZeroU16::new(*port)?)
+fn desired(wanted: &DesiredSet, element: SetElement) -> Option<Option<Timestamp>> {
+    let member = match element {
+        SetElement::Address(address) => Member::Address(address),
+        SetElement::AddressPort(address, transport, port) => {
+            Member::AddressPort(address, transport, std::num::NonZeroU16::new(port)?)
         }
-        ElementKey::Interval(..)
-        | ElementKey::PortInterval(..)
-        | ElementKey::Interface(_)
-        | ElementKey::InterfaceAddress(..) => return None,
+        SetElement::Interval(..) | SetElement::PortInterval(..) => return None,
     };
     wanted.members.get(&member)
-}
-
-fn key(member: Member) -> Option<ElementKey> {
-    match member {
-        Member::Address(address) => Some(ElementKey::Address(address)),
-        Member::AddressPort(address, transport, port) => {
-            Some(ElementKey::AddressPort(address, transport, port.get()))
-        }
-        Member::Network(_) | Member::NetworkPort(..) => None,
-    }
-}
-
-fn family_of(key: &ElementKey) -> Family {
-    match key {
-        ElementKey::Address(address)
-        | ElementKey::AddressPort(address, ..)
-        | ElementKey::InterfaceAddress(_, address)
-        | ElementKey::Interval(address, _)
-        | ElementKey::PortInterval(_, _, address, _) => Family::of(*address),
-        ElementKey::Interface(_) => Family::V4,
-    }
 }
 
 /// What has to come and go so that `held` becomes `target`. Records never go: they time out.
@@ -616,27 +587,25 @@ fn difference(
     target: &Elements,
     now: Timestamp,
 ) -> ElementWrite {
-    let added = target.iter().filter(|(key, expires)| {
-        let known = held.get(*key).copied();
+    let added = target.iter().filter(|(element, expires)| {
+        let known = held.get(element);
         // A record that is over is not there, whatever is remembered.
         let known = known.filter(|known| known.is_none_or(|at| at > now));
-        lives_longer(**expires, known, now)
+        lives_longer(*expires, known, now)
     });
-    let added = added.map(|(key, expires)| (key.clone(), *expires)).collect();
+    let added = added.collect();
     let removed = match wanted.kind {
         SetKind::Records => {
-            let gone = held.iter().filter(|(key, expires)| {
-                !target.contains_key(*key)
+            let gone = held.iter().filter(|(element, expires)| {
+                !target.contains(element)
                     && expires.is_some_and(|at| at > now)
-                    && desired(wanted, key).is_none()
+                    && desired(wanted, *element).is_none()
             });
-            gone.map(|(key, _)| key.clone()).collect()
+            gone.map(|(element, _)| element).collect()
         }
-        SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts | SetKind::NetworkPorts => held
-            .keys()
-            .filter(|key| !target.contains_key(*key))
-            .cloned()
-            .collect(),
+        SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts | SetKind::NetworkPorts => {
+            held.keys().filter(|element| !target.contains(element)).collect()
+        }
     };
     ElementWrite {
         set,
@@ -646,14 +615,11 @@ fn difference(
     }
 }
 
-fn written<'a>(
-    elements: impl Iterator<Item = (&'a ElementKey, &'a Option<Timestamp>)>,
-    now: Timestamp,
-) -> Vec<Element> {
+fn written(elements: impl Iterator<Item = (SetElement, Option<Timestamp>)>, now: Timestamp) -> Vec<Element> {
     elements
-        .filter_map(|(key, expires)| match expires {
-            None => Some(Element::lasting(key.clone())),
-            Some(at) if *at > now => Some(Element::living(key.clone(), at.since(now))),
+        .filter_map(|(element, expires)| match expires {
+            None => Some(Element::lasting(element.key())),
+            Some(at) if at > now => Some(Element::living(element.key(), at.since(now))),
             Some(_) => None,
         })
         .collect()
@@ -663,7 +629,7 @@ fn records(elements: &[ListedElement], now: Timestamp) -> Elements {
     let of = |element: &ListedElement| {
         let address = element.address()?;
         Some((
-            ElementKey::Address(address),
+            SetElement::Address(address),
             element.left.map(|left| now.after(left)),
         ))
     };
@@ -672,7 +638,10 @@ fn records(elements: &[ListedElement], now: Timestamp) -> Elements {
 
 /// Whether the kernel holds more than the target.
 fn has_more(elements: &[ListedElement], target: &Elements) -> bool {
-    let wanted: BTreeSet<(Vec<u8>, bool)> = target.keys().flat_map(listed_keys).collect();
+    let wanted: BTreeSet<(Vec<u8>, bool)> = target
+        .keys()
+        .flat_map(|element| listed_keys(&element.key()))
+        .collect();
     let mut there = elements
         .iter()
         .map(|element| (element.key.clone(), element.is_end));

@@ -1,6 +1,7 @@
 //! What the objects of each kind mean, and by which events the engine learns of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,14 +18,16 @@ use super::changes::{Header, ObjectChange, ObjectId};
 use super::object::{ObjectName, tree};
 use super::resources::{KINDS, RESOURCE_TYPES};
 use crate::engine::RejectedObject;
-use crate::state::ManifestTexts;
+use crate::state::{ManifestTexts, TextChanges};
 
 /// The objects of all kinds, as they are in force.
 #[derive(Debug)]
 pub(super) struct Store {
     kinds: [BTreeMap<ObjectName, Object>; KINDS],
     shared: Shared,
-    keeps_texts: bool,
+    /// What a later life reads the objects from, as far as it changed; none where nothing is kept.
+    pub(super) texts: Option<TextChanges>,
+    hasher: RandomState,
     pub(super) diagnostics: BTreeMap<Severity, usize>,
     /// Events that follow from what was taken in, in its order.
     pub(super) events: Vec<Event>,
@@ -40,8 +43,8 @@ pub(super) struct Store {
 struct Object {
     entities: Box<[Arc<Entity>]>,
     problems: Vec<(Severity, String)>,
-    /// What it is read from in a later life; none where nothing is kept.
-    text: Option<Arc<[u8]>>,
+    /// Of what it is read from in a later life; none where nothing is kept.
+    text_hash: Option<u64>,
     /// `metadata.resourceVersion`.
     version: u64,
 }
@@ -54,7 +57,8 @@ impl Store {
         Self {
             kinds: Default::default(),
             shared: Shared::default(),
-            keeps_texts,
+            texts: keeps_texts.then(TextChanges::new),
+            hasher: RandomState::new(),
             diagnostics: BTreeMap::new(),
             events: Vec::new(),
             changes: None,
@@ -107,11 +111,15 @@ impl Store {
         self.take(kind, name, json);
     }
 
-    fn take(&mut self, kind: usize, name: ObjectName, json: Map<String, Json>) {
-        let text = self
-            .keeps_texts
-            .then(|| Arc::from(Json::Object(json.clone()).to_string().into_bytes()));
+    fn take(&mut self, kind: usize, name: ObjectName, mut json: Map<String, Json>) {
         let header = Header::of(kind, &name, &json);
+        // Nobody asks for that of other objects, and it alone changes most often.
+        if !RESOURCE_TYPES[kind].is_policy()
+            && let Some(Json::Object(metadata)) = json.get_mut("metadata")
+        {
+            metadata.remove("resourceVersion");
+        }
+        let text_hash = self.keep_text(kind, &name, &mut json);
         let Understood {
             entities,
             problems,
@@ -136,14 +144,33 @@ impl Store {
         let object = Object {
             entities,
             problems,
-            text,
+            text_hash,
             version,
         };
         self.replace(kind, name, Some(object));
     }
 
+    /// Has the text of an object kept, unless it is kept already; its hash.
+    fn keep_text(&mut self, kind: usize, name: &ObjectName, json: &mut Map<String, Json>) -> Option<u64> {
+        let texts = self.texts.as_mut()?;
+        let object = Json::Object(std::mem::take(json));
+        let text: Arc<[u8]> = Arc::from(object.to_string().into_bytes());
+        if let Json::Object(object) = object {
+            *json = object;
+        }
+        let hash = self.hasher.hash_one(&text);
+        let before = self.kinds[kind].get(name).and_then(|object| object.text_hash);
+        if before != Some(hash) {
+            texts.insert(path(kind, name), Some(vec![text]));
+        }
+        Some(hash)
+    }
+
     /// An object that is there no more.
     pub(super) fn delete(&mut self, kind: usize, name: ObjectName) {
+        if let Some(texts) = &mut self.texts {
+            texts.insert(path(kind, &name), None);
+        }
         self.rejected.remove(&(kind, name.clone()));
         if let Some(changes) = &mut self.changes {
             changes.push(ObjectChange::Deleted(ObjectId::of(kind, &name)));
@@ -203,19 +230,11 @@ impl Store {
             }
         }
     }
+}
 
-    /// What a later life reads the objects from.
-    pub(super) fn texts(&self) -> ManifestTexts {
-        let mut texts = ManifestTexts::new();
-        for (resource, objects) in RESOURCE_TYPES.iter().zip(&self.kinds) {
-            let of_kind = objects.iter().filter_map(|(name, object)| {
-                let path = PathBuf::from(format!("{}/{name}", resource.plural));
-                object.text.clone().map(|text| (path, vec![text]))
-            });
-            texts.extend(of_kind);
-        }
-        texts
-    }
+/// Where the file of objects has an object.
+fn path(kind: usize, name: &ObjectName) -> PathBuf {
+    PathBuf::from(format!("{}/{name}", RESOURCE_TYPES[kind].plural))
 }
 
 fn kind_of(json: &Map<String, Json>) -> Option<usize> {
@@ -304,6 +323,8 @@ fn say(severity: Severity, line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use egret_policies::model::{Effect, Policy};
 
     use super::*;
@@ -403,10 +424,18 @@ mod tests {
             POLICIES,
             r#"{"metadata": {"name": "a", "namespace": "b"}, "spec": {"podSelector": {}}}"#,
         ));
+        let kept = std::mem::take(&mut store.texts).unwrap();
+        let kept: ManifestTexts = kept
+            .into_iter()
+            .map(|(path, texts)| (path, texts.unwrap()))
+            .collect();
+        assert_eq!(
+            kept.keys().collect::<Vec<_>>(),
+            [Path::new("namespaces/b"), Path::new("networkpolicies/b/a")]
+        );
         let mut later = Store::new(true);
-        later.recall(&store.texts());
+        later.recall(&kept);
         assert_eq!(later.events, events);
-        assert_eq!(later.texts(), store.texts());
     }
 
     #[test]
