@@ -279,13 +279,7 @@ impl InCgroup {
         };
         let own = std::fs::read_to_string("/proc/self/cgroup")?;
         let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
-        let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-        let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        let root =
-            mounts.find_map(|mount| (mount.get(2) == Some(&"cgroup2")).then(|| PathBuf::from(mount[1])));
-        let home = root
-            .context("cgroup2 is mounted")?
-            .join(own.context("it is in a cgroup")?);
+        let home = cgroup2_root()?.join(own.context("it is in a cgroup")?);
         std::fs::write(pod.join("cgroup.procs"), "0")?;
         Ok(Self { home: Some(home) })
     }
@@ -297,6 +291,13 @@ impl Drop for InCgroup {
             std::fs::write(home.join("cgroup.procs"), "0").expect("it came from there");
         }
     }
+}
+
+pub(crate) fn cgroup2_root() -> anyhow::Result<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let root = mounts.find_map(|mount| (mount.get(2) == Some(&"cgroup2")).then(|| PathBuf::from(mount[1])));
+    root.context("cgroup2 is mounted")
 }
 
 /// Each time that passed, and what the thread took of a CPU for all.

@@ -22,6 +22,7 @@ mod revoked;
 mod records;
 mod peer;
 mod ebpf;
+mod attach;
 
 use anyhow::{Context as _, ensure};
 use egret_benches::ruleset::Ruleset;
@@ -34,7 +35,7 @@ use turns::Row;
 
 type Part = (&'static str, fn(usize) -> anyhow::Result<()>);
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     ("promise", promise),
     ("flat", sizes::flatness),
     ("own", sizes::own_policies),
@@ -43,6 +44,7 @@ const PARTS: [Part; 8] = [
     ("records", records::addresses),
     ("peer", compared),
     ("ebpf", ebpf::programs),
+    ("attach", attach::attach),
 ];
 
 fn main() -> anyhow::Result<()> {

@@ -60,13 +60,13 @@ impl Sets {
                 }
                 changes.add_set(&spec(wanted, &name, family));
                 let elements = target(wanted, family);
-                let each = elements.keys().cloned().map(Element::lasting);
+                let each = elements.keys().map(|element| Element::lasting(element.key()));
                 changes.add_elements(&name, &each.collect::<Vec<_>>());
                 writes.made.push((*id, name));
                 writes.changed.push(ElementWrite {
                     set: *id,
                     family: place,
-                    added: elements.into_iter().collect(),
+                    added: elements.iter().collect(),
                     removed: Vec::new(),
                 });
             }
