@@ -57,7 +57,7 @@ CHECKED = $(filter-out $(NOT_CHECKED),$(sort $(basename $(notdir $(wildcard */te
 check: ## Format, clippy, and the unit and table tests that need neither root nor namespaces.
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets -- -D warnings
-	@PROPTEST_RNG_SEED=$(PROPERTY_SEED) PROPTEST_CASES=64 $(CARGO) test --workspace --lib $(addprefix --test ,$(CHECKED)) -- --skip netfilter::monitor::watched_pods
+	@PROPTEST_RNG_SEED=$(PROPERTY_SEED) PROPTEST_CASES=64 $(CARGO) test --workspace --lib $(addprefix --test ,$(CHECKED)) -- --skip netfilter::monitor::watched_pods --skip nftables::pod_netns
 
 .PHONY: build
 build: packages-demo

@@ -1,5 +1,5 @@
 //! Rules inside a pod's own network namespace, as [`crate::backend::netfilter::pod_netns`] writes them with iptables: one table of the
-//! namespace, written in one transaction when it differs.
+//! namespace, written in one transaction when it differs. New sets come before, in one of their own (`Sets::plan_intervals`).
 //!
 //! ```text
 //!  OUTPUT, FORWARD ─ oifname net1 ▸ goto LIST-0 ─ replies ▸ accept
@@ -65,6 +65,9 @@ pub(in crate::backend) fn enforce(
         return Ok(0);
     }
     let mut writer = TableWriter::open().map_err(said)?;
+    if let Some(sets) = desired.new_sets(&held) {
+        writer.commit(sets).map_err(said)?;
+    }
     writer.commit(desired.changes(&held)).map_err(said)?;
     Ok(1)
 }
@@ -178,19 +181,52 @@ impl DesiredTable {
         Ok(true)
     }
 
-    /// Everything anew. Chains that the kernel calls stay, so that none of them is missed by a packet on its way.
+    /// Makes the sets whose names are not listed; no rule names them yet. None if all are.
+    fn new_sets(&self, held: &NftListing) -> Option<Changes> {
+        let is_new = |name: &&String| !held.sets.contains_key(*name);
+        let mut new = self.sets.keys().filter(is_new).peekable();
+        new.peek()?;
+        let mut changes = Changes::of(TABLE);
+        changes.add_table();
+        for name in new {
+            self.add_set(name, &mut changes);
+        }
+        Some(changes)
+    }
+
+    fn add_set(&self, name: &str, changes: &mut Changes) {
+        let (spec, _) = &self.sets[name];
+        changes.add_set(spec);
+        self.fill(name, changes);
+    }
+
+    fn fill(&self, name: &str, changes: &mut Changes) {
+        let (_, keys) = &self.sets[name];
+        let elements: Vec<Element> = keys.iter().cloned().map(Element::lasting).collect();
+        changes.add_elements(name, &elements);
+    }
+
+    /// All rules anew, over sets of which those with other members, or none, are filled. Chains that the kernel calls stay, so that
+    /// none of them is missed by a packet on its way; so do sets.
     fn changes(&self, held: &NftListing) -> Changes {
         let mut changes = Changes::of(TABLE);
         changes.add_table();
         held.chains.keys().for_each(|name| changes.flush_chain(name));
-        held.sets.keys().for_each(|name| changes.delete_set(name));
+        for (name, listed) in &held.sets {
+            match self.sets.get(name) {
+                Some((spec, _)) if spec.is_laid_out_as(*listed) => {
+                    changes.empty_set(name);
+                    self.fill(name, &mut changes);
+                }
+                Some(_) => {
+                    changes.delete_set(name);
+                    self.add_set(name, &mut changes);
+                }
+                None => changes.delete_set(name),
+            }
+        }
         for name in held.chains.keys().filter(|name| !self.chains.contains_key(*name)) {
             changes.delete_chain(name);
-        }
-        for (spec, keys) in self.sets.values() {
-            changes.add_set(spec);
-            let elements: Vec<Element> = keys.iter().cloned().map(Element::lasting).collect();
-            changes.add_elements(&spec.name, &elements);
         }
         for (name, hook) in HOOKS {
             changes.add_base_chain(&BaseChain {
@@ -275,3 +311,6 @@ pub(super) fn port(port: PortMatch, family: Family) -> Vec<Statement> {
         ],
     }
 }
+
+#[cfg(test)]
+mod tests;
