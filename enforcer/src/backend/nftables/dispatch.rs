@@ -99,6 +99,15 @@ impl Lookup {
         self.elements.entry(key).or_insert(verdict);
     }
 
+    /// The same without elements.
+    pub(super) fn emptied(&self) -> Self {
+        Self {
+            elements: BTreeMap::new(),
+            keys: self.keys.clone(),
+            is_map: self.is_map,
+        }
+    }
+
     pub(super) fn spec(&self, name: &str) -> SetSpec {
         SetSpec {
             name: name.to_owned(),

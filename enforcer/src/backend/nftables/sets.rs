@@ -234,11 +234,11 @@ impl Sets {
             .collect()
     }
 
-    /// Plans to make all desired sets in a table that has none of ours but those that are made and `held_intervals`: what was adopted
-    /// of records is written again.
+    /// Plans to make all desired sets in a table that has none of ours but those that are made, and `kept` ones, which are filled anew:
+    /// what was adopted of records is written again.
     pub(super) fn plan_all(
         &mut self,
-        held_intervals: &BTreeSet<String>,
+        kept: &BTreeSet<String>,
         changes: &mut Changes,
         now: Timestamp,
     ) -> SetWrites {
@@ -257,7 +257,7 @@ impl Sets {
                 }
                 let name = String::from(names::set(*id, family));
                 let is_made = self.made.contains(&name);
-                if held_intervals.contains(&name) {
+                if kept.contains(&name) {
                     changes.empty_set(&name);
                 } else if !is_made {
                     changes.add_set(&spec(wanted, &name, family));

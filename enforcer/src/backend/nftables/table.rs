@@ -366,7 +366,8 @@ impl Table {
     }
 
     /// Makes everything anew in one transaction, in the place of what the kernel holds. Chains that it calls stay, so that none of
-    /// them is missed by a packet on its way.
+    /// them is missed by a packet on its way; so do sets and maps, which are emptied and filled: one that was removed has no element
+    /// for a packet that began with the rules before.
     pub(super) fn write_all(
         &mut self,
         sets: &SharedSets,
@@ -377,7 +378,7 @@ impl Table {
         self.programmed = Programmed::default();
         let mut sets = sets.lock();
         sets.adopt(&held.sets, now);
-        let held_intervals = sets.held_intervals(&held.table.sets);
+        let mut kept = sets.held_as_desired(&held.table.sets);
         if let Err(outcome) = self.make_intervals(&mut sets, &held.table.sets) {
             return outcome;
         }
@@ -387,19 +388,29 @@ impl Table {
         for chain in held.table.chains.keys() {
             changes.flush_chain(chain);
         }
-        let others = held
-            .table
-            .sets
-            .keys()
-            .filter(|set| !held_intervals.contains(*set));
+        for (name, lookup) in &self.lookups {
+            let is_kept = |listed: &ListedSet| lookup.spec(name).is_laid_out_as(*listed);
+            if held.table.sets.get(*name).is_some_and(is_kept) {
+                changes.empty_set(name);
+                self.programmed.lookups.insert(name, lookup.emptied());
+                kept.insert((*name).to_owned());
+            }
+        }
+        let others = held.table.sets.keys().filter(|set| !kept.contains(*set));
         others.for_each(|set| changes.delete_set(set));
-        let base: BTreeSet<&String> = self.base.iter().map(|chain| &chain.name).collect();
-        for (name, _) in held.table.chains.iter().filter(|(name, _)| !base.contains(name)) {
+        let of_owners = self.desired.values().flat_map(|rendered| rendered.chains.keys());
+        let desired: BTreeSet<&String> = self
+            .base
+            .iter()
+            .map(|chain| &chain.name)
+            .chain(of_owners)
+            .collect();
+        for name in held.table.chains.keys().filter(|name| !desired.contains(name)) {
             changes.delete_chain(name);
         }
         self.counters = held.counters.iter().map(|counter| counter.name.clone()).collect();
         self.add_counters(&mut changes);
-        let writes = sets.plan_all(&held_intervals, &mut changes, now);
+        let writes = sets.plan_all(&kept, &mut changes, now);
         for chain in &self.base {
             changes.add_base_chain(chain);
         }

@@ -1,4 +1,4 @@
-//! Sets of intervals that come or stay: none is empty to a packet that is judged by it.
+//! Sets that come or stay: none is empty to a packet that is judged by it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use crate::backend::netfilter::model::desired_set::DesiredSet;
 use crate::backend::netfilter::names;
 
 impl Sets {
-    /// The desired sets of intervals that the kernel holds, laid out as they are to be. Their elements may be others.
-    pub(in crate::backend::nftables) fn held_intervals(
+    /// The desired sets that the kernel holds, laid out as they are to be. Their elements may be others.
+    pub(in crate::backend::nftables) fn held_as_desired(
         &self,
         listed: &BTreeMap<String, ListedSet>,
     ) -> BTreeSet<String> {
@@ -21,7 +21,7 @@ impl Sets {
             .desired
             .iter()
             .filter(|(id, _)| !self.refused.contains_key(id));
-        for (id, wanted) in taken.filter(|(_, wanted)| has_intervals(wanted)) {
+        for (id, wanted) in taken {
             for family in Family::ALL
                 .into_iter()
                 .filter(|family| wanted.families().has(*family))
