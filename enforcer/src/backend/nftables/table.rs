@@ -432,14 +432,9 @@ impl Table {
         if writes.is_empty() {
             return Ok(());
         }
-        match self.writer.commit_or_name(changes) {
-            Ok(()) => {
-                sets.done(writes);
-                Ok(())
-            }
-            Err(failed) if failed.refused.is_empty() => Err(self.fail(&failed.to_string())),
-            Err(failed) => Err(TransactionOutcome::Refused(failed.refused)),
-        }
+        self.transact(changes)?;
+        sets.done(writes);
+        Ok(())
     }
 
     /// Has the kernel take all of it.
@@ -449,18 +444,20 @@ impl Table {
         mut sets: MutexGuard<'_, Sets>,
         writes: SetWrites,
     ) -> TransactionOutcome {
+        if let Err(outcome) = self.transact(changes) {
+            return outcome;
+        }
+        sets.done(writes);
+        drop(sets);
+        self.take_as_done();
+        TransactionOutcome::Done
+    }
+
+    fn transact(&mut self, changes: Changes) -> Result<(), TransactionOutcome> {
         match self.writer.commit_or_name(changes) {
-            Ok(()) => {
-                sets.done(writes);
-                drop(sets);
-                self.take_as_done();
-                TransactionOutcome::Done
-            }
-            Err(failed) if failed.refused.is_empty() => {
-                drop(sets);
-                self.fail(&failed.to_string())
-            }
-            Err(failed) => TransactionOutcome::Refused(failed.refused),
+            Ok(()) => Ok(()),
+            Err(failed) if failed.refused.is_empty() => Err(self.fail(&failed.to_string())),
+            Err(failed) => Err(TransactionOutcome::Refused(failed.refused)),
         }
     }
 
