@@ -10,6 +10,7 @@
 
 use std::io::Read;
 
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::boot_id::BootId;
@@ -55,6 +56,11 @@ pub(super) fn behind_header(file: &[u8]) -> Result<&[u8], StateError> {
         ));
     }
     Ok(frames)
+}
+
+/// Adds a value to a frame's body, in postcard.
+pub(super) fn encode<T: Serialize + ?Sized>(value: &T, frame: Vec<u8>) -> Result<Vec<u8>, StateError> {
+    postcard::to_extend(value, frame).map_err(|error| StateError::Unwritten(std::io::Error::other(error)))
 }
 
 /// Writes the prefix of a frame, of which only the body behind it is filled.

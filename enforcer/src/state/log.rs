@@ -1,5 +1,4 @@
 //! The format of the file of records: frames of changes in their order, each body in postcard.
-
 //!
 //! An incomplete last change is skipped, and earlier ones count. Any other damage invalidates the file, because later
 //! changes, removals among them, would be lost.
@@ -30,11 +29,10 @@ pub(super) fn header(boot: BootId) -> [u8; HEADER] {
 
 /// Encodes changes into a buffer, in place of its content.
 pub(super) fn write(changes: &[SnapshotChange], buffer: &mut Vec<u8>) -> Result<(), StateError> {
-    let unwritten = |error: String| StateError::Unwritten(std::io::Error::other(error));
     let mut whole = std::mem::take(buffer);
     whole.clear();
     whole.resize(PREFIX, 0);
-    let mut whole = postcard::to_extend(changes, whole).map_err(|error| unwritten(error.to_string()))?;
+    let mut whole = frames::encode(changes, whole)?;
     frames::seal(&mut whole)?;
     *buffer = whole;
     Ok(())

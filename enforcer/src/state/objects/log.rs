@@ -58,7 +58,7 @@ pub(super) struct Index {
 
 /// Encodes the first frame.
 pub(super) fn source_frame(root: &Path) -> Result<Vec<u8>, StateError> {
-    let mut frame = encode(root.as_os_str().as_bytes(), vec![0; PREFIX])?;
+    let mut frame = frames::encode(root.as_os_str().as_bytes(), vec![0; PREFIX])?;
     frames::seal(&mut frame)?;
     Ok(frame)
 }
@@ -77,7 +77,7 @@ pub(super) fn changes_frame(
                 .as_ref()
                 .map(|texts| texts.iter().map(|text| &**text).collect()),
         };
-        frame = encode(&record, frame)?;
+        frame = frames::encode(&record, frame)?;
     }
     frames::seal(&mut frame)?;
     Ok(frame)
@@ -88,11 +88,7 @@ fn begin_frame(seconds: u64, is_consistent: bool) -> Result<Vec<u8>, StateError>
         seconds,
         is_consistent,
     };
-    encode(&head, vec![0; PREFIX])
-}
-
-fn encode<T: Serialize + ?Sized>(value: &T, frame: Vec<u8>) -> Result<Vec<u8>, StateError> {
-    postcard::to_extend(value, frame).map_err(|error| StateError::Unwritten(std::io::Error::other(error)))
+    frames::encode(&head, vec![0; PREFIX])
 }
 
 impl Index {
