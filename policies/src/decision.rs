@@ -113,6 +113,15 @@ pub(crate) const fn has_order(tier: Tier) -> bool {
     }
 }
 
+/// Whether a rule is over a name, in a tier where names divide the rules.
+pub(crate) fn is_over_name(tier: Tier, rule: &Rule, is_of_records: impl Fn(SetId) -> bool) -> bool {
+    let is_over_records = match rule.peer {
+        PeerMatch::In(id) => is_of_records(id),
+        PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => false,
+    };
+    has_order(tier) && is_over_records
+}
+
 /// Replaces rules by lookups. `content` knows the sets that may be in tables and those of records, and `known` the tables that are there
 /// already.
 pub fn decide<'a>(
@@ -146,20 +155,15 @@ pub fn decide<'a>(
 
 /// Tiers without the rules over names between those with an order.
 fn without_names<'a>(tiers: &[TierRules], content: &impl Fn(SetId) -> Option<Content<'a>>) -> Vec<TierRules> {
-    let is_over_names = |rule: &Rule| match rule.peer {
-        PeerMatch::In(id) => matches!(content(id), Some(Content::Changing(SetKind::Records))),
-        PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => false,
-    };
+    let is_of_records = |id| matches!(content(id), Some(Content::Changing(SetKind::Records)));
     let others = tiers.iter().map(|tier| TierRules {
         tier: tier.tier,
-        rules: match has_order(tier.tier) {
-            true => tier
+        rules: {
+            let others = tier
                 .rules
                 .iter()
-                .filter(|rule| !is_over_names(rule))
-                .cloned()
-                .collect(),
-            false => tier.rules.clone(),
+                .filter(|rule| !is_over_name(tier.tier, rule, is_of_records));
+            others.cloned().collect()
         },
         default_action: tier.default_action,
     });

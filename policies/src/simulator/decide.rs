@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use egret_shared::time::Timestamp;
 
-use crate::decision::has_order;
+use crate::decision::is_over_name;
 use crate::model::{Action, Direction};
 use crate::rules::{DefaultAction, Member, Origin, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules};
 
@@ -80,25 +80,22 @@ impl Simulator {
         }
         let other = PeerEnd::of(connection, &rules.addresses, record);
         let rules = rules.direction(connection.direction);
-        let has_names_asked = |records| self.holds(records, other, now);
-        let mut tiers = rules.tiers_for(has_names_asked).iter();
-        let decision = match &rules.names {
-            // As backends have it, so that a record which is missing there is seen here.
-            Some(names) if !has_names_asked(names.records) => tiers.find_map(|tier| {
-                let is_asked = |rule: &&Rule| !has_order(tier.tier) || !self.is_over_records(rule);
-                self.decide_among(tier, tier.rules.iter().filter(is_asked), other, now)
-            }),
-            Some(_) | None => tiers.find_map(|tier| self.decide_tier(tier, other, now)),
+        // As backends have it, so that a record which is missing there is seen here.
+        let names = rules.names.as_ref();
+        let has_names_asked = names.is_none_or(|names| self.holds(names.records, other, now));
+        let is_of_records = |id| {
+            let set = self.sets.get(&id);
+            set.is_some_and(|set| set.spec.kind == SetKind::Records)
         };
+        let decision = rules
+            .tiers_for(|_records| has_names_asked)
+            .iter()
+            .find_map(|tier| {
+                let is_asked =
+                    |rule: &&Rule| has_names_asked || !is_over_name(tier.tier, rule, is_of_records);
+                self.decide_among(tier, tier.rules.iter().filter(is_asked), other, now)
+            });
         decision.unwrap_or_else(|| Decision::allow("default"))
-    }
-
-    fn is_over_records(&self, rule: &Rule) -> bool {
-        let kind = |id: &SetId| self.sets.get(id).map(|set| set.spec.kind);
-        match &rule.peer {
-            PeerMatch::In(id) => kind(id) == Some(SetKind::Records),
-            PeerMatch::Any | PeerMatch::OwnNode | PeerMatch::Itself => false,
-        }
     }
 
     /// What the node's rules say of a connection that a Service passes on.
