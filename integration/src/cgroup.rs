@@ -125,7 +125,11 @@ impl Drop for CgroupRoot {
 }
 
 /// Where cgroup2 is mounted on this machine.
-pub(crate) fn cgroup2_root() -> Result<PathBuf, WorldError> {
+///
+/// # Errors
+///
+/// When it is mounted nowhere.
+pub fn cgroup2_root() -> Result<PathBuf, WorldError> {
     let mounts = fs::read_to_string("/proc/mounts").map_err(WorldError::file("/proc/mounts"))?;
     let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut found =

@@ -59,6 +59,7 @@ mod polling;
 pub use adversary::{Adversary, MacAddress, Packet, Seen, Segment, Sniffer};
 pub use api_proxy::{ApiProxy, ApiRequest, Fate, Streams};
 pub use attachment::{Attachment, SecondInterface};
+pub use cgroup::cgroup2_root;
 pub use client::Client;
 pub use command::Output;
 pub use daemon::{Daemon, DaemonSpec};

@@ -10,6 +10,7 @@ use egret_benches::{START, cluster, compiler};
 use egret_enforcer::backend::Backend as _;
 use egret_enforcer::backend::ebpf::{Behind, Ebpf, Options};
 use egret_enforcer::backend::unknown_pods::Stance;
+use egret_integration::cgroup2_root;
 use egret_policies::api::manifest;
 use egret_policies::compiler::{Compiler, Event, InSync};
 use egret_policies::lower::lower;
@@ -17,7 +18,7 @@ use egret_policies::model::cluster::Entity;
 use egret_policies::rules::Batch;
 use nix::sched::{CloneFlags, unshare};
 
-use crate::load::{cgroup2_root, micros};
+use crate::load::micros;
 
 /// Of a node; one more is put under the programs in each round.
 const PODS: usize = 110;

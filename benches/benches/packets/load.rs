@@ -8,7 +8,7 @@ use std::path::{self, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use egret_integration::Pod;
+use egret_integration::{Pod, cgroup2_root};
 use nix::sched::{CloneFlags, setns};
 use nix::time::{ClockId, clock_gettime};
 use socket2::{Domain, Socket, Type};
@@ -291,13 +291,6 @@ impl Drop for InCgroup {
             std::fs::write(home.join("cgroup.procs"), "0").expect("it came from there");
         }
     }
-}
-
-pub(crate) fn cgroup2_root() -> anyhow::Result<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let root = mounts.find_map(|mount| (mount.get(2) == Some(&"cgroup2")).then(|| PathBuf::from(mount[1])));
-    root.context("cgroup2 is mounted")
 }
 
 /// Each time that passed, and what the thread took of a CPU for all.
