@@ -8,14 +8,10 @@ mod node_world;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use egret_enforcer::backend::netfilter::bridges::BridgeNetfilter;
 use egret_enforcer::backend::netfilter::denials::{Cause, DenialRegistry};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
 use egret_enforcer::backend::netfilter::model::settings::{DenyAction, NflogSettings};
-use egret_enforcer::backend::netfilter::model::unknown_pods::UnknownPods;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
-use egret_enforcer::backend::nftables::{Nftables, Settings as NftablesSettings};
-use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_kernel::iptables::Flavour;
 use egret_kernel::nflog::Listener;
@@ -26,8 +22,8 @@ use egret_shared::net::Transport;
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
 use node_world::{
-    Change, NOW, ThisHost, address, filter, in_fresh_namespace, network, pod, range, rule, run, seconds, set,
-    tier, told,
+    Change, NOW, ThisHost, address, filter, in_fresh_namespace, network, nftables, pod, range, rule, run,
+    seconds, set, tier, told,
 };
 
 const TELLING: NflogSettings = NflogSettings {
@@ -50,32 +46,19 @@ enum Renderer {
 impl Renderer {
     fn life(self) -> (Box<dyn Backend>, DenialRegistry) {
         let denials = DenialRegistry::default();
-        let marks = Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap();
-        let (deny, telling, locate) = (DenyAction::Drop, Some(TELLING), Box::new(ThisHost));
         let mut backend: Box<dyn Backend> = match self {
             Self::Iptables(flavour) => {
                 let settings = Settings {
                     flavour,
-                    marks,
-                    deny,
-                    telling,
+                    marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap(),
+                    deny: DenyAction::Drop,
+                    telling: Some(TELLING),
                 };
-                let backend = Netfilter::open(settings, locate).unwrap();
+                let backend = Netfilter::open(settings, Box::new(ThisHost)).unwrap();
                 Box::new(backend.telling(denials.clone()))
             }
             Self::Nftables => {
-                let settings = NftablesSettings {
-                    marks,
-                    deny,
-                    telling,
-                    unknown: UnknownPods {
-                        stance: Stance::Allow,
-                        interfaces: Vec::new(),
-                    },
-                    accepted_marks: Vec::new(),
-                    bridges: BridgeNetfilter::Off,
-                };
-                let backend = Nftables::open(settings, locate).unwrap();
+                let backend = nftables(Some(TELLING), ThisHost);
                 Box::new(backend.telling(denials.clone()))
             }
         };

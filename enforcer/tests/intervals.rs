@@ -8,17 +8,13 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use egret_enforcer::backend::Backend;
-use egret_enforcer::backend::netfilter::bridges::BridgeNetfilter;
-use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::model::settings::DenyAction;
-use egret_enforcer::backend::netfilter::model::unknown_pods::UnknownPods;
-use egret_enforcer::backend::nftables::{Nftables, Settings};
-use egret_enforcer::backend::unknown_pods::Stance;
+use egret_enforcer::backend::nftables::Nftables;
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{DefaultAction, Member, PeerMatch, PortMatch, SetKind};
 
 use node_world::{
-    Change, NOW, ThisHost, address, in_fresh_namespace, network, packets_denied, pod, rule, set, tier,
+    Change, NOW, ThisHost, address, in_fresh_namespace, network, nftables, packets_denied, pod, rule, set,
+    tier,
 };
 
 /// Denied by an interval; a later rule allows it as an address.
@@ -67,18 +63,7 @@ fn a_set_of_intervals_is_full_while_an_enforcer_starts_anew() {
 }
 
 fn start(desired: &Change) -> Nftables {
-    let settings = Settings {
-        marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap(),
-        deny: DenyAction::Drop,
-        telling: None,
-        unknown: UnknownPods {
-            stance: Stance::Allow,
-            interfaces: Vec::new(),
-        },
-        accepted_marks: Vec::new(),
-        bridges: BridgeNetfilter::Off,
-    };
-    let mut backend = Nftables::open(settings, Box::new(ThisHost)).unwrap();
+    let mut backend = nftables(None, ThisHost);
     backend.adopt(NOW).unwrap();
     apply(&mut backend, desired);
     backend

@@ -1,12 +1,7 @@
 //! What the kernel refuses of a table of nftables: it names the message, and those whom it concerns are left out.
 
-use egret_enforcer::backend::netfilter::bridges::BridgeNetfilter;
-use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::model::settings::DenyAction;
-use egret_enforcer::backend::netfilter::model::unknown_pods::UnknownPods;
 use egret_enforcer::backend::netfilter::names::{self, PodChains};
-use egret_enforcer::backend::nftables::{Nftables, Settings};
-use egret_enforcer::backend::unknown_pods::Stance;
+use egret_enforcer::backend::nftables::Nftables;
 use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_kernel::Family;
 use egret_kernel::fault_points::{Plan, Planned};
@@ -15,23 +10,12 @@ use egret_policies::rules::{Batch, Direction, SetKind};
 use egret_shared::pod::PodKey;
 
 use crate::node::{Node, Probe, hold_settled};
-use crate::node_world::{ByLastOctet, NOW, in_fresh_namespace, run};
+use crate::node_world::{self, ByLastOctet, NOW, in_fresh_namespace, run};
 use crate::refused::{OF_A_CLIENT, OF_ANOTHER, OF_THE_POD, hold_list_refused, hold_refused};
 use crate::stories;
 
 fn start(batch: &Batch) -> (Nftables, SyncStatus) {
-    let settings = Settings {
-        marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap(),
-        deny: DenyAction::Drop,
-        telling: None,
-        unknown: UnknownPods {
-            stance: Stance::Allow,
-            interfaces: Vec::new(),
-        },
-        accepted_marks: Vec::new(),
-        bridges: BridgeNetfilter::Off,
-    };
-    let mut backend = Nftables::open(settings, Box::new(ByLastOctet)).unwrap();
+    let mut backend = node_world::nftables(None, ByLastOctet);
     backend.adopt(NOW).unwrap();
     let status = backend.apply(batch, NOW);
     (backend, status)

@@ -9,10 +9,14 @@ use std::os::fd::AsFd;
 use std::panic::resume_unwind;
 use std::process::Command;
 
+use egret_enforcer::backend::netfilter::bridges::BridgeNetfilter;
 use egret_enforcer::backend::netfilter::denials::{Denial, DenialRegistry};
 use egret_enforcer::backend::netfilter::marks::{DEFAULT_EGRESS, DEFAULT_INGRESS, Marks};
-use egret_enforcer::backend::netfilter::model::settings::DenyAction;
+use egret_enforcer::backend::netfilter::model::settings::{DenyAction, NflogSettings};
+use egret_enforcer::backend::netfilter::model::unknown_pods::UnknownPods;
 use egret_enforcer::backend::netfilter::{Netfilter, Settings};
+use egret_enforcer::backend::nftables::{Nftables, Settings as NftablesSettings};
+use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::backend::{Backend, Decider, VerdictKey};
 use egret_enforcer::node::{Locate, Location};
 use egret_kernel::iptables::{Flavour, InterfaceName};
@@ -116,6 +120,22 @@ pub(crate) fn backend_marking(marks: Marks, flavour: Flavour, locate: impl Locat
         Box::new(locate),
     )
     .unwrap()
+}
+
+/// The backend `nftables` in this namespace.
+pub(crate) fn nftables(telling: Option<NflogSettings>, locate: impl Locate + 'static) -> Nftables {
+    let settings = NftablesSettings {
+        marks: Marks::new(DEFAULT_EGRESS, DEFAULT_INGRESS).unwrap(),
+        deny: DenyAction::Drop,
+        telling,
+        unknown: UnknownPods {
+            stance: Stance::Allow,
+            interfaces: Vec::new(),
+        },
+        accepted_marks: Vec::new(),
+        bridges: BridgeNetfilter::Off,
+    };
+    Nftables::open(settings, Box::new(locate)).unwrap()
 }
 
 /// Every pod has the interface `veth-` and the last octet of its first address.
