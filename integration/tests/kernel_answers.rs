@@ -16,7 +16,7 @@ use egret_integration::{
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
 const NAME: &str = "api.example.test";
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 const QUICK: Duration = Duration::from_millis(150);
 /// How old the enforcer's counts are at most.
 const COUNTERS_MAX_AGE: Duration = Duration::from_secs(2);

@@ -13,7 +13,7 @@ use tokio_rustls::client::TlsStream;
 use crate::server::{Authority, NAME, Server, free_port, kdig};
 use crate::tls::{block, client, connect, question};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn kdig_is_answered_over_post_and_get_and_the_second_answer_is_cached() {

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::server::{Authority, NAME, Server, at, free_port, kdig};
 use crate::tls::{self, block, question};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// `DOQ_PROTOCOL_ERROR`.
 const PROTOCOL_ERROR: u32 = 2;
 

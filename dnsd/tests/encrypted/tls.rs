@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::server::{Authority, NAME, Server, at, free_port, kdig};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A block that answers by itself, and keeps its answers.
 pub(crate) fn block(key: &str, options: &str) -> String {

@@ -21,7 +21,7 @@ use super::backend_override;
 pub(super) type TestResult = Result<(), Box<dyn std::error::Error>>;
 
 /// The timeout for an event that must happen.
-pub(super) const PATIENCE: Duration = Duration::from_secs(4);
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 /// The timeout of an attempt that may be dropped: below the second after which the kernel repeats a SYN.
 pub(super) const QUICK: Duration = Duration::from_millis(300);
 /// The time in which nothing may happen when nothing is expected.
