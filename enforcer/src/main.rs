@@ -15,10 +15,10 @@ use egret_enforcer::config::{Args, Command, Config};
 use egret_enforcer::controller;
 use egret_enforcer::state;
 use egret_enforcer::unix_socket::is_unused;
-use egret_kernel::allocator;
 use egret_kernel::dns_permits;
 use egret_shared::cni::network_folder;
 use egret_shared::escape;
+use egret_shared::rt::allocator;
 use egret_shared::rt::shutdown::Signals;
 use egret_shared::rt::telemetry;
 

@@ -36,8 +36,6 @@ pub mod bpf;
 pub mod netlink;
 // Programs that this process started: what they change is no news.
 mod child_processes;
-// The heap of this process.
-pub mod allocator;
 // Fault injection for tests: stop between two steps, refuse one.
 pub mod fault_points;
 

@@ -1,6 +1,7 @@
 //! The runtime pieces that both daemons share: the only place where a clock is read, a task is spawned,
 //! a signal is awaited.
 
+pub mod allocator;
 pub mod clock;
 pub mod config;
 pub mod shutdown;

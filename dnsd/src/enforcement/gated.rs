@@ -5,9 +5,9 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use egret_kernel::allocator::trim;
 use egret_shared::link::{ClusterDns, NodePods, ToDnsd, ToEnforcer};
 use egret_shared::observation::ObservedAddress;
+use egret_shared::rt::allocator::trim;
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 use tokio::sync::{Notify, oneshot, watch};

@@ -6,7 +6,7 @@
 use std::future::pending;
 use std::io;
 
-use egret_kernel::allocator::reserve_heap;
+use egret_shared::rt::allocator::reserve_heap;
 use egret_shared::rt::task;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;

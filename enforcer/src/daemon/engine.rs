@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use egret_enforcer::backend::Backend;
 use egret_enforcer::engine::{Engine, Input, Setup};
 use egret_enforcer::link;
-use egret_kernel::allocator;
 use egret_shared::revision::DnsdInstance;
+use egret_shared::rt::allocator;
 use egret_shared::rt::task;
 use tokio::sync::mpsc;
 

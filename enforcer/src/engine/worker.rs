@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use egret_kernel::allocator;
 use egret_policies::rules::{Batch, SetId};
+use egret_shared::rt::allocator;
 use egret_shared::time::Timestamp;
 use tokio::task::JoinHandle;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use egret_kernel::allocator;
+use egret_shared::rt::allocator;
 use egret_shared::rt::clock;
 use egret_shared::time::Timestamp;
 
