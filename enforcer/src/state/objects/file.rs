@@ -233,10 +233,12 @@ impl ObjectLog {
         flush_name(&self.target.path)
     }
 
-    /// Copies what counts into a new log, which takes the place of this one.
+    /// Copies what counts, and what may come to count, into a new log, which takes the place of this one.
     fn rewrite(&mut self) -> Result<(), StateError> {
         let mut index = Index::read(self.file.file(), self.file.octets(), &self.target.root)?;
-        index.count_all();
+        if self.seconds.is_none() {
+            index.count_all();
+        }
         let mut new = Self::begin(&self.target)?;
         self.file.keep_name();
         index.copy(self.file.file(), FRAME, self.seconds, |frame| {

@@ -163,7 +163,7 @@ impl Index {
     }
 
     /// Copies what counts into frames of about `octets`, each of which is given to `append`. None of them is consistent but the last
-    /// one, where `seconds` says when it was.
+    /// one, where `seconds` says when it was. What no consistent frame follows is behind it, and goes on not to count.
     pub(super) fn copy(
         &self,
         file: &File,
@@ -171,24 +171,45 @@ impl Index {
         seconds: Option<u64>,
         mut append: impl FnMut(&[u8]) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        let mut frame = begin_frame(0, false)?;
-        for span in self.records.values() {
-            if frame.len() >= octets {
-                frames::seal(&mut frame)?;
-                append(&frame)?;
-                frame = begin_frame(0, false)?;
-            }
-            frame.extend(span.read(file)?);
-        }
-        frames::seal(&mut frame)?;
-        append(&frame)?;
+        let counted = self.records.iter().map(|(path, span)| (path, Some(*span)));
+        copy_records(file, octets, counted, &mut append)?;
         if let Some(seconds) = seconds {
             let mut last = begin_frame(seconds, true)?;
             frames::seal(&mut last)?;
             append(&last)?;
         }
-        Ok(())
+        let behind = self.behind.iter().map(|(path, span)| (path, *span));
+        copy_records(file, octets, behind, &mut append)
     }
+}
+
+fn copy_records<'a>(
+    file: &File,
+    octets: usize,
+    records: impl Iterator<Item = (&'a PathBuf, Option<Span>)>,
+    append: &mut impl FnMut(&[u8]) -> Result<(), StateError>,
+) -> Result<(), StateError> {
+    let mut frame = begin_frame(0, false)?;
+    let empty = frame.len();
+    for (path, span) in records {
+        match span {
+            Some(span) => frame.extend(span.read(file)?),
+            None => {
+                let path = path.as_os_str().as_bytes();
+                frame = frames::encode(&Record { path, texts: None }, frame)?;
+            }
+        }
+        if frame.len() >= octets {
+            frames::seal(&mut frame)?;
+            append(&frame)?;
+            frame = begin_frame(0, false)?;
+        }
+    }
+    if frame.len() > empty {
+        frames::seal(&mut frame)?;
+        append(&frame)?;
+    }
+    Ok(())
 }
 
 impl Span {

@@ -1,4 +1,5 @@
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Instant;
 
 use super::file::ObjectLog;
@@ -87,6 +88,11 @@ fn history(folder: &Folder) -> Vec<(usize, Vec<String>)> {
         let stored = file.read().unwrap().unwrap();
         assert_eq!(stored.seconds, seconds);
         steps.push((folder.octets().len(), said(&stored)));
+        if seconds == 3 {
+            // Half of another list.
+            log.append(&[set("a", "2"), gone("c")].into(), 9, false).unwrap();
+            log.append(&[set("c", "1")].into(), 9, false).unwrap();
+        }
     }
     assert_eq!(steps[0].1, ["a=1", "b=2", "c=1"]);
     assert_eq!(steps[2].1, ["a=2", "c=1", "d=1"]);
@@ -266,9 +272,49 @@ fn a_log_that_grows_is_rewritten_and_says_the_same() {
     let stored = file.read().unwrap().unwrap();
     assert_eq!(stored.texts.len(), 100);
     assert!(said(&stored).iter().all(|line| line.contains("=4xx")));
+    // Half of what was rewritten is no moment of the source.
+    log.append(&[gone("099"), set("100", &"y".repeat(500_000))].into(), 8, true)
+        .unwrap();
+    log.rewrite_if_grown().unwrap();
+    let (whole, cut) = (folder.octets(), Folder::new());
+    cut.file().write(&texts(), 1).unwrap();
+    for length in (0..whole.len()).step_by(1000) {
+        std::fs::write(cut.file().path(), &whole[..length]).unwrap();
+        assert_eq!(reason(&cut.file()), "damaged", "{length} octets");
+    }
     // It goes on in the new file.
     log.append(&[gone("000")].into(), 9, true).unwrap();
     assert_eq!(file.read().unwrap().unwrap().texts.len(), 99);
+}
+
+/// A kind that is listed anew may be half there when the log has grown.
+#[test]
+fn half_a_list_counts_no_more_after_the_log_is_rewritten() {
+    let folder = Folder::new();
+    let file = folder.file();
+    let mut log = ObjectLog::begin(&file).unwrap();
+    let long = "x".repeat(500_000);
+    log.append(&[set("a", "1"), set("b", "1")].into(), 1, true)
+        .unwrap();
+    let half = [set("a", "2"), gone("b"), set("c", &long)];
+    log.append(&half.into(), 9, false).unwrap();
+    log.append(&[set("c", "1")].into(), 9, false).unwrap();
+    let inode = || std::fs::metadata(file.path()).unwrap().ino();
+    let before = inode();
+    log.rewrite_if_grown().unwrap();
+    assert_ne!(inode(), before, "it is rewritten");
+    let stored = file.read().unwrap().unwrap();
+    assert_eq!(
+        (said(&stored), stored.seconds),
+        (vec!["a=1".to_owned(), "b=1".to_owned()], 1)
+    );
+    // The other half.
+    log.append(&TextChanges::new(), 10, true).unwrap();
+    let stored = file.read().unwrap().unwrap();
+    assert_eq!(
+        (said(&stored), stored.seconds),
+        (vec!["a=2".to_owned(), "c=1".to_owned()], 10)
+    );
 }
 
 /// Where a folder cannot be written, nothing is forgotten: all of it is written when it can be.
