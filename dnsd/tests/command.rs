@@ -198,6 +198,10 @@ fn settings(more: &str) -> String {
 #[test]
 fn it_logs_ready_reloads_and_stops_cleanly() {
     let file = File::with("running", &settings(""));
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a process is waited for, for a real time"
+    )]
     let started = Instant::now();
     let mut dnsd = Running::start(&file);
     let admin = field(&dnsd.line("\"listening\""), "admin").parse().unwrap();
