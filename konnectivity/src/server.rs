@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_shared::rt::admin::AdminHandler;
-use egret_shared::rt::{task, telemetry};
+use egret_shared::rt::{allocator, task, telemetry};
 use nix::sys::stat::{Mode, umask};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -112,6 +112,7 @@ pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<Running, S
         };
         start_front(front, Arc::new(dialer))?;
     }
+    task::spawn("memory", give_back(Arc::clone(&gate)));
     let listener = bind(settings.agents)?;
     task::spawn(
         "agents",
@@ -127,6 +128,24 @@ pub fn start(options: Options, metrics: telemetry::Metrics) -> Result<Running, S
         lease,
         shutdown: settings.shutdown,
     })
+}
+
+const GIVES_BACK_EVERY: Duration = Duration::from_secs(10);
+/// So many connections may leave free memory behind.
+const CONNECTIONS_BETWEEN: u64 = 1_000;
+
+/// Gives back to the kernel what connections held. glibc keeps it, and more with each time in which more octets wait than ever before.
+async fn give_back(gate: Arc<Gate>) {
+    let mut seen = 0;
+    loop {
+        tokio::time::sleep(GIVES_BACK_EVERY).await;
+        let opened = gate.opened();
+        if opened - seen >= CONNECTIONS_BETWEEN
+            && let Ok(()) = tokio::task::spawn_blocking(allocator::trim).await
+        {
+            seen = opened;
+        }
+    }
 }
 
 /// Files of a listener by TLS.

@@ -191,6 +191,11 @@ impl OpenTunnels {
         })
     }
 
+    /// How many there were.
+    pub(super) fn opened(&self) -> u64 {
+        self.lock().last
+    }
+
     pub(super) fn numbers(&self) -> Vec<u64> {
         self.lock().tunnels.keys().copied().collect()
     }
