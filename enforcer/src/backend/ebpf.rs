@@ -41,6 +41,7 @@ pub mod cleanup;
 mod guard;
 mod metrics;
 pub mod events;
+mod object;
 mod programs;
 mod pins;
 mod syscall;
@@ -214,8 +215,14 @@ impl Ebpf {
         self.pins
             .prepare()
             .map_err(|error| BackendError::new("prepare the directory for pins", error))?;
-        let programs = Programs::load(&maps, &self.object)
-            .map_err(|error| BackendError::new("load the eBPF programs", error))?;
+        let (programs, services) = std::thread::scope(|scope| {
+            let is_judged = self.options.behind == Behind::Services;
+            let services = is_judged.then(|| scope.spawn(translation::read));
+            let programs = Programs::load(&maps, &self.object);
+            let services = services.map(|thread| thread.join().expect("reading does not panic"));
+            programs.map(|programs| (programs, services))
+        })
+        .map_err(|error| BackendError::new("load the eBPF programs", error))?;
         events::set_limit(&maps, self.options.events_per_second.unwrap_or(0))
             .map_err(|error| BackendError::new("limit events", error))?;
         let opened = |error| BackendError::new("open the pinned eBPF maps", error);
@@ -232,8 +239,7 @@ impl Ebpf {
             guard: Guard::open(&maps).map_err(opened)?,
             pins: self.pins.clone(),
             cgroup_root,
-            translation: Translation::open(&self.pins, self.options.behind == Behind::Services)
-                .map_err(opened)?,
+            translation: Translation::open(&self.pins, services).map_err(opened)?,
             has_filter: self.has_filter(),
         })
     }

@@ -1,14 +1,13 @@
-//! bpf(2) for cgroup and netfilter links, in addition to `egret_kernel::bpf`. aya loads the object; the cgroup of a link is not in
-//! its interface.
+//! bpf(2) for cgroup and netfilter links, in addition to `egret_kernel::bpf`. aya has no interface for them.
 
 #![allow(unsafe_code, reason = "the system call takes addresses of buffers")]
 
-use std::ffi::c_long;
+use std::ffi::{CStr, c_long};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+pub(super) use egret_kernel::bpf::program::Refused;
 use egret_kernel::bpf::program::{self, Code, Types};
-pub(super) use egret_kernel::bpf::program::{Refused, said_last};
 pub(super) use egret_kernel::bpf::{Map, Update, open_pin, pin};
 use egret_kernel::bpf::{bpf, info, number, owned};
 
@@ -96,13 +95,29 @@ pub(super) fn load_types(types: &[u8]) -> io::Result<OwnedFd> {
     owned(unsafe { bpf(BTF_LOAD, &mut attributes) }?)
 }
 
-/// Loads a program for netfilter. It may be under the kernel's licence.
-pub(super) fn load_netfilter(
+/// What a program is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProgramKind {
+    /// `enum bpf_prog_type`.
+    pub(super) number: u32,
+    /// `enum bpf_attach_type`.
+    pub(super) attach_type: u32,
+}
+
+/// For a hook of netfilter.
+pub(super) const NETFILTER: ProgramKind = ProgramKind {
+    number: 32,
+    attach_type: BPF_NETFILTER,
+};
+
+/// Loads a program of an object with these types.
+pub(super) fn load_program(
+    name: &str,
+    kind: ProgramKind,
+    license: &CStr,
     function: &aya_obj::Function,
     types: &OwnedFd,
-    name: &str,
 ) -> Result<OwnedFd, Refused> {
-    const BPF_PROG_TYPE_NETFILTER: u32 = 32;
     let functions = function.func_info.func_info_bytes();
     let instructions = function.instructions.as_ptr().cast::<u8>();
     // SAFETY: an instruction is plain octets (`struct bpf_insn`), and the function outlives their use.
@@ -110,9 +125,9 @@ pub(super) fn load_netfilter(
         unsafe { std::slice::from_raw_parts(instructions, size_of_val(&*function.instructions)) };
     program::load(&Code {
         name,
-        kind: BPF_PROG_TYPE_NETFILTER,
-        attach_type: BPF_NETFILTER,
-        license: c"Dual MIT/GPL",
+        kind: kind.number,
+        attach_type: kind.attach_type,
+        license,
         instructions,
         types: Some(Types {
             loaded: types,
@@ -120,6 +135,13 @@ pub(super) fn load_netfilter(
             function_size: function.func_info_rec_size,
         }),
     })
+}
+
+/// The number that the kernel gave a program.
+pub(super) fn program_id(program: &OwnedFd) -> io::Result<u32> {
+    // `struct bpf_prog_info`: type, id.
+    let [_, id] = info::<2>(program)?;
+    Ok(id)
 }
 
 /// Has a link run another program from its next call on: no call runs neither, and none runs both.
