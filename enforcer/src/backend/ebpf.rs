@@ -46,6 +46,7 @@ mod programs;
 mod pins;
 mod syscall;
 
+use cgroup::PodDirectories;
 use concurrent::ConcurrentMembers;
 use counters::{Counters, Established};
 use denied::DeniedSockets;
@@ -239,6 +240,7 @@ impl Ebpf {
             guard: Guard::open(&maps).map_err(opened)?,
             pins: self.pins.clone(),
             cgroup_root,
+            pod_directories: PodDirectories::default(),
             translation: Translation::open(&self.pins, services).map_err(opened)?,
             has_filter: self.has_filter(),
         })

@@ -148,9 +148,10 @@ impl Programs {
     pub(super) fn attach_guard(&self, cgroup: &Path, id: u64, pins: &Path) -> io::Result<()> {
         let cgroup = File::open(cgroup)?;
         fs::create_dir_all(pins)?;
-        GUARD
-            .into_iter()
-            .try_for_each(|hook| self.attach_hook(hook, &cgroup, id, pins))
+        GUARD.into_iter().try_for_each(|hook| {
+            let pinned = PinnedLink::open(&pins.join(hook.program))?;
+            self.attach_hook(hook, pinned, &cgroup, id, pins)
+        })
     }
 
     /// Attaches missing programs to a cgroup, with pins in a directory. `when_storage_exists` is called once the attach
@@ -160,30 +161,38 @@ impl Programs {
         cgroup: &Path,
         id: u64,
         pins: &Path,
+        pinned: PinnedLinks,
         when_storage_exists: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let cgroup = File::open(cgroup)?;
         fs::create_dir_all(pins)?;
-        let [first, others @ ..] = HOOKS;
-        self.attach_hook(first, &cgroup, id, pins)?;
+        let mut hooks = HOOKS.into_iter().zip(pinned.0);
+        let mut attach = |(hook, pinned)| self.attach_hook(hook, pinned, &cgroup, id, pins);
+        hooks.next().map_or(Ok(()), &mut attach)?;
         when_storage_exists()?;
-        others
-            .into_iter()
-            .try_for_each(|hook| self.attach_hook(hook, &cgroup, id, pins))
+        hooks.try_for_each(attach)
     }
 
-    fn attach_hook(&self, hook: Hook, cgroup: &File, id: u64, pins: &Path) -> io::Result<()> {
+    fn attach_hook(
+        &self,
+        hook: Hook,
+        pinned: Option<PinnedLink>,
+        cgroup: &File,
+        id: u64,
+        pins: &Path,
+    ) -> io::Result<()> {
         let pin = pins.join(hook.program);
-        if let Some(link) = pinned_link(&pin)? {
-            if syscall::cgroup_of_link(&link)? == id {
-                return match self.runs(hook, &link)? {
+        match pinned {
+            Some(pinned) if pinned.cgroup == id => {
+                return match self.runs(hook, &pinned) {
                     true => Ok(()),
                     // Of an earlier enforcer, over the same maps.
-                    false => syscall::replace_program(&link, self.program(hook)?),
+                    false => syscall::replace_program(&pinned.link, self.program(hook)?),
                 };
             }
             // The pod of this UID had another cgroup before: a static pod that was recreated.
-            fs::remove_file(&pin)?;
+            Some(_) => fs::remove_file(&pin)?,
+            None => {}
         }
         let link = syscall::attach(self.program(hook)?, cgroup.as_fd(), hook.attach_type)?;
         syscall::pin(&link, &pin)
@@ -196,23 +205,59 @@ impl Programs {
     }
 
     /// Whether a link runs the program of this process.
-    fn runs(&self, hook: Hook, link: &OwnedFd) -> io::Result<bool> {
-        let program = syscall::program_of_link(link)?;
-        Ok(self
-            .loaded
-            .get(hook.program)
-            .is_some_and(|(_, id)| *id == program))
+    fn runs(&self, hook: Hook, pinned: &PinnedLink) -> bool {
+        let loaded = self.loaded.get(hook.program);
+        loaded.is_some_and(|(_, id)| *id == pinned.program)
     }
 
-    /// How many hooks of a pod are attached to its cgroup, and run the programs of this process.
-    pub(super) fn hooks_in_place(&self, pins: &Path, id: u64) -> io::Result<usize> {
-        let mut count = 0;
-        for hook in HOOKS {
-            if let Some(link) = pinned_link(&pins.join(hook.program))? {
-                count += usize::from(syscall::cgroup_of_link(&link)? == id && self.runs(hook, &link)?);
+    /// Whether all hooks of a pod are attached to its cgroup, and run the programs of this process.
+    pub(super) fn are_in_place(&self, pinned: &PinnedLinks, id: u64) -> bool {
+        HOOKS.into_iter().zip(&pinned.0).all(|(hook, pinned)| {
+            pinned
+                .as_ref()
+                .is_some_and(|pinned| pinned.cgroup == id && self.runs(hook, pinned))
+        })
+    }
+}
+
+/// The links of a pod that are pinned, in the order of [`HOOKS`].
+#[derive(Debug)]
+pub(super) struct PinnedLinks([Option<PinnedLink>; HOOKS.len()]);
+
+#[derive(Debug)]
+struct PinnedLink {
+    link: OwnedFd,
+    program: u32,
+    /// 0 if it is gone.
+    cgroup: u64,
+}
+
+impl PinnedLinks {
+    /// Opens the links that are pinned in a directory.
+    pub(super) fn open(pins: &Path) -> io::Result<Self> {
+        let mut links = [const { None }; HOOKS.len()];
+        // A new pod has no directory.
+        if pins.try_exists()? {
+            for (link, hook) in links.iter_mut().zip(HOOKS) {
+                *link = PinnedLink::open(&pins.join(hook.program))?;
             }
         }
-        Ok(count)
+        Ok(Self(links))
+    }
+}
+
+impl PinnedLink {
+    fn open(pin: &Path) -> io::Result<Option<Self>> {
+        let link = match syscall::open_pin(pin) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            link => link?,
+        };
+        let (program, cgroup) = syscall::ends_of_link(&link)?;
+        Ok(Some(Self {
+            link,
+            program,
+            cgroup,
+        }))
     }
 }
 
@@ -256,19 +301,8 @@ fn load(object: &Object, hook: Hook) -> Result<(OwnedFd, u32), LoadError> {
 
 /// Whether the cgroup of a pod's pins is gone.
 pub(super) fn is_severed(pins: &Path) -> io::Result<bool> {
-    let link = pinned_link(&pins.join(HOOKS[0].program))?;
-    link.map_or(Ok(true), |link| syscall::cgroup_of_link(&link).map(|id| id == 0))
-}
-
-/// The hooks of each pod.
-pub(super) const HOOKS_OF_A_POD: usize = HOOKS.len();
-
-fn pinned_link(pin: &Path) -> io::Result<Option<OwnedFd>> {
-    match syscall::open_pin(pin) {
-        Ok(link) => Ok(Some(link)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let link = PinnedLink::open(&pins.join(HOOKS[0].program))?;
+    Ok(link.is_none_or(|link| link.cgroup == 0))
 }
 
 #[cfg(test)]
@@ -299,7 +333,8 @@ mod tests {
         let programs = Programs::load(&pins.maps(), OBJECT).unwrap();
         let id = fs::metadata(&cgroup).unwrap().ino();
         let killed = || Err(io::Error::other("killed here"));
-        let attached = programs.attach(&cgroup, id, &pins.pod("a"), killed);
+        let links = PinnedLinks::open(&pins.pod("a")).unwrap();
+        let attached = programs.attach(&cgroup, id, &pins.pod("a"), links, killed);
         let script = format!(
             "echo $$ >{}/cgroup.procs; exec 3<>/dev/tcp/127.0.0.1/9",
             cgroup.display()

@@ -164,18 +164,11 @@ pub(super) fn detach(link: &OwnedFd) -> io::Result<()> {
     unsafe { bpf(LINK_DETACH, &mut attributes) }.map(drop)
 }
 
-/// The id of a link's cgroup; 0 if that is gone.
-pub(super) fn cgroup_of_link(link: &OwnedFd) -> io::Result<u64> {
+/// The id of a link's program, and that of its cgroup; 0 if that is gone.
+pub(super) fn ends_of_link(link: &OwnedFd) -> io::Result<(u32, u64)> {
     // `struct bpf_link_info`: type and id, prog_id and padding, cgroup_id (kernel/bpf/cgroup.c).
-    let [_, _, _, _, low, high] = info::<6>(link)?;
-    Ok(u64::from(high) << 32 | u64::from(low))
-}
-
-/// The id of a link's program.
-pub(super) fn program_of_link(link: &OwnedFd) -> io::Result<u32> {
-    // `struct bpf_link_info`: type, id, prog_id.
-    let [_, _, program] = info::<3>(link)?;
-    Ok(program)
+    let [_, _, program, _, low, high] = info::<6>(link)?;
+    Ok((program, u64::from(high) << 32 | u64::from(low)))
 }
 
 /// The cookie of this thread's network namespace.
