@@ -291,6 +291,9 @@ impl Ebpf {
     fn apply_pods(&mut self, batch: &Batch) {
         for rules in &batch.rules_replaced {
             let pod = self.pods.remove(&rules.pod);
+            if pod.is_some() {
+                self.let_go_of_lists();
+            }
             self.pods
                 .insert(rules.pod.clone(), Pod::with_rules(pod, rules.clone()));
         }
@@ -305,6 +308,7 @@ impl Ebpf {
         }
         self.program(Scope::Changed);
         if let Some(rules) = &batch.node_rules {
+            self.let_go_of_lists();
             self.outside = Some(Outside::of(rules));
             self.program_outside(Scope::Changed);
         }
@@ -346,7 +350,14 @@ impl Ebpf {
         changed
     }
 
+    fn let_go_of_lists(&mut self) {
+        if let Some(kernel) = self.stage.kernel() {
+            kernel.lists.let_go();
+        }
+    }
+
     fn remove(&mut self, key: &PodKey) {
+        self.let_go_of_lists();
         let (Some(pod), Some(kernel)) = (self.pods.remove(key), self.stage.kernel()) else {
             return;
         };
@@ -417,7 +428,10 @@ impl Ebpf {
 
     fn status(&mut self) -> SyncStatus {
         let broken = matches!(self.stage, Stage::Unread).then(|| "the kernel was not read".to_owned());
-        let pending = |(key, pod): (&PodKey, &Pod)| Some((key.clone(), Pending::Refused(pod.fault()?)));
+        let pending = |(key, pod): (&PodKey, &Pod)| {
+            let fault = pod.fault()?;
+            Some((key.clone(), Pending::Refused(fault)))
+        };
         SyncStatus {
             pending: self.pods.iter().filter_map(pending).collect(),
             broken,

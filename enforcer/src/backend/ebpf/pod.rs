@@ -189,6 +189,9 @@ impl Pod {
             Ok(lists) => (lists, State::Programmed),
             Err(why) => (PodLists::CLOSED, State::Denied(why)),
         };
+        if self.lists != lists && self.lists != PodLists::CLOSED {
+            kernel.lists.let_go();
+        }
         self.lists = lists;
         match self.write(kernel, cgroups) {
             Ok(changed) => {
@@ -373,6 +376,9 @@ pub(super) fn program(
         }
     }
     kernel.pod_directories = directories;
+    if scope != Scope::Changed {
+        kernel.lists.let_go();
+    }
     kernel.remove_unused_lists(pods.values(), kept);
     changed
 }
@@ -428,6 +434,9 @@ impl Kernel {
 
     /// Removes lists that no pod names. A pod whose storage still names one is denied everything.
     fn remove_unused_lists<'a>(&mut self, pods: impl Iterator<Item = &'a Pod>, mut used: BTreeSet<ListName>) {
+        if !self.lists.may_be_unused() {
+            return;
+        }
         used.extend(pods.flat_map(|pod| pod.lists.names()));
         if let Err(error) = self.lists.retain(&used) {
             tracing::error!(%error, "lists of rules that no pod has stay");

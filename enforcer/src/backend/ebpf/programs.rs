@@ -132,7 +132,9 @@ impl Programs {
             match program {
                 Ok(program) => drop(loaded.insert(all[index].program, program)),
                 // It needs a newer kernel (bpf_get_netns_cookie in programs of this kind: 6.15).
-                Err(error) if index >= HOOKS.len() => guard_error = guard_error.or(Some(error.to_string())),
+                Err(error) if index >= HOOKS.len() => {
+                    guard_error = guard_error.or_else(|| Some(error.to_string()))
+                }
                 Err(error) => return Err(error),
             }
         }
