@@ -301,6 +301,34 @@ async fn observations_of_an_enforcers_absence_are_sent_when_it_returns() {
 }
 
 #[tokio::test]
+async fn what_was_realized_stays_so_while_the_next_enforcer_says_nothing() {
+    let upstream = Upstream::with(one_address).await;
+    let dnsd = Dnsd::start("silent", &[&upstream], "stallDeadline: 4s\nonStall: drop");
+    drop(std::fs::remove_file(&dnsd.socket));
+    let listener = UnixListener::bind(&dnsd.socket).unwrap();
+    let (mut link, _) = listener.accept().await.unwrap();
+    let interest = Interest {
+        pod: LOOPBACK,
+        patterns: vec!["*.example.test".parse().unwrap()],
+    };
+    say(&mut link, &ToDnsd::Interest(interest)).await;
+    say(&mut link, &ToDnsd::InterestComplete).await;
+    dnsd.is_linked().await;
+    let realizing = async {
+        let (through, failed) = (observed_on(&mut link).await, Vec::new());
+        say(&mut link, &ToDnsd::Realized { through, failed }).await;
+    };
+    let (answer, ()) = tokio::join!(dnsd.ask("api.example.test"), realizing);
+    assert!(answer.is_some());
+    // It ends, and its socket takes one more connection meanwhile.
+    drop(link);
+    let (mut silent, _) = listener.accept().await.unwrap();
+    timeout(PATIENCE, silent.read_u8()).await.unwrap().unwrap();
+    let again = timeout(Duration::from_secs(2), dnsd.ask("api.example.test")).await;
+    assert!(again.is_ok_and(|answer| answer.is_some()), "held, for nobody");
+}
+
+#[tokio::test]
 async fn a_spoofed_answer_is_ignored_and_the_true_one_relayed() {
     let upstream = Upstream::start(|query, _| {
         let mut wrong_id = response(query, vec![address("api.example.test", 60, "192.0.2.66")])

@@ -23,13 +23,14 @@ use egret_dnsd::enforcement::link;
 use egret_dnsd::enforcement::observation::{AnswerObservation, observe};
 use egret_dnsd::enforcement::records::RecordLimits;
 use egret_kernel::links::Attachment;
-use egret_shared::link::{Frame, FrameDecoder, Interest, ToDnsd, ToEnforcer};
+use egret_shared::link::{Frame, FrameDecoder, Interest, ToDnsd, ToEnforcer, encode};
 use egret_shared::revision::{DnsdInstance, Sequence};
 use egret_shared::rt::{clock, task};
 use egret_shared::time::Timestamp;
 use hickory_proto::rr::RecordType;
 use proptest::prelude::*;
 use support::{address, matched, response};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixListener;
 use tokio::time::timeout;
 use whole::{Loopback, PATIENCE};
@@ -103,12 +104,18 @@ async fn sent_observations_can_be_read_after_dnsd_ends() {
         metrics,
     );
     let link = task::spawn("link", keep);
-    let (enforcer, _) = timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
+    let (mut enforcer, _) = timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
     std::fs::remove_file(&socket).unwrap();
-    while !gate.stats().is_connected {
+    let mut hello = Vec::new();
+    encode(
+        DnsdInstance::from_random(2),
+        &ToDnsd::InterestComplete,
+        &mut hello,
+    );
+    enforcer.write_all(&hello).await.unwrap();
+    while !gate.stats().is_interest_known {
         tokio::task::yield_now().await;
     }
-    gate.receive(ToDnsd::InterestComplete);
     let mut gone = 0;
     loop {
         let told = told(&format!("n{gone}.other.test"), 1);

@@ -65,16 +65,14 @@ impl Setting {
         metrics.sum("egret_dnsd_kernel_answers_total", &[])
     }
 
-    /// Asks until the kernel answers; returns its answer.
+    /// Asks until the kernel answers. An answer is learned for a second, in which a busy machine counts once.
     #[track_caller]
-    fn answer_of_kernel(&self, pod: &str, lookup: &Lookup) -> Reply {
-        let mut last = None;
+    fn answer_of_kernel(&self, pod: &str, lookup: &Lookup) {
         within(PATIENCE, "the kernel answers", || {
             let before = self.answered();
-            last = self.ask(pod, lookup);
-            last.is_some() && self.answered() > before
+            (0..3).for_each(|_| drop(self.ask(pod, lookup)));
+            self.answered() > before
         });
-        last.unwrap()
     }
 
     fn end(mut self) -> TestResult {

@@ -170,7 +170,7 @@ impl Gate {
         highest.is_some_and(|highest| highest <= self.realized)
     }
 
-    /// An enforcer has connected: what was sent on earlier connections counts no longer.
+    /// Another enforcer has spoken: what was sent on earlier connections counts no longer.
     pub fn connected(&mut self, now: Timestamp) {
         self.connected = true;
         self.interests.begin();

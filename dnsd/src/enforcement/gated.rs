@@ -194,7 +194,7 @@ impl ResponseGate {
         self.lock().gate.is_settled(client_id, question, addresses)
     }
 
-    /// An enforcer has connected.
+    /// An enforcer is connected, and has sent something.
     pub fn connected(&self) {
         self.change(|state| state.gate.connected(clock::now()));
     }

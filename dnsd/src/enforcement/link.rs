@@ -63,7 +63,6 @@ async fn converse(
     metrics: &Metrics,
 ) -> Result<std::convert::Infallible, LinkEnd> {
     let wire = FrameStream::new(stream)?;
-    gate.connected();
     tokio::select! {
         end = read(&wire, gate) => end,
         end = write(&wire, instance, gate, metrics) => end,
@@ -73,10 +72,15 @@ async fn converse(
 async fn read(wire: &FrameStream, gate: &ResponseGate) -> Result<std::convert::Infallible, LinkEnd> {
     let mut decoder = FrameDecoder::default();
     let mut buffer = vec![0; 1 << 16];
+    let mut has_spoken = false;
     loop {
         let length = wire.read(&mut buffer).await?;
         if length == 0 {
             return Err(LinkEnd::Closed);
+        }
+        // Not before: who connects just when an enforcer ends may be connected to nobody, and what it had realized stays in force.
+        if !std::mem::replace(&mut has_spoken, true) {
+            gate.connected();
         }
         decoder.push(&buffer[..length]);
         while let Some(frame) = decoder.next_frame::<ToDnsd>()? {

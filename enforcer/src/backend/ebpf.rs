@@ -41,10 +41,12 @@ pub mod cleanup;
 mod guard;
 mod metrics;
 pub mod events;
+mod object;
 mod programs;
 mod pins;
 mod syscall;
 
+use cgroup::PodDirectories;
 use concurrent::ConcurrentMembers;
 use counters::{Counters, Established};
 use denied::DeniedSockets;
@@ -214,8 +216,14 @@ impl Ebpf {
         self.pins
             .prepare()
             .map_err(|error| BackendError::new("prepare the directory for pins", error))?;
-        let programs = Programs::load(&maps, &self.object)
-            .map_err(|error| BackendError::new("load the eBPF programs", error))?;
+        let (programs, services) = std::thread::scope(|scope| {
+            let is_judged = self.options.behind == Behind::Services;
+            let services = is_judged.then(|| scope.spawn(translation::read));
+            let programs = Programs::load(&maps, &self.object);
+            let services = services.map(|thread| thread.join().expect("reading does not panic"));
+            programs.map(|programs| (programs, services))
+        })
+        .map_err(|error| BackendError::new("load the eBPF programs", error))?;
         events::set_limit(&maps, self.options.events_per_second.unwrap_or(0))
             .map_err(|error| BackendError::new("limit events", error))?;
         let opened = |error| BackendError::new("open the pinned eBPF maps", error);
@@ -232,8 +240,8 @@ impl Ebpf {
             guard: Guard::open(&maps).map_err(opened)?,
             pins: self.pins.clone(),
             cgroup_root,
-            translation: Translation::open(&self.pins, self.options.behind == Behind::Services)
-                .map_err(opened)?,
+            pod_directories: PodDirectories::default(),
+            translation: Translation::open(&self.pins, services).map_err(opened)?,
             has_filter: self.has_filter(),
         })
     }
@@ -283,6 +291,9 @@ impl Ebpf {
     fn apply_pods(&mut self, batch: &Batch) {
         for rules in &batch.rules_replaced {
             let pod = self.pods.remove(&rules.pod);
+            if pod.is_some() {
+                self.let_go_of_lists();
+            }
             self.pods
                 .insert(rules.pod.clone(), Pod::with_rules(pod, rules.clone()));
         }
@@ -297,6 +308,7 @@ impl Ebpf {
         }
         self.program(Scope::Changed);
         if let Some(rules) = &batch.node_rules {
+            self.let_go_of_lists();
             self.outside = Some(Outside::of(rules));
             self.program_outside(Scope::Changed);
         }
@@ -338,7 +350,14 @@ impl Ebpf {
         changed
     }
 
+    fn let_go_of_lists(&mut self) {
+        if let Some(kernel) = self.stage.kernel() {
+            kernel.lists.let_go();
+        }
+    }
+
     fn remove(&mut self, key: &PodKey) {
+        self.let_go_of_lists();
         let (Some(pod), Some(kernel)) = (self.pods.remove(key), self.stage.kernel()) else {
             return;
         };
@@ -409,7 +428,10 @@ impl Ebpf {
 
     fn status(&mut self) -> SyncStatus {
         let broken = matches!(self.stage, Stage::Unread).then(|| "the kernel was not read".to_owned());
-        let pending = |(key, pod): (&PodKey, &Pod)| Some((key.clone(), Pending::Refused(pod.fault()?)));
+        let pending = |(key, pod): (&PodKey, &Pod)| {
+            let fault = pod.fault()?;
+            Some((key.clone(), Pending::Refused(fault)))
+        };
         SyncStatus {
             pending: self.pods.iter().filter_map(pending).collect(),
             broken,

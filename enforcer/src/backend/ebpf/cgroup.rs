@@ -54,23 +54,19 @@ impl PodCgroups {
 
     /// The ids of all cgroups of pods.
     pub(super) fn ids(&self) -> BTreeSet<u64> {
-        let id = |path: &PathBuf| fs::metadata(path).ok().map(|found| found.ino());
-        self.pods.values().filter_map(id).collect()
+        self.pods.values().filter_map(|path| id_of(path)).collect()
     }
 
     /// The cgroup of a pod and its id.
-    pub(super) fn of(&self, uid: &str) -> Option<(&Path, u64)> {
+    fn of(&self, uid: &str) -> Option<(PathBuf, u64)> {
         let path = self.pods.get(&canonical(uid))?;
-        // A cgroup's id is its inode (fs/kernfs, kernfs_id on 64-bit hosts).
-        fs::metadata(path)
-            .ok()
-            .map(|metadata| (path.as_path(), metadata.ino()))
+        Some((path.clone(), id_of(path)?))
     }
 
     /// A process of the pod whose cgroup has this id. None where there is none, or where this program sees processes of its
     /// own container alone.
     pub(super) fn process_of(&self, id: u64) -> Option<u32> {
-        let is_asked = |path: &&PathBuf| fs::metadata(path).is_ok_and(|found| found.ino() == id);
+        let is_asked = |path: &&PathBuf| id_of(path) == Some(id);
         self.pods
             .values()
             .find(is_asked)
@@ -94,6 +90,71 @@ impl PodCgroups {
         }
         Ok(())
     }
+}
+
+/// Where pods' cgroups were found. A further pod's is mostly beside them, so the tree is not searched for each.
+#[derive(Debug, Default)]
+pub(super) struct PodDirectories(BTreeSet<PathBuf>);
+
+/// Finds the cgroups of pods, with one search of the tree at most.
+#[derive(Debug)]
+pub(super) struct PodSearch<'a> {
+    root: &'a Path,
+    directories: &'a mut PodDirectories,
+    found: Option<Result<PodCgroups, String>>,
+}
+
+impl PodDirectories {
+    /// The cgroup of a pod beside other pods, and its id.
+    fn of(&self, uid: &str) -> Option<(PathBuf, u64)> {
+        self.0.iter().find_map(|directory| {
+            let path = directory.join(name_in(directory, uid)?);
+            let id = id_of(&path)?;
+            Some((path, id))
+        })
+    }
+}
+
+impl<'a> PodSearch<'a> {
+    pub(super) const fn below(root: &'a Path, directories: &'a mut PodDirectories) -> Self {
+        Self {
+            root,
+            directories,
+            found: None,
+        }
+    }
+
+    /// The cgroup of a pod and its id; none where there is none yet.
+    pub(super) fn of(&mut self, uid: &str) -> Result<Option<(PathBuf, u64)>, String> {
+        if self.found.is_none()
+            && let Some(found) = self.directories.of(uid)
+        {
+            return Ok(Some(found));
+        }
+        let (root, directories) = (self.root, &mut *self.directories);
+        let found = self.found.get_or_insert_with(|| {
+            let why = |error| format!("cannot look for cgroups in {}: {error}", root.display());
+            let found = PodCgroups::find(root).map_err(why)?;
+            let parents = found.pods.values().filter_map(|path| path.parent());
+            directories.0 = parents.map(Path::to_owned).collect();
+            Ok(found)
+        });
+        Ok(found.as_ref().map_err(Clone::clone)?.of(uid))
+    }
+}
+
+/// What the kubelet calls a pod's cgroup in this directory.
+fn name_in(directory: &Path, uid: &str) -> Option<String> {
+    let name = directory.file_name()?.to_str()?;
+    Some(match name.strip_suffix(".slice") {
+        Some(slice) => format!("{slice}-pod{}.slice", uid.replace('-', "_")),
+        None => format!("pod{uid}"),
+    })
+}
+
+/// A cgroup's id is its inode (fs/kernfs, kernfs_id on 64-bit hosts).
+fn id_of(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|found| found.ino())
 }
 
 /// 0 stands for a process of another PID namespace.
@@ -150,6 +211,38 @@ fn canonical(uid: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_beside_others_is_found_without_a_search() {
+        let uid = |number: u8| format!("8dbb7eb1-7f6a-4c43-b9e7-1d1a4e8a3a{number:02}");
+        for parent in [
+            "kubepods/burstable",
+            "kubepods",
+            "kubepods.slice/kubepods-besteffort.slice",
+            "kubelet.slice/kubelet-kubepods.slice",
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let parent = root.path().join(parent);
+            let stem = parent.file_name().unwrap().to_str().unwrap();
+            let at = |number: u8| match stem.strip_suffix(".slice") {
+                Some(stem) => parent.join(format!("{stem}-pod{}.slice", uid(number).replace('-', "_"))),
+                None => parent.join(format!("pod{}", uid(number))),
+            };
+            fs::create_dir_all(at(1)).unwrap();
+            let mut directories = PodDirectories::default();
+            let mut search = PodSearch::below(root.path(), &mut directories);
+            assert!(search.of(&uid(2)).unwrap().is_none(), "it is not there yet");
+            fs::create_dir(at(2)).unwrap();
+            assert_eq!(directories.of(&uid(2)), Some((at(2), id_of(&at(2)).unwrap())));
+            let mut search = PodSearch::below(root.path(), &mut directories);
+            assert_eq!(search.of(&uid(2)).unwrap().unwrap().0, at(2));
+            assert!(search.found.is_none(), "the tree is not searched");
+            // Elsewhere a pod is found by a search.
+            let elsewhere = root.path().join(format!("kubepods/pod{}", uid(3)));
+            fs::create_dir_all(&elsewhere).unwrap();
+            assert_eq!(search.of(&uid(3)).unwrap().unwrap().0, elsewhere);
+        }
+    }
 
     #[test]
     fn pods_are_known_by_either_driver_s_names() {

@@ -76,8 +76,12 @@ impl Counters {
         Ok(())
     }
 
+    /// Creates a counter, unless this process knows that it is there: most rules of a pod are those of others.
     fn make(&self, key: CounterKey, origin: Option<(Arc<str>, usize)>) -> io::Result<()> {
         let octets = key.to_octets();
+        if self.label(&octets).is_some() {
+            return Ok(());
+        }
         match self
             .map
             .update(&octets, &vec![0; self.map.value_size()], Update::New)

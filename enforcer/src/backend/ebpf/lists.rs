@@ -15,6 +15,8 @@ pub(super) struct Lists {
     written: BTreeMap<ListName, Vec<Vec<u8>>>,
     /// Chunks of the previous process, until the first removal.
     inherited: BTreeSet<Vec<u8>>,
+    /// Whether somebody may have let go of a list since the last removal.
+    may_be_unused: bool,
 }
 
 impl Lists {
@@ -26,6 +28,7 @@ impl Lists {
             map,
             written: BTreeMap::new(),
             inherited,
+            may_be_unused: true,
         })
     }
 
@@ -50,8 +53,19 @@ impl Lists {
         Ok(())
     }
 
+    /// Somebody lets go of a list.
+    pub(super) const fn let_go(&mut self) {
+        self.may_be_unused = true;
+    }
+
+    /// Whether a list may be there that nobody names. What comes to a node names lists alone, and lets go of none.
+    pub(super) const fn may_be_unused(&self) -> bool {
+        self.may_be_unused
+    }
+
     /// Removes all lists but these.
     pub(super) fn retain(&mut self, used: &BTreeSet<ListName>) -> io::Result<()> {
+        self.may_be_unused = false;
         let unused: Vec<ListName> = self
             .written
             .keys()

@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use egret_policies::rules::{Action, PeerMatch, PodRules, SetId, SetKind};
 use egret_shared::pod::PodKey;
 
-use super::cgroup::{self, PodCgroups};
+use super::cgroup::{self, PodCgroups, PodDirectories, PodSearch};
 use super::counters::{Counters, Established};
 use super::denied::DeniedSockets;
 use super::guard::Guard;
 use super::layout::{Behind, CounterKey, ListName, PodValue, RuleList, generation_of};
 use super::lists::Lists;
 use super::pins::Pins;
-use super::programs::{self, HOOKS_OF_A_POD, Programs};
+use super::programs::{self, PinnedLinks, Programs};
 use super::render::{Rendered, Share, render};
 use super::syscall::{Map, Update};
 use super::tables::{Fault, Tables};
@@ -35,6 +35,7 @@ pub(super) struct Kernel {
     pub(super) guard: Guard,
     pub(super) pins: Pins,
     pub(super) cgroup_root: PathBuf,
+    pub(super) pod_directories: PodDirectories,
     /// What judges behind the translation of Services.
     pub(super) translation: Translation,
     /// Whether a packet filter judges everything behind the programs.
@@ -180,7 +181,7 @@ impl Pod {
     fn program(
         &mut self,
         kernel: &mut Kernel,
-        cgroups: &PodCgroups,
+        cgroups: &mut PodSearch<'_>,
         rendered: Result<Rendered, String>,
     ) -> bool {
         let lists = rendered.and_then(|rendered| write_lists(kernel, &rendered));
@@ -188,6 +189,9 @@ impl Pod {
             Ok(lists) => (lists, State::Programmed),
             Err(why) => (PodLists::CLOSED, State::Denied(why)),
         };
+        if self.lists != lists && self.lists != PodLists::CLOSED {
+            kernel.lists.let_go();
+        }
         self.lists = lists;
         match self.write(kernel, cgroups) {
             Ok(changed) => {
@@ -241,28 +245,29 @@ impl Pod {
         })
     }
 
-    fn write(&mut self, kernel: &mut Kernel, cgroups: &PodCgroups) -> Result<bool, String> {
+    fn write(&mut self, kernel: &mut Kernel, cgroups: &mut PodSearch<'_>) -> Result<bool, String> {
         let uid = self.uid()?.to_owned();
         let (cgroup, id) = cgroups
-            .of(&uid)
+            .of(&uid)?
             .ok_or_else(|| format!("no cgroup of pod {uid} in {}", kernel.cgroup_root.display()))?;
         let pins = kernel.pins.pod(&uid);
         let held = kernel
             .storage
             .lookup(&id.to_ne_bytes())
             .map_err(|error| format!("cannot read its rules: {error}"))?;
-        let hooks = kernel
-            .programs
-            .hooks_in_place(&pins, id)
-            .map_err(|error| format!("cannot read its links: {error}"))?;
+        let links = PinnedLinks::open(&pins).map_err(|error| format!("cannot read its links: {error}"))?;
         let value = self.value(id, held.as_deref(), kernel.behind());
         kernel
             .translation
             .set_pod(&self.rules.addresses, &value)
             .map_err(|error| format!("it cannot be judged behind the translation of Services: {error}"))?;
-        let is_in_place = hooks == HOOKS_OF_A_POD && held.as_ref() == Some(&value);
+        let is_in_place = kernel.programs.are_in_place(&links, id) && held.as_ref() == Some(&value);
         if !is_in_place {
-            self.attach(kernel, cgroup, id, &pins, &value)?;
+            let write = || kernel.storage.update(&id.to_ne_bytes(), &value, Update::Any);
+            kernel
+                .programs
+                .attach(&cgroup, id, &pins, links, write)
+                .map_err(|error| format!("cannot attach to {}: {error}", cgroup.display()))?;
         }
         self.cgroup = Some(id);
         kernel
@@ -278,21 +283,6 @@ impl Pod {
             .map_err(|error| format!("cannot detach what another release left: {error}"))?;
         self.reevaluate = false;
         Ok(true)
-    }
-
-    fn attach(
-        &self,
-        kernel: &Kernel,
-        cgroup: &Path,
-        id: u64,
-        pins: &Path,
-        value: &[u8],
-    ) -> Result<(), String> {
-        let write = || kernel.storage.update(&id.to_ne_bytes(), value, Update::Any);
-        kernel
-            .programs
-            .attach(cgroup, id, pins, write)
-            .map_err(|error| format!("cannot attach to {}: {error}", cgroup.display()))
     }
 
     /// The value of its attach point. The generation changes only if flows are re-evaluated.
@@ -367,16 +357,11 @@ pub(super) fn program(
     }
     let due = pods.iter().filter(|(_, pod)| pod.is_due(scope));
     let due: Vec<PodKey> = due.map(|(key, _)| key.clone()).collect();
-    let cgroups = match PodCgroups::find(&kernel.cgroup_root) {
-        Ok(cgroups) => cgroups,
-        Err(error) => {
-            let root = kernel.cgroup_root.display();
-            let why = format!("cannot look for cgroups in {root}: {error}");
-            let due = pods.values_mut().filter(|pod| pod.is_due(scope));
-            due.for_each(|pod| pod.state = State::Failed(why.clone()));
-            return 0;
-        }
-    };
+    let (root, mut directories) = (
+        kernel.cgroup_root.clone(),
+        std::mem::take(&mut kernel.pod_directories),
+    );
+    let mut cgroups = PodSearch::below(&root, &mut directories);
     let (mut changed, mut used) = (0, None);
     for key in due {
         let rendered = pods[&key].render(kernel, sets);
@@ -387,8 +372,12 @@ pub(super) fn program(
             });
         }
         if let Some(pod) = pods.get_mut(&key) {
-            changed += u64::from(pod.program(kernel, &cgroups, rendered));
+            changed += u64::from(pod.program(kernel, &mut cgroups, rendered));
         }
+    }
+    kernel.pod_directories = directories;
+    if scope != Scope::Changed {
+        kernel.lists.let_go();
     }
     kernel.remove_unused_lists(pods.values(), kept);
     changed
@@ -445,6 +434,9 @@ impl Kernel {
 
     /// Removes lists that no pod names. A pod whose storage still names one is denied everything.
     fn remove_unused_lists<'a>(&mut self, pods: impl Iterator<Item = &'a Pod>, mut used: BTreeSet<ListName>) {
+        if !self.lists.may_be_unused() {
+            return;
+        }
         used.extend(pods.flat_map(|pod| pod.lists.names()));
         if let Err(error) = self.lists.retain(&used) {
             tracing::error!(%error, "lists of rules that no pod has stay");

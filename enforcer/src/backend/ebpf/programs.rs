@@ -5,11 +5,11 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use aya::programs::{CgroupSkb, CgroupSockAddr, ProgramError, SockOps};
-use aya::{Ebpf, EbpfError, EbpfLoader};
-
-use super::syscall;
+use super::object::{Object, ObjectError, with_causes};
+use super::syscall::{self, ProgramKind, Refused};
 
 /// The compiled `bpf/egress.bpf.c`.
 pub(super) const OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/egress.bpf.o");
@@ -28,6 +28,17 @@ enum Kind {
     SockAddr,
     Skb,
     SockOps,
+}
+
+impl Kind {
+    /// `enum bpf_prog_type` of linux/bpf.h.
+    const fn number(self) -> u32 {
+        match self {
+            Self::Skb => 8,
+            Self::SockOps => 13,
+            Self::SockAddr => 18,
+        }
+    }
 }
 
 /// In the order of attachment: what denies comes first.
@@ -90,9 +101,8 @@ pub(super) const LAYOUTS: &[u8] = include_bytes!("../../../bpf/maps.h");
 /// Loaded programs.
 #[derive(Debug)]
 pub(super) struct Programs {
-    object: Ebpf,
-    /// Their ids in the kernel.
-    ids: BTreeMap<&'static str, u32>,
+    /// By name, with their ids in the kernel.
+    loaded: BTreeMap<&'static str, (OwnedFd, u32)>,
     /// Why this kernel does not take the guard of unknown pods.
     guard_error: Option<String>,
 }
@@ -100,39 +110,35 @@ pub(super) struct Programs {
 /// Why the programs could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
-    #[error("the object: {0}")]
-    Object(#[from] EbpfError),
-    #[error("the kernel refuses {program}: {}", why(.reason))]
-    Program {
-        program: &'static str,
-        reason: ProgramError,
-    },
+    #[error("the object: {}", with_causes(.0))]
+    Object(#[from] ObjectError),
+    #[error(transparent)]
+    Refused(#[from] Refused),
     #[error("program {0} is not in the object")]
     Missing(&'static str),
+    #[error("program {0} has no id")]
+    Id(&'static str, #[source] io::Error),
 }
 
 impl Programs {
     /// Loads the programs of an object with the maps pinned in a directory, and pins missing maps. With maps of their own they would
     /// judge by nothing.
     pub(super) fn load(maps: &Path, object: &[u8]) -> Result<Self, LoadError> {
-        let mut object = EbpfLoader::new().default_map_pin_directory(maps).load(object)?;
-        for hook in HOOKS {
-            load(&mut object, hook)?;
-        }
-        // It needs a newer kernel (bpf_get_netns_cookie in programs of this kind: 6.15).
-        let guarded = GUARD.into_iter().try_for_each(|hook| load(&mut object, hook));
-        let mut ids = BTreeMap::new();
-        for hook in HOOKS.into_iter().chain(GUARD) {
-            let loaded = object.program(hook.program).map(|program| program.info());
-            if let Some(Ok(info)) = loaded {
-                ids.insert(hook.program, info.id());
+        let mut object = Object::read(object)?;
+        object.link(maps)?;
+        let all: Vec<Hook> = HOOKS.into_iter().chain(GUARD).collect();
+        let (mut loaded, mut guard_error) = (BTreeMap::new(), None);
+        for (index, program) in load_all(&object, &all).into_iter().enumerate() {
+            match program {
+                Ok(program) => drop(loaded.insert(all[index].program, program)),
+                // It needs a newer kernel (bpf_get_netns_cookie in programs of this kind: 6.15).
+                Err(error) if index >= HOOKS.len() => {
+                    guard_error = guard_error.or_else(|| Some(error.to_string()))
+                }
+                Err(error) => return Err(error),
             }
         }
-        Ok(Self {
-            object,
-            ids,
-            guard_error: guarded.err().map(|error| error.to_string()),
-        })
+        Ok(Self { loaded, guard_error })
     }
 
     /// Why unknown pods cannot be closed on this kernel.
@@ -144,9 +150,10 @@ impl Programs {
     pub(super) fn attach_guard(&self, cgroup: &Path, id: u64, pins: &Path) -> io::Result<()> {
         let cgroup = File::open(cgroup)?;
         fs::create_dir_all(pins)?;
-        GUARD
-            .into_iter()
-            .try_for_each(|hook| self.attach_hook(hook, &cgroup, id, pins))
+        GUARD.into_iter().try_for_each(|hook| {
+            let pinned = PinnedLink::open(&pins.join(hook.program))?;
+            self.attach_hook(hook, pinned, &cgroup, id, pins)
+        })
     }
 
     /// Attaches missing programs to a cgroup, with pins in a directory. `when_storage_exists` is called once the attach
@@ -156,102 +163,148 @@ impl Programs {
         cgroup: &Path,
         id: u64,
         pins: &Path,
+        pinned: PinnedLinks,
         when_storage_exists: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let cgroup = File::open(cgroup)?;
         fs::create_dir_all(pins)?;
-        let [first, others @ ..] = HOOKS;
-        self.attach_hook(first, &cgroup, id, pins)?;
+        let mut hooks = HOOKS.into_iter().zip(pinned.0);
+        let mut attach = |(hook, pinned)| self.attach_hook(hook, pinned, &cgroup, id, pins);
+        hooks.next().map_or(Ok(()), &mut attach)?;
         when_storage_exists()?;
-        others
-            .into_iter()
-            .try_for_each(|hook| self.attach_hook(hook, &cgroup, id, pins))
+        hooks.try_for_each(attach)
     }
 
-    fn attach_hook(&self, hook: Hook, cgroup: &File, id: u64, pins: &Path) -> io::Result<()> {
+    fn attach_hook(
+        &self,
+        hook: Hook,
+        pinned: Option<PinnedLink>,
+        cgroup: &File,
+        id: u64,
+        pins: &Path,
+    ) -> io::Result<()> {
         let pin = pins.join(hook.program);
-        if let Some(link) = pinned_link(&pin)? {
-            if syscall::cgroup_of_link(&link)? == id {
-                return match self.runs(hook, &link)? {
+        match pinned {
+            Some(pinned) if pinned.cgroup == id => {
+                return match self.runs(hook, &pinned) {
                     true => Ok(()),
                     // Of an earlier enforcer, over the same maps.
-                    false => syscall::replace_program(&link, self.program(hook)?),
+                    false => syscall::replace_program(&pinned.link, self.program(hook)?),
                 };
             }
             // The pod of this UID had another cgroup before: a static pod that was recreated.
-            fs::remove_file(&pin)?;
+            Some(_) => fs::remove_file(&pin)?,
+            None => {}
         }
         let link = syscall::attach(self.program(hook)?, cgroup.as_fd(), hook.attach_type)?;
         syscall::pin(&link, &pin)
     }
 
     fn program(&self, hook: Hook) -> io::Result<BorrowedFd<'_>> {
-        let program = self
-            .object
-            .program(hook.program)
-            .ok_or_else(|| io::Error::other("no such program"))?;
-        Ok(program.fd().map_err(io::Error::other)?.as_fd())
+        let loaded = self.loaded.get(hook.program);
+        let (program, _) = loaded.ok_or_else(|| io::Error::other("no such program"))?;
+        Ok(program.as_fd())
     }
 
     /// Whether a link runs the program of this process.
-    fn runs(&self, hook: Hook, link: &OwnedFd) -> io::Result<bool> {
-        let program = syscall::program_of_link(link)?;
-        Ok(self.ids.get(hook.program) == Some(&program))
+    fn runs(&self, hook: Hook, pinned: &PinnedLink) -> bool {
+        let loaded = self.loaded.get(hook.program);
+        loaded.is_some_and(|(_, id)| *id == pinned.program)
     }
 
-    /// How many hooks of a pod are attached to its cgroup, and run the programs of this process.
-    pub(super) fn hooks_in_place(&self, pins: &Path, id: u64) -> io::Result<usize> {
-        let mut count = 0;
-        for hook in HOOKS {
-            if let Some(link) = pinned_link(&pins.join(hook.program))? {
-                count += usize::from(syscall::cgroup_of_link(&link)? == id && self.runs(hook, &link)?);
+    /// Whether all hooks of a pod are attached to its cgroup, and run the programs of this process.
+    pub(super) fn are_in_place(&self, pinned: &PinnedLinks, id: u64) -> bool {
+        HOOKS.into_iter().zip(&pinned.0).all(|(hook, pinned)| {
+            pinned
+                .as_ref()
+                .is_some_and(|pinned| pinned.cgroup == id && self.runs(hook, pinned))
+        })
+    }
+}
+
+/// The links of a pod that are pinned, in the order of [`HOOKS`].
+#[derive(Debug)]
+pub(super) struct PinnedLinks([Option<PinnedLink>; HOOKS.len()]);
+
+#[derive(Debug)]
+struct PinnedLink {
+    link: OwnedFd,
+    program: u32,
+    /// 0 if it is gone.
+    cgroup: u64,
+}
+
+impl PinnedLinks {
+    /// Opens the links that are pinned in a directory.
+    pub(super) fn open(pins: &Path) -> io::Result<Self> {
+        let mut links = [const { None }; HOOKS.len()];
+        // A new pod has no directory.
+        if pins.try_exists()? {
+            for (link, hook) in links.iter_mut().zip(HOOKS) {
+                *link = PinnedLink::open(&pins.join(hook.program))?;
             }
         }
-        Ok(count)
+        Ok(Self(links))
     }
 }
 
-/// Of the verifier's log what it says last: all of it can be a million lines.
-fn why(reason: &ProgramError) -> String {
-    match reason {
-        ProgramError::LoadError {
-            io_error,
-            verifier_log,
-        } => format!("{io_error}{}", syscall::said_last(&verifier_log.to_string())),
-        other => other.to_string(),
+impl PinnedLink {
+    fn open(pin: &Path) -> io::Result<Option<Self>> {
+        let link = match syscall::open_pin(pin) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            link => link?,
+        };
+        let (program, cgroup) = syscall::ends_of_link(&link)?;
+        Ok(Some(Self {
+            link,
+            program,
+            cgroup,
+        }))
     }
 }
 
-fn load(object: &mut Ebpf, hook: Hook) -> Result<(), LoadError> {
+/// Loads programs, on all processors: the verifier looks at each by itself.
+fn load_all(object: &Object, hooks: &[Hook]) -> Vec<Result<(OwnedFd, u32), LoadError>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut loaded = Vec::new();
+        while let Some((index, hook)) = {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            hooks.get(index).map(|hook| (index, *hook))
+        } {
+            loaded.push((index, load(object, hook)));
+        }
+        loaded
+    };
+    let others = thread::available_parallelism().map_or(0, |all| all.get() - 1);
+    let mut loaded = thread::scope(|scope| {
+        let others: Vec<_> = (0..others.min(hooks.len())).map(|_| scope.spawn(work)).collect();
+        let mut loaded = work();
+        for other in others {
+            loaded.extend(other.join().expect("loading does not panic"));
+        }
+        loaded
+    });
+    loaded.sort_unstable_by_key(|(index, _)| *index);
+    loaded.into_iter().map(|(_, program)| program).collect()
+}
+
+fn load(object: &Object, hook: Hook) -> Result<(OwnedFd, u32), LoadError> {
+    let kind = ProgramKind {
+        number: hook.kind.number(),
+        attach_type: hook.attach_type,
+    };
     let program = object
-        .program_mut(hook.program)
-        .ok_or(LoadError::Missing(hook.program))?;
-    match hook.kind {
-        Kind::SockAddr => <&mut CgroupSockAddr>::try_from(program).and_then(CgroupSockAddr::load),
-        Kind::Skb => <&mut CgroupSkb>::try_from(program).and_then(CgroupSkb::load),
-        Kind::SockOps => <&mut SockOps>::try_from(program).and_then(SockOps::load),
-    }
-    .map_err(|reason| LoadError::Program {
-        program: hook.program,
-        reason,
-    })
+        .load(hook.program, kind)
+        .ok_or(LoadError::Missing(hook.program))??;
+    let id = syscall::program_id(&program).map_err(|error| LoadError::Id(hook.program, error))?;
+    Ok((program, id))
 }
 
 /// Whether the cgroup of a pod's pins is gone.
 pub(super) fn is_severed(pins: &Path) -> io::Result<bool> {
-    let link = pinned_link(&pins.join(HOOKS[0].program))?;
-    link.map_or(Ok(true), |link| syscall::cgroup_of_link(&link).map(|id| id == 0))
-}
-
-/// The hooks of each pod.
-pub(super) const HOOKS_OF_A_POD: usize = HOOKS.len();
-
-fn pinned_link(pin: &Path) -> io::Result<Option<OwnedFd>> {
-    match syscall::open_pin(pin) {
-        Ok(link) => Ok(Some(link)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let link = PinnedLink::open(&pins.join(HOOKS[0].program))?;
+    Ok(link.is_none_or(|link| link.cgroup == 0))
 }
 
 #[cfg(test)]
@@ -282,7 +335,8 @@ mod tests {
         let programs = Programs::load(&pins.maps(), OBJECT).unwrap();
         let id = fs::metadata(&cgroup).unwrap().ino();
         let killed = || Err(io::Error::other("killed here"));
-        let attached = programs.attach(&cgroup, id, &pins.pod("a"), killed);
+        let links = PinnedLinks::open(&pins.pod("a")).unwrap();
+        let attached = programs.attach(&cgroup, id, &pins.pod("a"), links, killed);
         let script = format!(
             "echo $$ >{}/cgroup.procs; exec 3<>/dev/tcp/127.0.0.1/9",
             cgroup.display()

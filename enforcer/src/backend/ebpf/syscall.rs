@@ -1,14 +1,13 @@
-//! bpf(2) for cgroup and netfilter links, in addition to `egret_kernel::bpf`. aya loads the object; the cgroup of a link is not in
-//! its interface.
+//! bpf(2) for cgroup and netfilter links, in addition to `egret_kernel::bpf`. aya has no interface for them.
 
 #![allow(unsafe_code, reason = "the system call takes addresses of buffers")]
 
-use std::ffi::c_long;
+use std::ffi::{CStr, c_long};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+pub(super) use egret_kernel::bpf::program::Refused;
 use egret_kernel::bpf::program::{self, Code, Types};
-pub(super) use egret_kernel::bpf::program::{Refused, said_last};
 pub(super) use egret_kernel::bpf::{Map, Update, open_pin, pin};
 use egret_kernel::bpf::{bpf, info, number, owned};
 
@@ -96,13 +95,29 @@ pub(super) fn load_types(types: &[u8]) -> io::Result<OwnedFd> {
     owned(unsafe { bpf(BTF_LOAD, &mut attributes) }?)
 }
 
-/// Loads a program for netfilter. It may be under the kernel's licence.
-pub(super) fn load_netfilter(
+/// What a program is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProgramKind {
+    /// `enum bpf_prog_type`.
+    pub(super) number: u32,
+    /// `enum bpf_attach_type`.
+    pub(super) attach_type: u32,
+}
+
+/// For a hook of netfilter.
+pub(super) const NETFILTER: ProgramKind = ProgramKind {
+    number: 32,
+    attach_type: BPF_NETFILTER,
+};
+
+/// Loads a program of an object with these types.
+pub(super) fn load_program(
+    name: &str,
+    kind: ProgramKind,
+    license: &CStr,
     function: &aya_obj::Function,
     types: &OwnedFd,
-    name: &str,
 ) -> Result<OwnedFd, Refused> {
-    const BPF_PROG_TYPE_NETFILTER: u32 = 32;
     let functions = function.func_info.func_info_bytes();
     let instructions = function.instructions.as_ptr().cast::<u8>();
     // SAFETY: an instruction is plain octets (`struct bpf_insn`), and the function outlives their use.
@@ -110,9 +125,9 @@ pub(super) fn load_netfilter(
         unsafe { std::slice::from_raw_parts(instructions, size_of_val(&*function.instructions)) };
     program::load(&Code {
         name,
-        kind: BPF_PROG_TYPE_NETFILTER,
-        attach_type: BPF_NETFILTER,
-        license: c"Dual MIT/GPL",
+        kind: kind.number,
+        attach_type: kind.attach_type,
+        license,
         instructions,
         types: Some(Types {
             loaded: types,
@@ -120,6 +135,13 @@ pub(super) fn load_netfilter(
             function_size: function.func_info_rec_size,
         }),
     })
+}
+
+/// The number that the kernel gave a program.
+pub(super) fn program_id(program: &OwnedFd) -> io::Result<u32> {
+    // `struct bpf_prog_info`: type, id.
+    let [_, id] = info::<2>(program)?;
+    Ok(id)
 }
 
 /// Has a link run another program from its next call on: no call runs neither, and none runs both.
@@ -142,18 +164,11 @@ pub(super) fn detach(link: &OwnedFd) -> io::Result<()> {
     unsafe { bpf(LINK_DETACH, &mut attributes) }.map(drop)
 }
 
-/// The id of a link's cgroup; 0 if that is gone.
-pub(super) fn cgroup_of_link(link: &OwnedFd) -> io::Result<u64> {
+/// The id of a link's program, and that of its cgroup; 0 if that is gone.
+pub(super) fn ends_of_link(link: &OwnedFd) -> io::Result<(u32, u64)> {
     // `struct bpf_link_info`: type and id, prog_id and padding, cgroup_id (kernel/bpf/cgroup.c).
-    let [_, _, _, _, low, high] = info::<6>(link)?;
-    Ok(u64::from(high) << 32 | u64::from(low))
-}
-
-/// The id of a link's program.
-pub(super) fn program_of_link(link: &OwnedFd) -> io::Result<u32> {
-    // `struct bpf_link_info`: type, id, prog_id.
-    let [_, _, program] = info::<3>(link)?;
-    Ok(program)
+    let [_, _, program, _, low, high] = info::<6>(link)?;
+    Ok((program, u64::from(high) << 32 | u64::from(low)))
 }
 
 /// The cookie of this thread's network namespace.

@@ -7,18 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use aya_obj::Object;
-use aya_obj::btf::{Btf, BtfError, BtfFeatures, BtfKind, BtfRelocationError};
+use aya_obj::btf::{Btf, BtfError, BtfKind};
 use aya_obj::generated::bpf_insn;
-use aya_obj::relocation::EbpfRelocationError;
 use egret_policies::rules::Digest;
 
 use super::layout::{MAX_OWN_ADDRESSES, POD_SIZE, address, id_of};
+use super::object::{Object, ObjectError, with_causes};
 use super::pins::Pins;
-use super::syscall::{self, Map, NetfilterHook, Update};
+use super::syscall::{self, Map, NetfilterHook, Refused, Update};
 
 /// The compiled `bpf/services.bpf.c`.
 const OBJECT: &[u8] = aya::include_bytes_aligned!("../../../bpf/services.bpf.o");
@@ -51,28 +50,31 @@ pub(super) struct Translation {
     pins: Pins,
 }
 
+/// Why the object cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadError {
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error("the kernel's types (BTF) cannot be used")]
+    Types(#[from] BtfError),
+    #[error("the program is not in the object")]
+    Missing,
+}
+
 /// Why the program cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 enum LoadError {
-    #[error("the object cannot be read")]
-    Object(#[from] aya_obj::ParseError),
-    #[error("the kernel's types (BTF) cannot be used")]
-    Types(#[from] BtfError),
-    #[error("the kernel's types (BTF) are others")]
-    Relocation(#[from] BtfRelocationError),
-    #[error("the object cannot be linked")]
-    Link(#[from] EbpfRelocationError),
-    #[error("the maps cannot be opened")]
-    Maps(#[source] io::Error),
-    #[error("the kernel refuses the object's types")]
-    OwnTypes(#[source] io::Error),
     #[error(transparent)]
-    Refused(#[from] syscall::Refused),
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error(transparent)]
+    Refused(#[from] Refused),
 }
 
 impl Translation {
-    /// Opens the pinned map, and attaches the program where it is wanted and the kernel takes it.
-    pub(super) fn open(pins: &Pins, is_wanted: bool) -> io::Result<Self> {
+    /// Opens the pinned map, and attaches the program of an object where the kernel takes it; none where it is not wanted.
+    pub(super) fn open(pins: &Pins, object: Option<Result<Object, ReadError>>) -> io::Result<Self> {
         let pods = Map::open(&pins.maps().join("egret_addressed"), (20, POD_SIZE), 1)?;
         let mut known = BTreeMap::new();
         for key in pods.keys()? {
@@ -80,9 +82,9 @@ impl Translation {
                 known.insert(key, value);
             }
         }
-        let program = match is_wanted {
-            true => load(&pins.maps()).map_err(|error| with_causes(&error)),
-            false => Err("not wanted".to_owned()),
+        let program = match object {
+            Some(object) => load(object, &pins.maps()).map_err(|error| with_causes(&error)),
+            None => Err("not wanted".to_owned()),
         };
         let mut translation = Self {
             pods,
@@ -189,41 +191,28 @@ impl Translation {
     }
 }
 
-/// Relocates the object by the kernel's types and the pinned maps, as aya does for the kinds of programs that it knows, and
-/// loads it.
-fn load(maps: &Path) -> Result<OwnedFd, LoadError> {
-    // A kernel that has this kind of program (6.4) knows all types of BTF that clang writes.
-    const TYPES: BtfFeatures = BtfFeatures::new(true, true, true, true, true, true, true, true);
-    let mut object = Object::parse(OBJECT)?;
+/// The program's object, relocated by the kernel's types. That takes most of the time of a start, and needs no maps.
+pub(super) fn read() -> Result<Object, ReadError> {
+    let mut object = Object::read(OBJECT)?;
     let kernel = Btf::from_sys_fs()?;
-    let own_types = object
-        .fixup_and_sanitize_btf(&TYPES)?
-        .map_or_else(Vec::new, Btf::to_bytes);
-    let own_types = syscall::load_types(&own_types).map_err(LoadError::OwnTypes)?;
-    object.relocate_btf(&kernel)?;
-    let mut opened = Vec::new();
-    // Constants of the compiler have names that begin with a dot; nothing refers to them.
-    let maps_of_object = std::mem::take(&mut object.maps).into_iter();
-    for (name, map) in maps_of_object.filter(|(name, _)| !name.starts_with('.')) {
-        let fd = syscall::open_pin(&maps.join(&name)).map_err(LoadError::Maps)?;
-        opened.push((name, fd, map));
-    }
-    let sections = object.functions.keys().map(|(section, _)| *section).collect();
-    let each = opened
-        .iter()
-        .map(|(name, fd, map)| (name.as_str(), fd.as_raw_fd(), map));
-    object.relocate_maps(each, &sections)?;
-    object.relocate_calls(&sections)?;
-    let key = object.programs.get(PROGRAM).map(aya_obj::Program::function_key);
-    let function = key.and_then(|key| object.functions.get_mut(&key));
-    let function = function.expect("the object has its program");
+    object.relocate_fields(&kernel)?;
+    let instructions = object.instructions(PROGRAM).ok_or(ReadError::Missing)?;
     let functions = FUNCTIONS.map(|name| kernel.id_by_type_name_kind(name, BtfKind::Func));
     for (number, id) in (FIRST_FUNCTION..).zip(functions) {
-        name_function(&mut function.instructions, number, id?);
+        name_function(instructions, number, id?);
     }
-    let connection = kernel.id_by_type_name_kind("nf_conn", BtfKind::Struct)?;
-    name_type(&mut function.instructions, connection);
-    Ok(syscall::load_netfilter(function, &own_types, PROGRAM)?)
+    name_type(
+        instructions,
+        kernel.id_by_type_name_kind("nf_conn", BtfKind::Struct)?,
+    );
+    Ok(object)
+}
+
+fn load(object: Result<Object, ReadError>, maps: &Path) -> Result<OwnedFd, LoadError> {
+    let mut object = object?;
+    object.link(maps)?;
+    let loaded = object.load(PROGRAM, syscall::NETFILTER);
+    Ok(loaded.ok_or(ReadError::Missing)??)
 }
 
 /// Writes the number of the kernel's type of connections.
@@ -234,17 +223,6 @@ fn name_type(instructions: &mut [bpf_insn], id: u32) {
     {
         constant.imm = i32::try_from(id).expect("types are numbered from 1");
     }
-}
-
-/// An error with what caused it.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        said = format!("{said}: {error}");
-        cause = error.source();
-    }
-    said
 }
 
 /// Calls a function of the kernel where a number stands for it.
