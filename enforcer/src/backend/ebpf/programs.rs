@@ -5,8 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 
 use super::object::{Object, ObjectError, with_causes};
 use super::syscall::{self, ProgramKind, Refused};
@@ -265,28 +264,14 @@ impl PinnedLink {
 
 /// Loads programs, on all processors: the verifier looks at each by itself.
 fn load_all(object: &Object, hooks: &[Hook]) -> Vec<Result<(OwnedFd, u32), LoadError>> {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut loaded = Vec::new();
-        while let Some((index, hook)) = {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            hooks.get(index).map(|hook| (index, *hook))
-        } {
-            loaded.push((index, load(object, hook)));
-        }
+    thread::scope(|scope| {
+        let loading = hooks.iter().map(|hook| scope.spawn(|| load(object, *hook)));
+        let loading: Vec<_> = loading.collect();
+        let loaded = loading.into_iter().map(ScopedJoinHandle::join);
         loaded
-    };
-    let others = thread::available_parallelism().map_or(0, |all| all.get() - 1);
-    let mut loaded = thread::scope(|scope| {
-        let others: Vec<_> = (0..others.min(hooks.len())).map(|_| scope.spawn(work)).collect();
-        let mut loaded = work();
-        for other in others {
-            loaded.extend(other.join().expect("loading does not panic"));
-        }
-        loaded
-    });
-    loaded.sort_unstable_by_key(|(index, _)| *index);
-    loaded.into_iter().map(|(_, program)| program).collect()
+            .map(|loaded| loaded.expect("loading does not panic"))
+            .collect()
+    })
 }
 
 fn load(object: &Object, hook: Hook) -> Result<(OwnedFd, u32), LoadError> {
