@@ -202,16 +202,7 @@ async fn two_equal_simultaneous_queries_go_upstream_once_and_both_are_held() {
 async fn a_realized_answer_is_sent_before_later_queries_are_answered() {
     let upstream = Upstream::with(one_address).await;
     let dnsd = Dnsd::start("first", &[&upstream], "stallDeadline: 4s\nonStall: drop");
-    drop(std::fs::remove_file(&dnsd.socket));
-    let listener = UnixListener::bind(&dnsd.socket).unwrap();
-    let (mut link, _) = listener.accept().await.unwrap();
-    let interest = Interest {
-        pod: LOOPBACK,
-        patterns: vec!["*.example.test".parse().unwrap()],
-    };
-    say(&mut link, &ToDnsd::Interest(interest)).await;
-    say(&mut link, &ToDnsd::InterestComplete).await;
-    dnsd.is_linked().await;
+    let (_listener, mut link) = interested(&dnsd).await;
     let client = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
     client.connect(dnsd.address).await.unwrap();
     let held = query("api.example.test", RecordType::A, None);
@@ -235,6 +226,21 @@ async fn a_realized_answer_is_sent_before_later_queries_are_answered() {
         ids.push([buffer[0], buffer[1]]);
     }
     assert_eq!(ids, [[held[0], held[1]], [0x55, 0x55]]);
+}
+
+/// The socket of an enforcer that has told its interest, and the connection.
+async fn interested(dnsd: &Dnsd) -> (UnixListener, UnixStream) {
+    drop(std::fs::remove_file(&dnsd.socket));
+    let listener = UnixListener::bind(&dnsd.socket).unwrap();
+    let (mut link, _) = listener.accept().await.unwrap();
+    let interest = Interest {
+        pod: LOOPBACK,
+        patterns: vec!["*.example.test".parse().unwrap()],
+    };
+    say(&mut link, &ToDnsd::Interest(interest)).await;
+    say(&mut link, &ToDnsd::InterestComplete).await;
+    dnsd.is_linked().await;
+    (listener, link)
 }
 
 /// Waits until an observation is told; gives its number.
@@ -304,16 +310,7 @@ async fn observations_of_an_enforcers_absence_are_sent_when_it_returns() {
 async fn what_was_realized_stays_so_while_the_next_enforcer_says_nothing() {
     let upstream = Upstream::with(one_address).await;
     let dnsd = Dnsd::start("silent", &[&upstream], "stallDeadline: 4s\nonStall: drop");
-    drop(std::fs::remove_file(&dnsd.socket));
-    let listener = UnixListener::bind(&dnsd.socket).unwrap();
-    let (mut link, _) = listener.accept().await.unwrap();
-    let interest = Interest {
-        pod: LOOPBACK,
-        patterns: vec!["*.example.test".parse().unwrap()],
-    };
-    say(&mut link, &ToDnsd::Interest(interest)).await;
-    say(&mut link, &ToDnsd::InterestComplete).await;
-    dnsd.is_linked().await;
+    let (listener, mut link) = interested(&dnsd).await;
     let realizing = async {
         let (through, failed) = (observed_on(&mut link).await, Vec::new());
         say(&mut link, &ToDnsd::Realized { through, failed }).await;
