@@ -174,12 +174,12 @@ impl Gate {
         }
     }
 
-    /// Ends what may go on no longer; what is allowed counts for the rule that says so now.
     /// How many connections rules allowed.
     pub(super) fn opened(&self) -> u64 {
         self.open.opened()
     }
 
+    /// Ends what may go on no longer; what is allowed counts for the rule that says so now.
     fn judge_open(&self) {
         for numbers in self.open.numbers().chunks(AT_ONCE) {
             let mut rules = lock(&self.rules);
