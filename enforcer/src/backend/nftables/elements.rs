@@ -1,13 +1,13 @@
 //! Elements of sets of addresses, as they are remembered: a node with 10,000 policies has half a million of them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use egret_kernel::Family;
 use egret_kernel::nftables::ElementKey;
 use egret_policies::rules::Member;
 use egret_shared::net::Transport;
 
-use crate::backend::netfilter::model::set_members::SetMembers;
+use crate::backend::netfilter::model::set_members::{SetMember, SetMembers};
 
 /// Elements of a set in a family, with the end of their life where they have one.
 pub(super) type Elements = SetMembers<SetElement>;
@@ -53,5 +53,18 @@ impl SetElement {
             | Self::Interval(address, _)
             | Self::PortInterval(_, _, address, _) => Family::of(address),
         }
+    }
+}
+
+impl SetMember for SetElement {
+    fn ipv4(self) -> Option<Ipv4Addr> {
+        match self {
+            Self::Address(IpAddr::V4(address)) => Some(address),
+            _ => None,
+        }
+    }
+
+    fn of_ipv4(address: Ipv4Addr) -> Self {
+        Self::Address(IpAddr::V4(address))
     }
 }

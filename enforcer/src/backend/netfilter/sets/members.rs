@@ -1,12 +1,27 @@
 //! Members as the kernel holds them. A `hash:net` cannot hold a network of length 0, which becomes two
 //! halves.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use egret_kernel::ipset::Member as KernelMember;
 use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
 
 use super::{Members, is_holdable};
-use crate::backend::netfilter::model::set_members::SetMembers;
+use crate::backend::netfilter::model::set_members::{SetMember, SetMembers};
+
+impl SetMember for KernelMember {
+    fn ipv4(self) -> Option<Ipv4Addr> {
+        match self {
+            Self::Address(IpAddr::V4(address)) => Some(address),
+            _ => None,
+        }
+    }
+
+    fn of_ipv4(address: Ipv4Addr) -> Self {
+        Self::Address(IpAddr::V4(address))
+    }
+}
 
 /// What the kernel holds for a member; nothing for what it cannot hold and nobody connects to.
 pub(super) fn held_as(member: Member) -> impl Iterator<Item = KernelMember> {

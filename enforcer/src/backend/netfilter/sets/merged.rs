@@ -31,8 +31,6 @@ use egret_policies::rules::{
 };
 use egret_shared::pod::PodKey;
 
-use crate::backend::netfilter::model::set_members::SetMembers;
-
 mod keys;
 mod rules;
 
@@ -58,8 +56,8 @@ struct Part {
     breadth: Breadth,
     is_fixed: bool,
     description: Arc<str>,
-    /// Without records.
-    members: SetMembers<Member>,
+    /// Sorted, without records.
+    members: Vec<Member>,
     /// Whose rules name it by itself.
     users: usize,
     /// Those that have its members.
@@ -106,9 +104,22 @@ impl Part {
         }
     }
 
+    fn contains(&self, member: &Member) -> bool {
+        self.members.binary_search(member).is_ok()
+    }
+
+    fn change(&mut self, changed: &MembersChanged) {
+        let removed: BTreeSet<&Member> = changed.removed.iter().collect();
+        self.members.retain(|member| !removed.contains(member));
+        self.members
+            .extend(changed.added.iter().map(|(member, _)| *member));
+        self.members.sort();
+        self.members.dedup();
+    }
+
     fn content(&self) -> Content<'_> {
         match self.is_fixed {
-            true => Content::Fixed(self.members.lasting()),
+            true => Content::Fixed(&self.members),
             false => Content::Changing(self.kind),
         }
     }
@@ -276,7 +287,7 @@ impl MergedSets {
             breadth: spec.breadth,
             is_fixed: spec.is_fixed(),
             description: Arc::clone(&spec.description),
-            members: SetMembers::default(),
+            members: Vec::new(),
             users: 0,
             merged: BTreeSet::new(),
             tables: BTreeSet::new(),
@@ -307,10 +318,7 @@ impl MergedSets {
         let of_merged: Vec<MembersChanged> = of_merged.flatten().collect();
         let keys = self.keys_before(changed);
         if let Some(part) = self.parts.get_mut(&changed.set) {
-            for member in &changed.removed {
-                part.members.remove(member);
-            }
-            part.members.extend(&changed.added);
+            part.change(changed);
         }
         let [first, last] = self.changed_keys(keys);
         all.extend(first.into_iter().chain(own).chain(of_merged).chain(last));
@@ -325,11 +333,11 @@ impl MergedSets {
             let others = of.iter().filter(|other| **other != changed.set);
             others
                 .filter_map(|other| self.parts.get(other))
-                .any(|other| other.members.contains(member))
+                .any(|other| other.contains(member))
         };
-        let goes = |member: &&Member| part.members.contains(member) && !is_in_other_part(member);
+        let goes = |member: &&Member| part.contains(member) && !is_in_other_part(member);
         let removed: Vec<Member> = changed.removed.iter().filter(goes).copied().collect();
-        let was_in = |member: &Member| part.members.contains(member) && !changed.removed.contains(member);
+        let was_in = |member: &Member| part.contains(member) && !changed.removed.contains(member);
         let added = changed.added.iter();
         let added: Vec<_> = added
             .filter(|(member, _)| !was_in(member) && !is_in_other_part(member))
@@ -488,10 +496,10 @@ impl MergedSets {
 
     fn filled(&self, id: SetId, keys: &mut keys::AllKeys) -> Option<MembersChanged> {
         let members: BTreeSet<Member> = match self.merged.get(&id).map(|set| &set.source) {
-            None => self.parts.get(&id)?.members.keys().collect(),
+            None => self.parts.get(&id)?.members.iter().copied().collect(),
             Some(Source::Union(of)) => {
                 let parts = of.iter().filter_map(|part| self.parts.get(part));
-                parts.flat_map(|part| part.members.keys()).collect()
+                parts.flat_map(|part| part.members.iter().copied()).collect()
             }
             Some(Source::Keys(table, place)) => self.keys(table, *place, keys),
         };

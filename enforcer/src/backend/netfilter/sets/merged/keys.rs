@@ -154,7 +154,7 @@ impl MergedSets {
     }
 
     fn members(&self, id: SetId) -> Option<&[Member]> {
-        self.parts.get(&id).map(|part| part.members.lasting())
+        self.parts.get(&id).map(|part| part.members.as_slice())
     }
 }
 
