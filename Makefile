@@ -41,17 +41,27 @@ ifneq ($(OTHER),)
 endif
 	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" $(if $(OTHER),EGRET_OTHER_SOURCE="$(CURDIR)/$(OTHER_SOURCE)") target/debug/cluster
 
-# Most tests wait, for processes to start and for time-outs: four at a time on two cores take half the time of two.
+# Tests wait for the most part, for processes to start and for time-outs, those with an API server most of all: they run beside the others. Three threads each on two cores.
+WITH_API_SERVER := deploy konnectivity kubernetes kubernetes_watch policy_status
+TESTS = $(sort $(basename $(notdir $(wildcard */tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs))))
+RUN_TESTS = $(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) RUST_TEST_THREADS=$$(( 3 * $$(nproc) / 2 )) $(CARGO) test --workspace --no-fail-fast
+
 .PHONY: test
 test: packages-test build ## Every test, on real packets and real DNS.
 	@command -v go >/dev/null || echo "NOT COMPARED with CoreDNS, NOT TESTED with kube-apiserver, which are built with Go 1.26 or newer: please install it (https://go.dev/dl)" >&2
-	@$(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) $(CARGO) test --workspace --no-fail-fast
+	@$(CARGO) test --workspace --no-run
+	@beside="$$(mktemp)"; failed=; \
+	$(RUN_TESTS) $(addprefix --test ,$(WITH_API_SERVER)) > "$$beside" 2>&1 & \
+	$(RUN_TESTS) --lib --bins $(addprefix --test ,$(filter-out $(WITH_API_SERVER),$(TESTS))) || failed=1; \
+	$(RUN_TESTS) --doc || failed=1; \
+	wait $$! || failed=1; \
+	cat "$$beside"; rm "$$beside"; [ -z "$$failed" ]
 
 # `make check` tries a property on a quarter of the usual cases, and leaves out these: tests in namespaces, as root, beside CoreDNS (Go), or of more than some seconds (random clusters).
 NOT_CHECKED := admin adversary agreement audit backends beside_node_cache cni compared conntrack convert_agreement decision denials deploy dns_permits ebpf ebpf_fallback ebpf_object encrypted fast_paths faults \
   forwarding incremental intervals ipset iptables ipvs kernel_answers konnectivity kubernetes kubernetes_watch links lists neighbours netfilter network nflog nft_table nftables out_of_sockets permutation policy_status preflight prometheus properties \
   restarts revocation routing scenarios sharing sockets startup_ready startup_signals switches takeover_connections takeover_failures takeover_sockets threads unknown upstreams wire world writer
-CHECKED = $(filter-out $(NOT_CHECKED),$(sort $(basename $(notdir $(wildcard */tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs)))))
+CHECKED = $(filter-out $(NOT_CHECKED),$(TESTS))
 
 .PHONY: check
 check: ## Format, clippy, and the unit and table tests that need neither root nor namespaces.
