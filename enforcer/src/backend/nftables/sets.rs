@@ -273,7 +273,7 @@ impl Sets {
                     elements.retain_living(|at| at > now);
                 }
                 if !is_made {
-                    changes.add_elements(&name, &written(elements.iter(), now));
+                    changes.add_elements(name.as_str(), &written(elements.iter(), now));
                 }
                 writes.changed.push(ElementWrite {
                     set: *id,
@@ -364,8 +364,8 @@ impl Sets {
                     .collect(),
             };
             // One that timed out is not there any more; one that lives on is made anew with its new life.
-            changes.destroy_elements(&name, &gone);
-            changes.add_elements(&name, &written(write.added.iter().copied(), now));
+            changes.destroy_elements(name.as_str(), &gone);
+            changes.add_elements(name.as_str(), &written(write.added.iter().copied(), now));
             writes.changed.push(write);
         }
     }

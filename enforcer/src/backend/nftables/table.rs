@@ -621,7 +621,7 @@ impl Table {
                 .map(|(key, verdict)| dispatch::element(key, verdict.as_ref()))
                 .collect();
             if !gone.is_empty() {
-                changes.delete_elements(name, &gone);
+                changes.delete_elements(*name, &gone);
             }
             let added = lookup
                 .elements
@@ -630,7 +630,7 @@ impl Table {
             let added: Vec<_> = added
                 .map(|(key, verdict)| dispatch::element(key, verdict.as_ref()))
                 .collect();
-            changes.add_elements(name, &added);
+            changes.add_elements(*name, &added);
         }
         let lost = self.programmed.lookups.keys();
         for name in lost.filter(|name| !self.lookups.contains_key(*name)) {

@@ -61,7 +61,7 @@ impl Sets {
                 changes.add_set(&spec(wanted, &name, family));
                 let elements = target(wanted, family);
                 let each = elements.keys().map(|element| Element::lasting(element.key()));
-                changes.add_elements(&name, &each.collect::<Vec<_>>());
+                changes.add_elements(name.as_str(), &each.collect::<Vec<_>>());
                 writes.made.push((*id, name));
                 writes.changed.push(ElementWrite {
                     set: *id,
