@@ -60,7 +60,7 @@ test: packages-test build ## Every test, on real packets and real DNS.
 # `make check` tries a property on a quarter of the usual cases, and leaves out these: tests in namespaces, as root, beside CoreDNS (Go), or of more than some seconds (random clusters).
 NOT_CHECKED := admin adversary agreement audit backends beside_node_cache cni compared conntrack convert_agreement decision denials deploy dns_permits ebpf ebpf_fallback ebpf_object encrypted fast_paths faults \
   forwarding incremental intervals ipset iptables ipvs kernel_answers konnectivity kubernetes kubernetes_watch links lists neighbours netfilter network nflog nft_table nftables out_of_sockets permutation policy_status preflight prometheus properties \
-  restarts revocation routing scenarios sharing sockets startup_ready startup_signals switches takeover_connections takeover_failures takeover_sockets threads unknown upstreams wire world writer
+  restarts revocation routing scenarios shared_sets sharing sockets startup_ready startup_signals switches takeover_connections takeover_failures takeover_sockets threads unknown upstreams wire world writer
 CHECKED = $(filter-out $(NOT_CHECKED),$(TESTS))
 
 .PHONY: check

@@ -15,12 +15,12 @@ mod set;
 mod statement;
 
 pub use changes::{
-    BaseChain, Changes, CommitError, NamedCounter, NfHook, NftRule, Object, Refusal, TableFamily, TableName,
-    TableWriter, is_missing,
+    BaseChain, Changes, CommitError, ElementsOf, NamedCounter, NfHook, NftRule, Object, Refusal, TableFamily,
+    TableName, TableWriter, is_missing,
 };
 pub use listing::{ListedChain, ListedSet, NftListing, TableReader};
-pub use set::{Element, ElementKey, ElementValue, ListedElement, SetKind, SetSpec, listed_keys};
-pub use statement::{ConnState, Key, Statement, Verdict};
+pub use set::{Element, ElementKey, ElementValue, ListedElement, PartElement, SetKind, SetSpec, listed_keys};
+pub use statement::{ConnState, Key, Letters, Statement, Verdict};
 
 use crate::Family;
 

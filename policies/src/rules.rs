@@ -89,6 +89,12 @@ impl SetId {
         Self(Digest::of(description))
     }
 
+    /// The set of this digest.
+    #[must_use]
+    pub const fn of_digest(digest: Digest) -> Self {
+        Self(digest)
+    }
+
     /// The digest, for names in the kernel.
     #[must_use]
     pub const fn digest(self) -> Digest {

@@ -1,5 +1,7 @@
 //! What the kernel refuses of a table of nftables: it names the message, and those whom it concerns are left out.
 
+use std::collections::BTreeSet;
+
 use egret_enforcer::backend::netfilter::names::{self, PodChains};
 use egret_enforcer::backend::nftables::Nftables;
 use egret_enforcer::backend::{Backend, SyncStatus};
@@ -153,8 +155,8 @@ fn what_others_put_into_the_table_is_replaced_at_once() {
         let batches = nothing.turn_into(&list, NOW);
         let made = batches.iter().flat_map(|batch| &batch.sets_created);
         let made = made.filter(|spec| spec.kind == SetKind::Addresses);
-        let taken: Vec<String> = made
-            .map(|spec| String::from(names::set(spec.id, Family::V4)))
+        let taken: BTreeSet<String> = made
+            .filter_map(|spec| names::shared_set(spec.kind, spec.id, Family::V4))
             .collect();
         assert!(!taken.is_empty(), "a list comes");
         for name in &taken {

@@ -85,6 +85,21 @@ pub enum Object {
     Counter(String),
 }
 
+/// Whose elements come or go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ElementsOf<'a> {
+    /// The kernel's name of the set.
+    pub set: &'a str,
+    /// What is named where the kernel refuses them: one of the sets that share that one.
+    pub named: &'a str,
+}
+
+impl<'a> From<&'a str> for ElementsOf<'a> {
+    fn from(set: &'a str) -> Self {
+        Self { set, named: set }
+    }
+}
+
 /// A transaction that the kernel did not make: nothing of it is in force.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
@@ -238,18 +253,18 @@ impl Changes {
         });
     }
 
-    pub fn add_elements(&mut self, set: &str, elements: &[Element]) {
-        self.elements("add members", NEW_ELEMENT, CREATE, set, elements);
+    pub fn add_elements<'a>(&mut self, set: impl Into<ElementsOf<'a>>, elements: &[Element]) {
+        self.elements("add members", NEW_ELEMENT, CREATE, set.into(), elements);
     }
 
     /// Removes elements that are there; one that is not is an error.
-    pub fn delete_elements(&mut self, set: &str, elements: &[Element]) {
-        self.elements("remove members", DELETE_ELEMENT, 0, set, elements);
+    pub fn delete_elements<'a>(&mut self, set: impl Into<ElementsOf<'a>>, elements: &[Element]) {
+        self.elements("remove members", DELETE_ELEMENT, 0, set.into(), elements);
     }
 
     /// Removes elements, as far as they are there.
-    pub fn destroy_elements(&mut self, set: &str, elements: &[Element]) {
-        self.elements("remove members", DESTROY_ELEMENT, 0, set, elements);
+    pub fn destroy_elements<'a>(&mut self, set: impl Into<ElementsOf<'a>>, elements: &[Element]) {
+        self.elements("remove members", DESTROY_ELEMENT, 0, set.into(), elements);
     }
 
     pub fn add_counter(&mut self, counter: &NamedCounter) {
@@ -276,11 +291,18 @@ impl Changes {
         );
     }
 
-    fn elements(&mut self, asked: &'static str, command: u8, flags: u16, set: &str, elements: &[Element]) {
+    fn elements(
+        &mut self,
+        asked: &'static str,
+        command: u8,
+        flags: u16,
+        of: ElementsOf<'_>,
+        elements: &[Element],
+    ) {
         for some in elements.chunks(ELEMENTS_TOGETHER) {
-            self.push(asked, About::Set(set), command, flags, |request| {
+            self.push(asked, About::Set(of.named), command, flags, |request| {
                 request
-                    .text(2, set)
+                    .text(2, of.set)
                     .nest(3, |list| some.iter().fold(list, |list, one| one.put(list)))
             });
         }

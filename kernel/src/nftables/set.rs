@@ -8,7 +8,7 @@ use crate::netlink::{Attributes, MalformedMessage, Request};
 use crate::{Family, Transport};
 
 use super::listing::ListedSet;
-use super::statement::{self, Key, Verdict};
+use super::statement::{self, Key, Letters, Verdict};
 
 /// A set or verdict map.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,12 +41,17 @@ pub enum SetKind {
 pub enum ElementKey {
     Address(IpAddr),
     AddressPort(IpAddr, Transport, u16),
+    /// The same of one of the sets that share a set of the kernel: `Key::Part` comes first.
+    PartAddress(Letters, IpAddr),
+    PartAddressPort(Letters, IpAddr, Transport, u16),
     Interface(InterfaceName),
     InterfaceAddress(InterfaceName, IpAddr),
     /// From the first to the last address.
     Interval(IpAddr, IpAddr),
     /// The same at a port: of `Key::Protocol`, `Key::Port` and an address.
     PortInterval(Transport, u16, IpAddr, IpAddr),
+    /// A key as the kernel lists it ([`ListedElement`]), which is no interval.
+    Listed(Vec<u8>),
 }
 
 /// An element.
@@ -143,7 +148,7 @@ impl SetSpec {
             Key::Source(Family::V6) | Key::Destination(Family::V6) => 8,
             Key::Protocol => 12,
             Key::Port => 13,
-            Key::Input | Key::Output => 41,
+            Key::Part(_) | Key::Input | Key::Output => 41,
         };
         match (self.kind, self.keys.as_slice()) {
             // Nft takes intervals of several keys for those of `NFT_SET_CONCAT`, and ends at these: it is told of one number.
@@ -214,12 +219,12 @@ impl ElementKey {
     fn octets(&self) -> Vec<u8> {
         match self {
             Self::Address(address) | Self::Interval(address, _) => statement::address_octets(*address),
-            Self::AddressPort(address, transport, port) => {
-                let mut octets = statement::address_octets(*address);
-                octets.extend([transport.number(), 0, 0, 0]);
-                octets.extend(port.to_be_bytes());
-                octets.extend([0, 0]);
-                octets
+            Self::AddressPort(address, transport, port) => with_port(*address, *transport, *port),
+            Self::PartAddress(letters, address) => {
+                [&letters[..], &statement::address_octets(*address)].concat()
+            }
+            Self::PartAddressPort(letters, address, transport, port) => {
+                [&letters[..], &with_port(*address, *transport, *port)].concat()
             }
             Self::Interface(name) => statement::name_octets(name),
             Self::InterfaceAddress(name, address) => {
@@ -228,6 +233,7 @@ impl ElementKey {
                 octets
             }
             Self::PortInterval(transport, port, first, _) => at_port(*transport, *port, *first),
+            Self::Listed(octets) => octets.clone(),
         }
     }
 
@@ -236,12 +242,24 @@ impl ElementKey {
         let last = match self {
             Self::Interval(_, last) => statement::address_octets(*last),
             Self::PortInterval(transport, port, _, last) => at_port(*transport, *port, *last),
-            Self::Address(_) | Self::AddressPort(..) | Self::Interface(_) | Self::InterfaceAddress(..) => {
-                return None;
-            }
+            Self::Address(_)
+            | Self::AddressPort(..)
+            | Self::PartAddress(..)
+            | Self::PartAddressPort(..)
+            | Self::Interface(_)
+            | Self::InterfaceAddress(..)
+            | Self::Listed(_) => return None,
         };
         Some(after(last))
     }
+}
+
+fn with_port(address: IpAddr, transport: Transport, port: u16) -> Vec<u8> {
+    let mut octets = statement::address_octets(address);
+    octets.extend([transport.number(), 0, 0, 0]);
+    octets.extend(port.to_be_bytes());
+    octets.extend([0, 0]);
+    octets
 }
 
 fn at_port(transport: Transport, port: u16, address: IpAddr) -> Vec<u8> {
@@ -275,10 +293,46 @@ pub struct ListedElement {
 impl ListedElement {
     /// The address that is its whole key.
     pub fn address(&self) -> Option<IpAddr> {
-        let four = <[u8; 4]>::try_from(self.key.as_slice()).map(IpAddr::from);
-        let sixteen = <[u8; 16]>::try_from(self.key.as_slice()).map(IpAddr::from);
-        four.or(sixteen).ok()
+        address_of(&self.key)
     }
+}
+
+/// An element of a set of the kernel that several sets share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartElement {
+    pub letters: Letters,
+    pub address: IpAddr,
+    /// Where keys have one.
+    pub port: Option<(Transport, u16)>,
+}
+
+impl PartElement {
+    /// None of a key that is laid out in another way.
+    pub fn of_key(key: &[u8]) -> Option<Self> {
+        let (letters, rest) = key.split_first_chunk()?;
+        let (address, port) = match rest.len() {
+            12 | 24 => {
+                let (address, port) = rest.split_last_chunk::<8>()?;
+                let [transport, 0, 0, 0, high, low, 0, 0] = *port else {
+                    return None;
+                };
+                let transport = Transport::from_number(transport)?;
+                (address, Some((transport, u16::from_be_bytes([high, low]))))
+            }
+            _ => (rest, None),
+        };
+        Some(Self {
+            letters: *letters,
+            address: address_of(address)?,
+            port,
+        })
+    }
+}
+
+fn address_of(octets: &[u8]) -> Option<IpAddr> {
+    let four = <[u8; 4]>::try_from(octets).map(IpAddr::from);
+    let sixteen = <[u8; 16]>::try_from(octets).map(IpAddr::from);
+    four.or(sixteen).ok()
 }
 
 /// Reads the elements of one message.
@@ -305,4 +359,33 @@ pub(super) fn listed(attributes: &Attributes<'_>) -> Result<Vec<ListedElement>, 
 pub fn listed_keys(key: &ElementKey) -> Vec<(Vec<u8>, bool)> {
     let end = key.interval_end().flatten().map(|end| (end, true));
     std::iter::once((key.octets(), false)).chain(end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_of_one_of_many_sets_is_read_as_it_was_written() {
+        let letters = *b"abcdefghijklmnop";
+        for address in ["192.0.2.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().unwrap()) {
+            let read = |key: &ElementKey| PartElement::of_key(&key.octets());
+            let expected = |port| {
+                Some(PartElement {
+                    letters,
+                    address,
+                    port,
+                })
+            };
+            assert_eq!(read(&ElementKey::PartAddress(letters, address)), expected(None));
+            let key = ElementKey::PartAddressPort(letters, address, Transport::Udp, 53);
+            assert_eq!(read(&key), expected(Some((Transport::Udp, 53))));
+            // What fills up a port is 0 in each that is written.
+            let mut octets = key.octets();
+            *octets.last_mut().unwrap() = 1;
+            assert_eq!(PartElement::of_key(&octets), None);
+            assert_eq!(read(&ElementKey::Address(address)), None);
+            assert_eq!(read(&ElementKey::Listed(octets[..18].to_vec())), None);
+        }
+    }
 }

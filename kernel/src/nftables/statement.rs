@@ -76,9 +76,14 @@ pub enum Statement {
     Verdict(Verdict),
 }
 
+/// What tells the elements of one set from those of another within a set of the kernel; nft lists it as text.
+pub type Letters = [u8; 16];
+
 /// What is looked up in sets and maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
+    /// The same for every packet: which of many sets is meant, where one set of the kernel holds the elements of all of them.
+    Part(Letters),
     Input,
     Output,
     Source(Family),
@@ -287,7 +292,7 @@ impl Key {
     /// What it takes of a key, in octets, without what fills it up.
     pub(super) const fn octets(self) -> usize {
         match self {
-            Self::Input | Self::Output => NAME_OCTETS,
+            Self::Part(_) | Self::Input | Self::Output => NAME_OCTETS,
             Self::Source(Family::V4) | Self::Destination(Family::V4) => 4,
             Self::Source(Family::V6) | Self::Destination(Family::V6) => 16,
             Self::Protocol => 1,
@@ -297,6 +302,9 @@ impl Key {
 
     fn load(self, list: Request, register: u32) -> Request {
         match self {
+            Self::Part(letters) => expression(list, "immediate", |data| {
+                value(data.plain_be32(1, register), 2, &letters)
+            }),
             Self::Input => meta_into(list, META_INPUT_NAME, register),
             Self::Output => meta_into(list, META_OUTPUT_NAME, register),
             Self::Source(Family::V4) => payload(list, register, NETWORK, 12, 4),

@@ -28,6 +28,19 @@ impl Digest {
         Self(letters)
     }
 
+    /// The digest that is written so; none of other letters and digits.
+    #[must_use]
+    pub fn of_letters(letters: [u8; 16]) -> Option<Self> {
+        let are_all = letters.iter().all(|letter| ALPHABET.contains(letter));
+        are_all.then_some(Self(letters))
+    }
+
+    /// The 16 letters, as octets.
+    #[must_use]
+    pub const fn letters(self) -> [u8; 16] {
+        self.0
+    }
+
     /// The 16 letters.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -54,6 +67,11 @@ mod tests {
     #[test]
     fn the_letters_are_those_of_base32() {
         // printf abc | sha256sum | xxd -r -p | head -c 10 | base32 | tr A-Z a-z
-        assert_eq!(Digest::of("abc").as_str(), "xj4bnp4pahh6uqkb");
+        let digest = Digest::of("abc");
+        assert_eq!(digest.as_str(), "xj4bnp4pahh6uqkb");
+        assert_eq!(Digest::of_letters(digest.letters()), Some(digest));
+        for others in [b"xj4bnp4pahh6uqk1", b"Xj4bnp4pahh6uqkb", b"xj4bnp4pahh6uqk\0"] {
+            assert_eq!(Digest::of_letters(*others), None);
+        }
     }
 }

@@ -4,7 +4,7 @@
 use egret_kernel::Family;
 use egret_kernel::iptables::{ChainName, SetName, Table};
 use egret_kernel::nftables::{TableFamily, TableName};
-use egret_policies::rules::{Digest, Direction, SetId, Tier};
+use egret_policies::rules::{Digest, Direction, SetId, SetKind, Tier};
 use egret_shared::pod::PodKey;
 use ipnet::IpNet;
 
@@ -33,6 +33,12 @@ const SHARED_DENIALS_PREFIX: &str = "EGRET-S-";
 const SET_SUFFIX: &str = "-egret";
 /// … and so every preallocated set.
 const PREALLOCATED_SUFFIX: &str = "-egret-room";
+/// Kinds of sets that share sets of the backend `nftables`, as their names say them.
+const SHARED_KINDS: [(&str, SetKind); 3] = [
+    ("addresses", SetKind::Addresses),
+    ("ports", SetKind::AddressPorts),
+    ("records", SetKind::Records),
+];
 /// What stands behind the name of a set where that is put into a larger table.
 const RESIZED_SUFFIX: &str = "-wider";
 
@@ -385,6 +391,27 @@ pub fn set(id: SetId, family: Family) -> SetName {
     SetName::new(name).expect("24 letters, digits and dashes are a name")
 }
 
+/// The set of the backend `nftables` in which members of this set are, with those of others; none where it has one alone.
+#[must_use]
+pub fn shared_set(kind: SetKind, id: SetId, family: Family) -> Option<String> {
+    let (word, _) = SHARED_KINDS.into_iter().find(|(_, shared)| *shared == kind)?;
+    let digit = match family {
+        Family::V4 => '4',
+        Family::V6 => '6',
+    };
+    let letter = char::from(id.digest().letters()[0]);
+    Some(format!("{letter}-{word}-{digit}"))
+}
+
+/// What sets have their members in a set of this name.
+#[must_use]
+pub fn shared_by(name: &str) -> Option<(SetKind, Family)> {
+    let family = family_of_set(name)?;
+    let (letter, kind) = name.get(..name.len() - 2)?.split_once('-')?;
+    let (_, kind) = SHARED_KINDS.into_iter().find(|(word, _)| *word == kind)?;
+    (letter.len() == 1).then_some((kind, family))
+}
+
 /// The inquiry marker: it exists while connections of members that went are not looked for yet.
 #[must_use]
 pub fn inquiry_marker() -> SetName {
@@ -571,6 +598,21 @@ mod tests {
             assert!(!is_own_chain(name), "{name}");
         }
         assert!(is_own_set("egret-aaaaaaaaaaaaaaaa-4"), "as they were before");
+        for (_, kind) in SHARED_KINDS {
+            let name = shared_set(kind, SetId::of_content("x"), Family::V6).unwrap();
+            assert_eq!(shared_by(&name), Some((kind, Family::V6)));
+            assert!(!is_own_set(&name));
+        }
+        for name in [
+            "egress",
+            "records-4",
+            "ab-records-4",
+            "a-theirs-4",
+            "a-records",
+            "-4",
+        ] {
+            assert_eq!(shared_by(name), None, "{name}");
+        }
         assert!(
             is_preallocated(&preallocated(0))
                 && is_preallocated(&preallocated(8191))

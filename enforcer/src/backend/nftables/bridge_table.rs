@@ -158,7 +158,7 @@ impl BridgeTable {
             let elements: Vec<_> = elements
                 .map(|(key, verdict)| dispatch::element(key, verdict.as_ref()))
                 .collect();
-            changes.add_elements(name, &elements);
+            changes.add_elements(*name, &elements);
         }
     }
 }

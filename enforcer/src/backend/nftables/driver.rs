@@ -190,7 +190,7 @@ impl Nftables {
 
     /// The first batch: everything is written at once, in the place of what an earlier life left.
     fn apply_first(&mut self, batch: &Batch, had_state: bool, now: Timestamp) -> SyncStatus {
-        let held = match self.table.list() {
+        let held = match self.table.list(now) {
             Ok(held) => held.unwrap_or_default(),
             Err(error) => {
                 // All is desired from now on, and written by the next reconciliation.
@@ -492,8 +492,8 @@ impl Backend for Nftables {
         "nftables"
     }
 
-    fn adopt(&mut self, _now: Timestamp) -> Result<(), BackendError> {
-        let held = self.table.list();
+    fn adopt(&mut self, now: Timestamp) -> Result<(), BackendError> {
+        let held = self.table.list(now);
         let held = held.map_err(|error| BackendError::new("cannot list the table of nftables", error))?;
         if let Some(held) = &held {
             self.counters.adopt(&held.counters);
@@ -525,7 +525,7 @@ impl Backend for Nftables {
         if self.pods.closed(&BTreeSet::new()).is_empty() {
             return Ok(false);
         }
-        let held = self.table.list();
+        let held = self.table.list(self.now);
         let held = held.map_err(|error| BackendError::new("cannot list the table of nftables", error))?;
         self.compile();
         let (held, now) = (held.unwrap_or_default(), self.now);
@@ -583,7 +583,12 @@ impl Backend for Nftables {
         }
         self.drift_poll.look_for_foreign_marks(self.settings.marks, now);
         match self.table.is_there() {
-            Ok(true) => None,
+            Ok(true) => {
+                if let Err(error) = self.sets.remove_retired() {
+                    tracing::warn!(%error, "elements of sets that no rule names stay for now");
+                }
+                None
+            }
             Ok(false) => Some("the table is gone".to_owned()),
             Err(error) => Some(error.to_string()),
         }
@@ -595,7 +600,7 @@ impl Backend for Nftables {
             return SyncStatus::default();
         }
         let mut status = SyncStatus::default();
-        let held = match self.table.list() {
+        let held = match self.table.list(now) {
             Ok(held) => held.unwrap_or_default(),
             Err(error) => {
                 self.table.forget_programmed();

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use egret_kernel::Family;
-use egret_kernel::nftables::ElementKey;
+use egret_kernel::nftables::{ElementKey, Letters};
 use egret_policies::rules::Member;
 use egret_shared::net::Transport;
 
@@ -43,6 +43,17 @@ impl SetElement {
             Self::PortInterval(transport, port, first, last) => {
                 ElementKey::PortInterval(transport, port, first, last)
             }
+        }
+    }
+
+    /// The same in a set of the kernel in which this part is the set's.
+    pub(super) const fn key_in(self, part: Option<Letters>) -> ElementKey {
+        match (self, part) {
+            (Self::Address(address), Some(letters)) => ElementKey::PartAddress(letters, address),
+            (Self::AddressPort(address, transport, port), Some(letters)) => {
+                ElementKey::PartAddressPort(letters, address, transport, port)
+            }
+            (_, _) => self.key(),
         }
     }
 

@@ -21,14 +21,14 @@ use egret_kernel::nftables::{ConnState, Key, NftRule, Statement, Verdict};
 use egret_kernel::{Family, Mark};
 use egret_policies::rules::{
     Action, DefaultAction, Digest, Direction, DirectionRules, Names, NodeRules, OWN_NODE, PeerMatch,
-    PodRules, PortMatch, Rule, SetId, Tier, TierRules,
+    PodRules, PortMatch, Rule, SetId, SetKind, Tier, TierRules,
 };
 use egret_shared::net::IpNet;
 
 use super::denial::{self, icmp};
 use super::pod_netns::port;
 use super::rules::{Rendered, SharedChain, goto, jump, labelled, rule, to};
-use super::sets::lookup_keys;
+use super::sets::KernelSet;
 use crate::backend::netfilter::denials::label::Label;
 use crate::backend::netfilter::denials::{Denial, ISOLATION};
 use crate::backend::netfilter::marks::PodMarks;
@@ -504,9 +504,13 @@ impl Renderer<'_> {
             Direction::Egress => Key::Destination(self.family),
             Direction::Ingress => Key::Source(self.family),
         };
-        let kind = self.context.sets.get(&id).map(|set| set.kind);
-        let keys = kind.map_or_else(|| vec![address], |kind| lookup_keys(kind, address));
-        Statement::In(keys, String::from(names::set(id, self.family)), holds)
+        // A set that is not there has no lookup.
+        let kind = self
+            .context
+            .sets
+            .get(&id)
+            .map_or(SetKind::Addresses, |set| set.kind);
+        KernelSet::of(kind, id, self.family).lookup(kind, address, holds)
     }
 
     fn label(&self, tier: &TierRules, rule: &Rule, action: Action) -> Label {

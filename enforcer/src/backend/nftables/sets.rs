@@ -1,9 +1,15 @@
-//! Sets of addresses in the table: one for each set and family. What changes of them is part of the transaction that changes the
-//! rules, or of one of its own where a client waits.
+//! Sets of addresses in the table. What changes of them is part of the transaction that changes the rules, or of one of its own where
+//! a client waits.
+//!
+//! Elements of a set that no rule names any more stay for a while where it shares a set of the kernel (`retired`).
 //!
 //! A record has the kernel's own timeout. It is never shortened: what the kernel holds longer than we know stays until it times out.
 
+mod drift;
+mod kernel_set;
+mod listed;
 mod new_intervals;
+mod retired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,30 +17,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use egret_kernel::Family;
 use egret_kernel::netlink;
-use egret_kernel::nftables::{
-    Changes, Element, Key, ListedElement, SetKind as NftKind, SetSpec as NftSet, TableWriter, listed_keys,
-};
+use egret_kernel::nftables::{Changes, Key, SetKind as NftKind, SetSpec as NftSet, TableWriter};
 use egret_policies::rules::{ExpiredMembers, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::{IpNet, Transport};
 use egret_shared::time::Timestamp;
 
 use super::TABLE;
 use super::elements::{Elements, SetElement};
-use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::model::desired_set::{DesiredSet, lives_longer};
 use crate::backend::netfilter::model::set_contents::{Content, SetContents};
 use crate::backend::netfilter::names;
 use crate::backend::{BackendError, ConcurrentSetUpdate};
 
+pub(super) use kernel_set::KernelSet;
+pub(super) use listed::ListedSets;
+use retired::{Retired, empty_of_others};
+
 /// All sets of ours.
 #[derive(Debug)]
 pub(super) struct Sets {
     writer: TableWriter,
     desired: BTreeMap<SetId, DesiredSet>,
-    /// Per set, what each family holds. A set that is not here is not in the kernel.
-    programmed: BTreeMap<SetId, [Elements; 2]>,
-    /// The names of the sets that are in the kernel.
+    /// The sets that the kernel holds and rules may name.
+    programmed: BTreeMap<SetId, Programmed>,
+    /// Sets of which the kernel holds elements, and that no rule names any more.
+    retired: BTreeMap<SetId, Retired>,
+    /// The names of the kernel's sets.
     made: BTreeSet<String>,
     /// Desired sets that rules may refer to: all of them, since they are made in the transaction of the rules.
     available: Arc<AvailableSets>,
@@ -44,6 +53,30 @@ pub(super) struct Sets {
     concurrent: BTreeSet<SetId>,
     /// Sets that the kernel refused, and why: they are left out until they are tried again.
     refused: BTreeMap<SetId, String>,
+}
+
+/// What the kernel holds of a set.
+#[derive(Debug)]
+struct Programmed {
+    kind: SetKind,
+    families: [Elements; 2],
+}
+
+impl Programmed {
+    fn of(kind: SetKind) -> Self {
+        let families = Default::default();
+        Self { kind, families }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.families.iter().all(Elements::is_empty)
+    }
+
+    /// Removes all elements of a family.
+    fn remove(&self, id: SetId, place: usize, family: Family, changes: &mut Changes) {
+        let set = KernelSet::of(self.kind, id, family);
+        changes.destroy_elements(set.elements(), &set.removed(self.families[place].keys()));
+    }
 }
 
 /// Which members of a set may differ.
@@ -56,15 +89,17 @@ enum Touched {
 /// What a transaction does to sets, to be taken as done when it was made.
 #[derive(Debug, Default)]
 pub(super) struct SetWrites {
-    made: Vec<(SetId, String)>,
+    /// Sets of the kernel.
+    made: BTreeSet<String>,
+    begun: BTreeMap<SetId, SetKind>,
     removed: Vec<SetId>,
     changed: Vec<ElementWrite>,
     planned: Vec<SetId>,
 }
 
 impl SetWrites {
-    pub(super) const fn is_empty(&self) -> bool {
-        self.made.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    pub(super) fn is_empty(&self) -> bool {
+        self.made.is_empty()
     }
 }
 
@@ -76,15 +111,13 @@ struct ElementWrite {
     removed: Vec<SetElement>,
 }
 
-/// What the kernel lists of our sets, by name.
-pub(super) type ListedSets = BTreeMap<String, Vec<ListedElement>>;
-
 impl Sets {
     fn open() -> Result<Self, netlink::Error> {
         Ok(Self {
             writer: TableWriter::open()?,
             desired: BTreeMap::new(),
             programmed: BTreeMap::new(),
+            retired: BTreeMap::new(),
             made: BTreeSet::new(),
             available: Arc::default(),
             dirty: BTreeMap::new(),
@@ -117,10 +150,16 @@ impl Sets {
         };
     }
 
-    /// The desired set of this name.
-    pub(super) fn named(&self, name: &str) -> Option<SetId> {
-        let mut ids = self.desired.keys().copied();
-        ids.find(|id| both(*id).iter().any(|own| own == name))
+    /// The desired sets that need a set of this name, which is theirs or the kernel's.
+    pub(super) fn needing(&self, name: &str) -> BTreeSet<SetId> {
+        let needs = |(id, wanted): &(&SetId, &DesiredSet)| {
+            let in_family = |family| {
+                names::set(**id, family).as_str() == name
+                    || KernelSet::of(wanted.kind, **id, family).name == name
+            };
+            Family::ALL.into_iter().any(in_family)
+        };
+        self.desired.iter().filter(needs).map(|(id, _)| *id).collect()
     }
 
     /// Leaves a set out; says whether it was not before.
@@ -191,41 +230,36 @@ impl Sets {
         }
     }
 
-    /// Takes over what the kernel holds: records that nobody knows stay desired by the kernel alone. Returns the sets from which
-    /// members are to go.
+    /// Takes over what the kernel holds: records that nobody knows stay desired by the kernel alone, and of sets that nobody desires
+    /// it is not known since when no rule names them. Returns the sets from which members are to go.
     pub(super) fn adopt(&mut self, listed: &ListedSets, now: Timestamp) -> BTreeSet<SetId> {
         let mut shrunk = BTreeSet::new();
         self.programmed.clear();
+        self.retired.clear();
         self.made.clear();
         for (id, wanted) in &self.desired {
             if self.refused.contains_key(id) {
                 continue;
             }
-            let mut held = [Elements::default(), Elements::default()];
-            for (place, family) in Family::ALL.into_iter().enumerate() {
-                let Some(elements) = listed.get(names::set(*id, family).as_str()) else {
-                    continue;
-                };
-                if wanted.kind == SetKind::Records {
-                    held[place] = records(elements, now);
-                } else if has_more(elements, &target(wanted, family)) {
-                    shrunk.insert(*id);
+            let mut held = Programmed::of(wanted.kind);
+            if wanted.kind == SetKind::Records {
+                for (place, family) in Family::ALL.into_iter().enumerate() {
+                    held.families[place] = listed.records(*id, family, now);
                 }
+            } else if listed.has_more(*id, wanted) {
+                shrunk.insert(*id);
             }
             self.programmed.insert(*id, held);
             self.dirty.insert(*id, Touched::All);
         }
+        self.retire_listed(listed);
         shrunk
     }
 
     /// Sets, records left out, of which the kernel holds more than is desired.
     pub(super) fn surplus(&self, listed: &ListedSets) -> BTreeSet<SetId> {
         let has_surplus = |(id, wanted): &(&SetId, &DesiredSet)| {
-            wanted.kind != SetKind::Records
-                && Family::ALL.into_iter().any(|family| {
-                    let elements = listed.get(names::set(**id, family).as_str());
-                    elements.is_some_and(|elements| has_more(elements, &target(wanted, family)))
-                })
+            wanted.kind != SetKind::Records && listed.has_more(**id, wanted)
         };
         self.desired
             .iter()
@@ -235,15 +269,18 @@ impl Sets {
     }
 
     /// Plans to make all desired sets in a table that has none of ours but those that are made, and `kept` ones, which are filled anew:
-    /// what was adopted of records is written again.
+    /// what was adopted of records is written again. Of sets that no rule names what is in kept ones stays.
     pub(super) fn plan_all(
         &mut self,
         kept: &BTreeSet<String>,
+        listed: &ListedSets,
         changes: &mut Changes,
         now: Timestamp,
     ) -> SetWrites {
         let adopted = std::mem::take(&mut self.programmed);
         let mut writes = SetWrites::default();
+        self.forget_retired_outside(kept);
+        let with_retired = self.kernel_sets_with_retired();
         let refused = &self.refused;
         let taken = self
             .desired
@@ -255,17 +292,24 @@ impl Sets {
                 if !wanted.families().has(family) {
                     continue;
                 }
-                let name = String::from(names::set(*id, family));
-                let is_made = self.made.contains(&name);
-                if kept.contains(&name) {
-                    changes.empty_set(&name);
-                } else if !is_made {
-                    changes.add_set(&spec(wanted, &name, family));
+                let set = KernelSet::of(wanted.kind, *id, family);
+                let is_made = self.made.contains(&set.name);
+                if writes.made.insert(set.name.clone()) {
+                    if with_retired.contains(&set.name) {
+                        empty_of_others(&set, wanted.kind, &self.retired, listed, changes);
+                    } else if kept.contains(&set.name) {
+                        changes.empty_set(&set.name);
+                    } else if !is_made {
+                        changes.add_set(&set.spec(wanted, family));
+                    }
                 }
-                writes.made.push((*id, name.clone()));
                 let mut elements = target(wanted, family);
                 if wanted.kind == SetKind::Records {
-                    for (element, held) in adopted.get(id).iter().flat_map(|held| held[place].iter()) {
+                    for (element, held) in adopted
+                        .get(id)
+                        .iter()
+                        .flat_map(|held| held.families[place].iter())
+                    {
                         if lives_longer(held, elements.get(&element), now) {
                             elements.insert(element, held);
                         }
@@ -273,7 +317,7 @@ impl Sets {
                     elements.retain_living(|at| at > now);
                 }
                 if !is_made {
-                    changes.add_elements(&name, &written(elements.iter(), now));
+                    changes.add_elements(set.elements(), &set.written(elements.iter(), now));
                 }
                 writes.changed.push(ElementWrite {
                     set: *id,
@@ -282,6 +326,7 @@ impl Sets {
                     removed: Vec::new(),
                 });
             }
+            writes.begun.insert(*id, wanted.kind);
         }
         writes.planned = self.dirty.keys().copied().collect();
         writes
@@ -320,17 +365,17 @@ impl Sets {
         wanted.make_room(now);
         let wanted = &*wanted;
         let nothing = Elements::default();
+        let is_programmed = self.programmed.contains_key(&id);
         for (place, family) in Family::ALL.into_iter().enumerate() {
             if !wanted.families().has(family) {
                 continue;
             }
-            let name = String::from(names::set(id, family));
-            let is_new = !self.made.contains(&name);
-            if is_new {
-                changes.add_set(&spec(wanted, &name, family));
-                writes.made.push((id, name.clone()));
+            let set = KernelSet::of(wanted.kind, id, family);
+            if !self.made.contains(&set.name) && writes.made.insert(set.name.clone()) {
+                changes.add_set(&set.spec(wanted, family));
             }
-            let held = self.programmed.get(&id).map_or(&nothing, |held| &held[place]);
+            let held = self.programmed.get(&id);
+            let held = held.map_or(&nothing, |held| &held.families[place]);
             let write = match touched {
                 Touched::All => {
                     let mut write = difference(id, place, wanted, held, &target(wanted, family), now);
@@ -354,19 +399,21 @@ impl Sets {
                 }
             };
             let renewed = write.added.iter().map(|(element, _)| element);
-            let gone: Vec<Element> = match is_new {
-                true => Vec::new(),
-                false => write
-                    .removed
-                    .iter()
-                    .chain(renewed.filter(|_| wanted.kind == SetKind::Records))
-                    .map(|element| Element::lasting(element.key()))
-                    .collect(),
-            };
-            // One that timed out is not there any more; one that lives on is made anew with its new life.
-            changes.destroy_elements(&name, &gone);
-            changes.add_elements(&name, &written(write.added.iter().copied(), now));
+            match self.retired.get(&id) {
+                // Of one that comes back nothing of before is left.
+                Some(retired) => retired.held.remove(id, place, family, changes),
+                None => {
+                    // One that timed out is not there any more; one that lives on is made anew with its new life.
+                    let renewed = renewed.filter(|_| wanted.kind == SetKind::Records && is_programmed);
+                    let gone = set.removed(write.removed.iter().chain(renewed).copied());
+                    changes.destroy_elements(set.elements(), &gone);
+                }
+            }
+            changes.add_elements(set.elements(), &set.written(write.added.iter().copied(), now));
             writes.changed.push(write);
+        }
+        if !is_programmed {
+            writes.begun.insert(id, wanted.kind);
         }
     }
 
@@ -380,9 +427,10 @@ impl Sets {
 
     /// Takes writes as done.
     pub(super) fn done(&mut self, writes: SetWrites) {
-        for (id, name) in writes.made {
-            self.programmed.entry(id).or_default();
-            self.made.insert(name);
+        self.made.extend(writes.made);
+        for (id, kind) in writes.begun {
+            self.retired.remove(&id);
+            self.programmed.entry(id).or_insert_with(|| Programmed::of(kind));
         }
         for ElementWrite {
             set,
@@ -392,16 +440,21 @@ impl Sets {
         } in writes.changed
         {
             if let Some(held) = self.programmed.get_mut(&set) {
+                let held = &mut held.families[family];
                 for element in &removed {
-                    held[family].remove(element);
+                    held.remove(element);
                 }
-                held[family].extend(&added);
+                held.extend(&added);
             }
         }
         for id in writes.removed {
-            self.programmed.remove(&id);
-            for name in both(id) {
-                self.made.remove(&name);
+            let Some(held) = self.programmed.remove(&id) else {
+                continue;
+            };
+            if !KernelSet::is_shared(held.kind) {
+                both(id).iter().for_each(|name| _ = self.made.remove(name));
+            } else if !held.is_empty() {
+                self.retire(id, held);
             }
         }
         for id in writes.planned {
@@ -428,44 +481,17 @@ impl Sets {
         Ok(())
     }
 
-    /// The names of the sets that the kernel holds.
+    /// The names of the kernel's sets.
     pub(super) const fn made(&self) -> &BTreeSet<String> {
         &self.made
     }
 
     /// Forgets elements that have timed out.
     pub(super) fn forget_ended(&mut self, now: Timestamp) {
-        for elements in self.programmed.values_mut().flatten() {
-            elements.retain_living(|at| at > now);
-        }
-    }
-
-    /// What somebody else changed of members, by a listing. Members that timed out did not change.
-    pub(super) fn drift(&self, listed: &ListedSets, now: Timestamp, drift: &mut Drift) {
-        for (id, held) in &self.programmed {
-            for (place, family) in Family::ALL.into_iter().enumerate() {
-                let name = String::from(names::set(*id, family));
-                let Some(elements) = listed.get(&name) else {
-                    continue;
-                };
-                let soon = now.after(COARSE);
-                let there: BTreeSet<(Vec<u8>, bool)> = elements
-                    .iter()
-                    .map(|element| (element.key.clone(), element.is_end))
-                    .collect();
-                let mut known: BTreeSet<(Vec<u8>, bool)> = BTreeSet::new();
-                let mut missing = 0;
-                for (element, expires) in held[place].iter() {
-                    let keys = listed_keys(&element.key());
-                    let lives = expires.is_none_or(|at| at > soon);
-                    missing += usize::from(lives && keys.iter().any(|key| !there.contains(key)));
-                    known.extend(keys);
-                }
-                drift.note_all("member_missing", missing, &name);
-                let extra = there
-                    .iter()
-                    .filter(|key| !known.contains(*key) && !is_zero_end(key));
-                drift.note_all("member_extra", extra.count(), &name);
+        let retired = self.retired.values_mut().map(|retired| &mut retired.held);
+        for held in self.programmed.values_mut().chain(retired) {
+            for elements in &mut held.families {
+                elements.retain_living(|at| at > now);
             }
         }
     }
@@ -474,6 +500,7 @@ impl Sets {
     pub(super) fn forget(&mut self) {
         self.desired.clear();
         self.programmed.clear();
+        self.retired.clear();
         self.made.clear();
         self.dirty.clear();
         self.refused.clear();
@@ -485,7 +512,9 @@ impl Sets {
         for (id, wanted) in &self.desired {
             let held = self.programmed.get(id).map_or_else(
                 || "missing".to_owned(),
-                |held| format!("{} and {} programmed", held[0].len(), held[1].len()),
+                |Programmed { families, .. }| {
+                    format!("{} and {} programmed", families[0].len(), families[1].len())
+                },
             );
             let digest = id.digest();
             lines.push(format!(
@@ -493,12 +522,16 @@ impl Sets {
                 wanted.kind, wanted.description
             ));
         }
+        for (id, Retired { held, .. }) in &self.retired {
+            let [v4, v6] = held.families.each_ref().map(Elements::len);
+            lines.push(format!(
+                "set {} of no rule: {v4} and {v6} programmed",
+                id.digest()
+            ));
+        }
         lines.join("\n")
     }
 }
-
-/// How far the kernel's life of a record and ours may lie apart.
-const COARSE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// A set of intervals may list an end at address 0, which nft itself adds.
 pub(super) fn is_zero_end((key, is_end): &(Vec<u8>, bool)) -> bool {
@@ -613,39 +646,6 @@ fn difference(
         added,
         removed,
     }
-}
-
-fn written(elements: impl Iterator<Item = (SetElement, Option<Timestamp>)>, now: Timestamp) -> Vec<Element> {
-    elements
-        .filter_map(|(element, expires)| match expires {
-            None => Some(Element::lasting(element.key())),
-            Some(at) if at > now => Some(Element::living(element.key(), at.since(now))),
-            Some(_) => None,
-        })
-        .collect()
-}
-
-fn records(elements: &[ListedElement], now: Timestamp) -> Elements {
-    let of = |element: &ListedElement| {
-        let address = element.address()?;
-        Some((
-            SetElement::Address(address),
-            element.left.map(|left| now.after(left)),
-        ))
-    };
-    elements.iter().filter_map(of).collect()
-}
-
-/// Whether the kernel holds more than the target.
-fn has_more(elements: &[ListedElement], target: &Elements) -> bool {
-    let wanted: BTreeSet<(Vec<u8>, bool)> = target
-        .keys()
-        .flat_map(|element| listed_keys(&element.key()))
-        .collect();
-    let mut there = elements
-        .iter()
-        .map(|element| (element.key.clone(), element.is_end));
-    there.any(|key| !wanted.contains(&key) && !is_zero_end(&key))
 }
 
 /// Networks as intervals of which none meets another.

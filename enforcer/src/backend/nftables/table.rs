@@ -115,8 +115,9 @@ pub(super) struct KernelState {
 impl KernelState {
     /// Whether an earlier life left more than what closes unknown pods.
     pub(super) fn has_rules(&self) -> bool {
+        let is_set = |name: &String| names::is_own_set(name) || names::shared_by(name).is_some();
         let mut chains = self.table.chains.keys();
-        !self.sets.is_empty()
+        self.table.sets.keys().any(is_set)
             || chains.any(|chain| chain.starts_with("EGRET-E-") || chain.starts_with("EGRET-I-"))
     }
 }
@@ -144,7 +145,7 @@ impl Table {
     }
 
     /// Lists the table; none where it is not there.
-    pub(super) fn list(&mut self) -> Result<Option<KernelState>, netlink::Error> {
+    pub(super) fn list(&mut self, now: Timestamp) -> Result<Option<KernelState>, netlink::Error> {
         let bridge = BridgeState::list(&mut self.reader)?;
         let Some(table) = self.reader.list(TABLE)? else {
             return Ok((!bridge.is_empty()).then(|| KernelState {
@@ -152,9 +153,11 @@ impl Table {
                 ..KernelState::default()
             }));
         };
-        let mut sets = ListedSets::new();
-        for name in table.sets.keys().filter(|name| names::is_own_set(name)) {
-            sets.insert(name.clone(), self.reader.elements(TABLE, name)?);
+        let mut sets = ListedSets::default();
+        for name in table.sets.keys() {
+            if names::is_own_set(name) || names::shared_by(name).is_some() {
+                sets.add(name, self.reader.elements(TABLE, name)?, now);
+            }
         }
         let counters = self.reader.counters(TABLE)?;
         Ok(Some(KernelState {
@@ -330,7 +333,7 @@ impl Table {
     /// Makes the kernel hold what is desired, by what differs; by everything where it is not known what it holds.
     pub(super) fn write(&mut self, sets: &SharedSets, now: Timestamp) -> TransactionOutcome {
         if !self.programmed.is_known {
-            let outcome = self.list();
+            let outcome = self.list(now);
             return match outcome {
                 Ok(listed) => self.write_all(sets, &listed.unwrap_or_default(), now),
                 Err(error) => self.fail(&error.to_string()),
@@ -410,7 +413,7 @@ impl Table {
         }
         self.counters = held.counters.iter().map(|counter| counter.name.clone()).collect();
         self.add_counters(&mut changes);
-        let writes = sets.plan_all(&kept, &mut changes, now);
+        let writes = sets.plan_all(&kept, &held.sets, &mut changes, now);
         for chain in &self.base {
             changes.add_base_chain(chain);
         }
@@ -474,8 +477,8 @@ impl Table {
         let owners: BTreeSet<&ChainOwner> = match object {
             Object::Table => return None,
             Object::Set(name) => {
-                let sets = BTreeSet::from([sets.lock().named(name)?]);
-                return Some(Concerned {
+                let sets = sets.lock().needing(name);
+                return (!sets.is_empty()).then(|| Concerned {
                     sets,
                     ..Concerned::default()
                 });
@@ -621,7 +624,7 @@ impl Table {
                 .map(|(key, verdict)| dispatch::element(key, verdict.as_ref()))
                 .collect();
             if !gone.is_empty() {
-                changes.delete_elements(name, &gone);
+                changes.delete_elements(*name, &gone);
             }
             let added = lookup
                 .elements
@@ -630,7 +633,7 @@ impl Table {
             let added: Vec<_> = added
                 .map(|(key, verdict)| dispatch::element(key, verdict.as_ref()))
                 .collect();
-            changes.add_elements(name, &added);
+            changes.add_elements(*name, &added);
         }
         let lost = self.programmed.lookups.keys();
         for name in lost.filter(|name| !self.lookups.contains_key(*name)) {

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use egret_kernel::Family;
 use egret_kernel::nftables::{Changes, Element, ListedSet};
-use egret_policies::rules::SetKind;
 
-use super::{ElementWrite, SetWrites, Sets, spec, target};
+use super::{ElementWrite, KernelSet, SetWrites, Sets, spec, target};
 use crate::backend::netfilter::model::desired_set::DesiredSet;
 use crate::backend::netfilter::names;
 
 impl Sets {
-    /// The desired sets that the kernel holds, laid out as they are to be. Their elements may be others.
+    /// The kernel's sets in which desired sets are, laid out as they are to be. Their elements may be others.
     pub(in crate::backend::nftables) fn held_as_desired(
         &self,
         listed: &BTreeMap<String, ListedSet>,
@@ -26,10 +25,10 @@ impl Sets {
                 .into_iter()
                 .filter(|family| wanted.families().has(*family))
             {
-                let name = String::from(names::set(*id, family));
-                let is_held = |set: &ListedSet| spec(wanted, &name, family).is_laid_out_as(*set);
-                if listed.get(&name).is_some_and(is_held) {
-                    held.insert(name);
+                let set = KernelSet::of(wanted.kind, *id, family);
+                let is_held = |listed: &ListedSet| set.spec(wanted, family).is_laid_out_as(*listed);
+                if listed.get(&set.name).is_some_and(is_held) {
+                    held.insert(set.name);
                 }
             }
         }
@@ -61,8 +60,9 @@ impl Sets {
                 changes.add_set(&spec(wanted, &name, family));
                 let elements = target(wanted, family);
                 let each = elements.keys().map(|element| Element::lasting(element.key()));
-                changes.add_elements(&name, &each.collect::<Vec<_>>());
-                writes.made.push((*id, name));
+                changes.add_elements(name.as_str(), &each.collect::<Vec<_>>());
+                writes.made.insert(name);
+                writes.begun.insert(*id, wanted.kind);
                 writes.changed.push(ElementWrite {
                     set: *id,
                     family: place,
@@ -76,5 +76,5 @@ impl Sets {
 }
 
 const fn has_intervals(wanted: &DesiredSet) -> bool {
-    matches!(wanted.kind, SetKind::Networks | SetKind::NetworkPorts)
+    !KernelSet::is_shared(wanted.kind)
 }
