@@ -126,7 +126,7 @@ impl<M: SetMember> SetMembers<M> {
         let other = last_in(&self.others, member);
         let living = self.living.range(..=member).next_back();
         other
-            .or(address.map(M::of_ipv4))
+            .or_else(|| address.map(M::of_ipv4))
             .max(living.map(|(member, _)| *member))
     }
 
