@@ -404,6 +404,30 @@ fn the_image_of_all_manifests_is_that_of_this_version() -> TestResult {
     Ok(())
 }
 
+/// A restart ends connections and loses records: a node that is only busy must not bring one about.
+#[test]
+fn a_busy_node_restarts_nothing() -> TestResult {
+    let Some(all) = renderings()? else {
+        return Ok(());
+    };
+    let mut probes = 0;
+    for (of, rendered) in &all {
+        for container in containers(&objects(rendered)) {
+            for kind in ["livenessProbe", "readinessProbe"] {
+                let probe = &container[kind];
+                if probe.is_null() {
+                    continue;
+                }
+                let seconds = probe["timeoutSeconds"].as_u64().unwrap_or(1);
+                assert!(seconds >= 5, "{of}: {kind} of {}: {probe}", container["name"]);
+                probes += 1;
+            }
+        }
+    }
+    assert!(probes > 30, "{probes}");
+    Ok(())
+}
+
 /// Behind their arguments is one that is wrong: a program that complains of no other has understood them.
 #[test]
 fn the_programs_understand_their_arguments() -> TestResult {
