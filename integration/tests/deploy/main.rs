@@ -404,6 +404,65 @@ fn the_image_of_all_manifests_is_that_of_this_version() -> TestResult {
     Ok(())
 }
 
+/// Programs of the backend ebpf outlive it in the BPF file system of the host, and judge on until the backend that follows removes them.
+#[test]
+fn every_backend_reaches_what_another_one_pinned() -> TestResult {
+    let Some(all) = renderings()? else {
+        return Ok(());
+    };
+    let mut enforcers = 0;
+    for (of, rendered) in &all {
+        for object in objects(rendered) {
+            if object["kind"] != "DaemonSet" || object["metadata"]["name"] != "egret-enforcer" {
+                continue;
+            }
+            let pod = &object["spec"]["template"]["spec"];
+            let is_host = |volume: &&Value| volume["hostPath"]["path"] == "/sys/fs/bpf";
+            let volumes: Vec<&Value> = items(&pod["volumes"]).iter().filter(is_host).collect();
+            assert_eq!(volumes.len(), 1, "{of}");
+            let is_mount = |mount: &Value| {
+                mount["name"] == volumes[0]["name"]
+                    && mount["mountPath"] == "/sys/fs/bpf"
+                    && mount["readOnly"].is_null()
+            };
+            // The init container of a cleanup, else the enforcer itself.
+            let containers = items(&pod["initContainers"])
+                .iter()
+                .chain(items(&pod["containers"]));
+            let mut writers = containers.filter(|container| container["command"][0] == "/usr/bin/enforcer");
+            let writer = writers.next().ok_or("no enforcer")?;
+            assert!(items(&writer["volumeMounts"]).iter().any(is_mount), "{of}");
+            enforcers += 1;
+        }
+    }
+    assert!(enforcers > 20, "{enforcers}");
+    Ok(())
+}
+
+/// A restart ends connections and loses records: a node that is only busy must not bring one about.
+#[test]
+fn a_busy_node_restarts_nothing() -> TestResult {
+    let Some(all) = renderings()? else {
+        return Ok(());
+    };
+    let mut probes = 0;
+    for (of, rendered) in &all {
+        for container in containers(&objects(rendered)) {
+            for kind in ["livenessProbe", "readinessProbe"] {
+                let probe = &container[kind];
+                if probe.is_null() {
+                    continue;
+                }
+                let seconds = probe["timeoutSeconds"].as_u64().unwrap_or(1);
+                assert!(seconds >= 5, "{of}: {kind} of {}: {probe}", container["name"]);
+                probes += 1;
+            }
+        }
+    }
+    assert!(probes > 30, "{probes}");
+    Ok(())
+}
+
 /// Behind their arguments is one that is wrong: a program that complains of no other has understood them.
 #[test]
 fn the_programs_understand_their_arguments() -> TestResult {

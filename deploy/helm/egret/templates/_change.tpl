@@ -93,10 +93,6 @@ yes
 {{- if $values.enforcer.onUnknownPod }}{{ $options = append $options (printf "--on-unknown-pod=%s" $values.enforcer.onUnknownPod) }}{{ end -}}
 {{- if ne $values.enforcer.backend "auto" }}{{ $options = append $options (printf "--backend=%s" $values.enforcer.backend) }}{{ end -}}
 {{- $has_programs := or $values.cleanup (has $values.enforcer.backend (list "ebpf" "both")) -}}
-{{- if or $has_programs $values.dnsd.kernelAnswers -}}
-{{- /* Where its programs are pinned, and the permits for answers of the kernel. */ -}}
-{{- include "egret.bpf" $pod -}}
-{{- end -}}
 {{- if $has_programs -}}
 {{- /* Where it finds pods. */ -}}
 {{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" "cgroup" "hostPath" (dict "path" "/sys/fs/cgroup"))) -}}
