@@ -252,7 +252,8 @@ fn idle_connections_block_no_request() -> TestResult {
             }
             assert_eq!(held.join().unwrap().stdout, "200\n");
         });
-        assert!(most < before + SILENT / 2, "{most} files are open, {before} were");
+        // 64 from the node, 64 from elsewhere, and one that is taken.
+        assert!(most < before + 140, "{most} files are open, {before} were");
     }
     world.assert_nothing_left();
     Ok(())

@@ -131,10 +131,8 @@ pub async fn serve(listener: tokio::net::TcpListener, admin: Arc<dyn AdminHandle
                 } else {
                     &mut of_others
                 };
-                connections.add(task::spawn(
-                    "admin",
-                    answer(stream, is_from_here, Arc::clone(&admin)),
-                ));
+                let connection = answer(stream, is_from_here, Arc::clone(&admin));
+                connections.add(task::spawn("admin", connection)).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "the admin listener cannot accept a connection");
@@ -149,12 +147,14 @@ pub async fn serve(listener: tokio::net::TcpListener, admin: Arc<dyn AdminHandle
 struct OpenConnections(VecDeque<JoinHandle<()>>);
 
 impl OpenConnections {
-    fn add(&mut self, connection: JoinHandle<()>) {
+    async fn add(&mut self, connection: JoinHandle<()>) {
         self.0.retain(|it| !it.is_finished());
         if self.0.len() >= MOST
             && let Some(oldest) = self.0.pop_front()
         {
             oldest.abort();
+            // Its file is closed when it has had its turn: before the next connection is taken, however many wait.
+            _ = oldest.await;
         }
         self.0.push_back(connection);
     }
