@@ -160,9 +160,12 @@ fn the_controller_takes_the_startup_taint_from_a_node_and_changes_nothing_else_o
     let refusal = "changes nothing else of it";
     let metadata = |more: &str| format!("metadata: {{name: {}, {more}}}", node::NAME);
     let spec = |fields: &str| format!("metadata: {{name: {}}}\nspec: {{{fields}}}", node::NAME);
-    // The API server takes up a new admission policy within some seconds.
+    // The API server takes up a new admission policy within some seconds. A value that it took before then would change nothing.
+    let mut value = 0;
     within(PATIENCE, "a label is refused", || {
-        apply(&metadata("labels: {a: b}")).unwrap().contains(refusal)
+        value += 1;
+        let label = metadata(&format!("labels: {{a: b{value}}}"));
+        apply(&label).unwrap().contains(refusal)
     });
     let all = cluster.kubernetes.get(
         &cluster.world,
