@@ -12,3 +12,4 @@ pub(in crate::backend) mod ipvs;
 pub(in crate::backend) mod desired_set;
 pub(in crate::backend) mod set_contents;
 pub(in crate::backend) mod set_members;
+pub(in crate::backend) mod sorted_list;

@@ -10,6 +10,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
 
+use super::sorted_list::SortedList;
+
 /// What a set may have as a member. An IPv4 address, and nothing else about it, is less than every other member.
 pub(in crate::backend) trait SetMember: Copy + Ord {
     /// The address, where it is an IPv4 address and nothing else.
@@ -35,22 +37,19 @@ impl SetMember for Member {
 /// The members of a set, with the end of their life where they have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::backend) struct SetMembers<M> {
-    /// IPv4 addresses without an end; sorted.
-    addresses: Vec<Ipv4Addr>,
-    /// Others without an end; sorted.
-    others: Vec<M>,
+    /// IPv4 addresses without an end.
+    addresses: SortedList<Ipv4Addr>,
+    /// Others without an end.
+    others: SortedList<M>,
     /// With an end; none of them is among those without.
     living: BTreeMap<M, Timestamp>,
 }
 
-/// Above so many new members they are sorted in together.
-const FEW: usize = 8;
-
 impl<M> Default for SetMembers<M> {
     fn default() -> Self {
         Self {
-            addresses: Vec::new(),
-            others: Vec::new(),
+            addresses: SortedList::default(),
+            others: SortedList::default(),
             living: BTreeMap::new(),
         }
     }
@@ -58,7 +57,7 @@ impl<M> Default for SetMembers<M> {
 
 impl<M: SetMember> SetMembers<M> {
     pub(in crate::backend) fn len(&self) -> usize {
-        self.addresses.len() + self.others.len() + self.living.len()
+        self.addresses.as_slice().len() + self.others.as_slice().len() + self.living.len()
     }
 
     pub(in crate::backend) fn is_empty(&self) -> bool {
@@ -80,15 +79,15 @@ impl<M: SetMember> SetMembers<M> {
 
     fn is_lasting(&self, member: &M) -> bool {
         match member.ipv4() {
-            Some(address) => self.addresses.binary_search(&address).is_ok(),
-            None => self.others.binary_search(member).is_ok(),
+            Some(address) => self.addresses.contains(&address),
+            None => self.others.contains(member),
         }
     }
 
     /// Each member with the end of its life, in order.
     pub(in crate::backend) fn iter(&self) -> impl Iterator<Item = (M, Option<Timestamp>)> {
-        let addresses = self.addresses.iter().copied().map(M::of_ipv4);
-        let mut lasting = addresses.chain(self.others.iter().copied()).peekable();
+        let addresses = self.addresses.as_slice().iter().copied().map(M::of_ipv4);
+        let mut lasting = addresses.chain(self.others.as_slice().iter().copied()).peekable();
         let mut living = self.living.iter().peekable();
         std::iter::from_fn(move || match (lasting.peek(), living.peek()) {
             (Some(first), Some((other, _))) if *other < first => next_living(&mut living),
@@ -112,18 +111,18 @@ impl<M: SetMember> SetMembers<M> {
     }
 
     pub(in crate::backend) fn last(&self) -> Option<M> {
-        let address = self.addresses.last().copied().map(M::of_ipv4);
+        let address = self.addresses.as_slice().last().copied().map(M::of_ipv4);
         let living = self.living.last_key_value().map(|(member, _)| *member);
-        self.others.last().copied().or(address).max(living)
+        self.others.as_slice().last().copied().or(address).max(living)
     }
 
     /// The last member up to this one.
     pub(in crate::backend) fn last_up_to(&self, member: &M) -> Option<M> {
         let address = match member.ipv4() {
-            Some(address) => last_in(&self.addresses, &address),
-            None => self.addresses.last().copied(),
+            Some(address) => self.addresses.last_up_to(&address),
+            None => self.addresses.as_slice().last().copied(),
         };
-        let other = last_in(&self.others, member);
+        let other = self.others.last_up_to(member);
         let living = self.living.range(..=member).next_back();
         other
             .or_else(|| address.map(M::of_ipv4))
@@ -138,8 +137,8 @@ impl<M: SetMember> SetMembers<M> {
         }
         self.living.remove(&member);
         match member.ipv4() {
-            Some(address) => insert_in(&mut self.addresses, address),
-            None => insert_in(&mut self.others, member),
+            Some(address) => self.addresses.insert(address),
+            None => self.others.insert(member),
         }
     }
 
@@ -150,14 +149,14 @@ impl<M: SetMember> SetMembers<M> {
 
     fn remove_lasting(&mut self, member: &M) {
         match member.ipv4() {
-            Some(address) => remove_from(&mut self.addresses, &address),
-            None => remove_from(&mut self.others, member),
+            Some(address) => self.addresses.remove(&address),
+            None => self.others.remove(member),
         }
     }
 
     /// Of a member that stands there twice the last one counts.
     pub(in crate::backend) fn extend(&mut self, members: &[(M, Option<Timestamp>)]) {
-        if members.len() <= FEW || members.iter().any(|(_, end)| end.is_some()) {
+        if members.iter().any(|(_, end)| end.is_some()) {
             members
                 .iter()
                 .for_each(|(member, end)| self.insert(*member, *end));
@@ -167,12 +166,12 @@ impl<M: SetMember> SetMembers<M> {
             self.living.remove(member);
         }
         let addresses = members.iter().filter_map(|(member, _)| member.ipv4());
-        sort_in(&mut self.addresses, addresses);
+        self.addresses.extend(addresses);
         let others = members
             .iter()
             .filter(|(member, _)| member.ipv4().is_none())
             .map(|(member, _)| *member);
-        sort_in(&mut self.others, others);
+        self.others.extend(others);
     }
 
     /// Keeps of the members that have an end those whose end fits.
@@ -187,36 +186,6 @@ impl<M: SetMember> FromIterator<(M, Option<Timestamp>)> for SetMembers<M> {
         all.extend(&members.into_iter().collect::<Vec<_>>());
         all
     }
-}
-
-/// The last of a sorted list up to this one.
-fn last_in<T: Copy + Ord>(list: &[T], up_to: &T) -> Option<T> {
-    let behind = list.partition_point(|one| one <= up_to);
-    behind.checked_sub(1).map(|place| list[place])
-}
-
-fn insert_in<T: Ord>(list: &mut Vec<T>, new: T) {
-    let Err(place) = list.binary_search(&new) else {
-        return;
-    };
-    if list.len() == list.capacity() {
-        // Little is left unused in each of thousands of sets.
-        list.reserve_exact(list.len() / 8 + 1);
-    }
-    list.insert(place, new);
-}
-
-fn remove_from<T: Ord>(list: &mut Vec<T>, one: &T) {
-    if let Ok(place) = list.binary_search(one) {
-        list.remove(place);
-    }
-}
-
-fn sort_in<T: Ord>(list: &mut Vec<T>, new: impl Iterator<Item = T> + Clone) {
-    list.reserve_exact(new.clone().count());
-    list.extend(new);
-    list.sort();
-    list.dedup();
 }
 
 fn next_living<'a, M: Copy + 'a>(

@@ -31,6 +31,8 @@ use egret_policies::rules::{
 };
 use egret_shared::pod::PodKey;
 
+use crate::backend::netfilter::model::sorted_list::SortedList;
+
 mod keys;
 mod rules;
 
@@ -56,8 +58,8 @@ struct Part {
     breadth: Breadth,
     is_fixed: bool,
     description: Arc<str>,
-    /// Sorted, without records.
-    members: Vec<Member>,
+    /// Without records.
+    members: SortedList<Member>,
     /// Whose rules name it by itself.
     users: usize,
     /// Those that have its members.
@@ -104,22 +106,9 @@ impl Part {
         }
     }
 
-    fn contains(&self, member: &Member) -> bool {
-        self.members.binary_search(member).is_ok()
-    }
-
-    fn change(&mut self, changed: &MembersChanged) {
-        let removed: BTreeSet<&Member> = changed.removed.iter().collect();
-        self.members.retain(|member| !removed.contains(member));
-        self.members
-            .extend(changed.added.iter().map(|(member, _)| *member));
-        self.members.sort();
-        self.members.dedup();
-    }
-
     fn content(&self) -> Content<'_> {
         match self.is_fixed {
-            true => Content::Fixed(&self.members),
+            true => Content::Fixed(self.members.as_slice()),
             false => Content::Changing(self.kind),
         }
     }
@@ -287,7 +276,7 @@ impl MergedSets {
             breadth: spec.breadth,
             is_fixed: spec.is_fixed(),
             description: Arc::clone(&spec.description),
-            members: Vec::new(),
+            members: SortedList::default(),
             users: 0,
             merged: BTreeSet::new(),
             tables: BTreeSet::new(),
@@ -318,7 +307,11 @@ impl MergedSets {
         let of_merged: Vec<MembersChanged> = of_merged.flatten().collect();
         let keys = self.keys_before(changed);
         if let Some(part) = self.parts.get_mut(&changed.set) {
-            part.change(changed);
+            for member in &changed.removed {
+                part.members.remove(member);
+            }
+            part.members
+                .extend(changed.added.iter().map(|(member, _)| *member));
         }
         let [first, last] = self.changed_keys(keys);
         all.extend(first.into_iter().chain(own).chain(of_merged).chain(last));
@@ -333,11 +326,11 @@ impl MergedSets {
             let others = of.iter().filter(|other| **other != changed.set);
             others
                 .filter_map(|other| self.parts.get(other))
-                .any(|other| other.contains(member))
+                .any(|other| other.members.contains(member))
         };
-        let goes = |member: &&Member| part.contains(member) && !is_in_other_part(member);
+        let goes = |member: &&Member| part.members.contains(member) && !is_in_other_part(member);
         let removed: Vec<Member> = changed.removed.iter().filter(goes).copied().collect();
-        let was_in = |member: &Member| part.contains(member) && !changed.removed.contains(member);
+        let was_in = |member: &Member| part.members.contains(member) && !changed.removed.contains(member);
         let added = changed.added.iter();
         let added: Vec<_> = added
             .filter(|(member, _)| !was_in(member) && !is_in_other_part(member))
@@ -496,10 +489,12 @@ impl MergedSets {
 
     fn filled(&self, id: SetId, keys: &mut keys::AllKeys) -> Option<MembersChanged> {
         let members: BTreeSet<Member> = match self.merged.get(&id).map(|set| &set.source) {
-            None => self.parts.get(&id)?.members.iter().copied().collect(),
+            None => self.parts.get(&id)?.members.as_slice().iter().copied().collect(),
             Some(Source::Union(of)) => {
                 let parts = of.iter().filter_map(|part| self.parts.get(part));
-                parts.flat_map(|part| part.members.iter().copied()).collect()
+                parts
+                    .flat_map(|part| part.members.as_slice().iter().copied())
+                    .collect()
             }
             Some(Source::Keys(table, place)) => self.keys(table, *place, keys),
         };
