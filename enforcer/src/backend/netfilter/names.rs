@@ -391,6 +391,12 @@ pub fn set(id: SetId, family: Family) -> SetName {
     SetName::new(name).expect("24 letters, digits and dashes are a name")
 }
 
+/// Whether sets of this kind share sets of the backend `nftables`.
+#[must_use]
+pub fn shares_a_set(kind: SetKind) -> bool {
+    SHARED_KINDS.iter().any(|(_, shared)| *shared == kind)
+}
+
 /// The set of the backend `nftables` in which members of this set are, with those of others; none where it has one alone.
 #[must_use]
 pub fn shared_set(kind: SetKind, id: SetId, family: Family) -> Option<String> {

@@ -451,7 +451,7 @@ impl Sets {
             let Some(held) = self.programmed.remove(&id) else {
                 continue;
             };
-            if !KernelSet::is_shared(held.kind) {
+            if !names::shares_a_set(held.kind) {
                 both(id).iter().for_each(|name| _ = self.made.remove(name));
             } else if !held.is_empty() {
                 self.retire(id, held);

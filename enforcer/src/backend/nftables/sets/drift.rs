@@ -24,7 +24,7 @@ impl Sets {
             for (place, family) in Family::ALL.into_iter().enumerate() {
                 let name = String::from(names::set(*id, family));
                 let held_in = &held.families[place];
-                if KernelSet::is_shared(held.kind) {
+                if names::shares_a_set(held.kind) {
                     // That the kernel's set is not there is said by its name.
                     if listed.has_shared(&KernelSet::of(held.kind, *id, family).name) {
                         let there = listed.part(held.kind, *id, family).unwrap_or(&nothing);

@@ -38,14 +38,6 @@ impl KernelSet {
         }
     }
 
-    /// Whether sets of this kind share sets of the kernel.
-    pub(super) const fn is_shared(kind: SetKind) -> bool {
-        match kind {
-            SetKind::Addresses | SetKind::AddressPorts | SetKind::Records => true,
-            SetKind::Networks | SetKind::NetworkPorts => false,
-        }
-    }
-
     /// That an end of a packet is in the set, or is not.
     pub(in crate::backend::nftables) fn lookup(self, kind: SetKind, address: Key, holds: bool) -> Statement {
         let part = self.part.map(Key::Part).into_iter();

@@ -75,6 +75,6 @@ impl Sets {
     }
 }
 
-const fn has_intervals(wanted: &DesiredSet) -> bool {
-    !KernelSet::is_shared(wanted.kind)
+fn has_intervals(wanted: &DesiredSet) -> bool {
+    !names::shares_a_set(wanted.kind)
 }
