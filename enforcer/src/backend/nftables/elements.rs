@@ -1,13 +1,13 @@
 //! Elements of sets of addresses, as they are remembered: a node with 10,000 policies has half a million of them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use egret_kernel::Family;
 use egret_kernel::nftables::{ElementKey, Letters};
 use egret_policies::rules::Member;
 use egret_shared::net::Transport;
 
-use crate::backend::netfilter::model::set_members::{SetMember, SetMembers};
+use crate::backend::netfilter::model::set_members::{AddressPort, SetMember, SetMembers};
 
 /// Elements of a set in a family, with the end of their life where they have one.
 pub(super) type Elements = SetMembers<SetElement>;
@@ -68,14 +68,20 @@ impl SetElement {
 }
 
 impl SetMember for SetElement {
-    fn ipv4(self) -> Option<Ipv4Addr> {
+    type Port = u16;
+
+    fn address(self) -> Option<AddressPort<u16>> {
         match self {
-            Self::Address(IpAddr::V4(address)) => Some(address),
-            _ => None,
+            Self::Address(address) => Some((address, None)),
+            Self::AddressPort(address, transport, port) => Some((address, Some((transport, port)))),
+            Self::Interval(..) | Self::PortInterval(..) => None,
         }
     }
 
-    fn of_ipv4(address: Ipv4Addr) -> Self {
-        Self::Address(IpAddr::V4(address))
+    fn of_address((address, port): AddressPort<u16>) -> Self {
+        match port {
+            None => Self::Address(address),
+            Some((transport, port)) => Self::AddressPort(address, transport, port),
+        }
     }
 }

@@ -1,55 +1,91 @@
 //! The members of a set, in order.
 //!
-//! Nearly all members have no end: those of selectors and networks. They stand side by side, IPv4 addresses in four octets each,
-//! where a tree would take 64; a node with 10,000 policies has half a million of them. Records end and come one by one, also in
-//! sets of a hundred thousand. They are in a tree.
+//! Nearly all members have no end: those of selectors and networks. They stand side by side, addresses and ports in as many octets as
+//! they have, where a tree would take 64; a node with 10,000 policies has half a million of them. Records end and come one by one,
+//! also in sets of a hundred thousand. They are in a tree.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
 
 use egret_policies::rules::Member;
+use egret_shared::net::Transport;
 use egret_shared::time::Timestamp;
 
 use super::sorted_list::SortedList;
 
-/// What a set may have as a member. An IPv4 address, and nothing else about it, is less than every other member.
-pub(in crate::backend) trait SetMember: Copy + Ord {
-    /// The address, where it is an IPv4 address and nothing else.
-    fn ipv4(self) -> Option<Ipv4Addr>;
+/// An address, and what port of which protocol where it has one.
+pub(in crate::backend) type AddressPort<P> = (IpAddr, Option<(Transport, P)>);
 
-    /// The member that is this address and nothing else.
-    fn of_ipv4(address: Ipv4Addr) -> Self;
+/// What a set may have as a member. Addresses are less than addresses with a port, and IPv4 is less than IPv6 among either.
+pub(in crate::backend) trait SetMember: Copy + Ord {
+    type Port: Copy + Ord + Debug;
+
+    /// Nothing of what stands for several addresses.
+    fn address(self) -> Option<AddressPort<Self::Port>>;
+
+    /// The member that is this.
+    fn of_address(address: AddressPort<Self::Port>) -> Self;
 }
 
 impl SetMember for Member {
-    fn ipv4(self) -> Option<Ipv4Addr> {
+    type Port = NonZeroU16;
+
+    fn address(self) -> Option<AddressPort<NonZeroU16>> {
         match self {
-            Self::Address(IpAddr::V4(address)) => Some(address),
-            _ => None,
+            Self::Address(address) => Some((address, None)),
+            Self::AddressPort(address, transport, port) => Some((address, Some((transport, port)))),
+            Self::Network(_) | Self::NetworkPort(..) => None,
         }
     }
 
-    fn of_ipv4(address: Ipv4Addr) -> Self {
-        Self::Address(IpAddr::V4(address))
+    fn of_address((address, port): AddressPort<NonZeroU16>) -> Self {
+        match port {
+            None => Self::Address(address),
+            Some((transport, port)) => Self::AddressPort(address, transport, port),
+        }
     }
 }
 
 /// The members of a set, with the end of their life where they have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::backend) struct SetMembers<M> {
-    /// IPv4 addresses without an end.
-    addresses: SortedList<Ipv4Addr>,
-    /// Others without an end.
-    others: SortedList<M>,
+pub(in crate::backend) struct SetMembers<M: SetMember> {
+    /// Without an end.
+    lasting: Lasting<M>,
     /// With an end; none of them is among those without.
     living: BTreeMap<M, Timestamp>,
 }
 
-impl<M> Default for SetMembers<M> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Lasting<M: SetMember> {
+    ipv4: SortedList<Ipv4Addr>,
+    ipv6: SortedList<Ipv6Addr>,
+    ipv4_ports: SortedList<(Ipv4Addr, Transport, M::Port)>,
+    ipv6_ports: SortedList<(Ipv6Addr, Transport, M::Port)>,
+    others: SortedList<M>,
+}
+
+/// The list of a member, and what stands for it there.
+#[derive(Clone, Copy)]
+enum Place<M: SetMember> {
+    Ipv4(Ipv4Addr),
+    Ipv6(Ipv6Addr),
+    Ipv4Port((Ipv4Addr, Transport, M::Port)),
+    Ipv6Port((Ipv6Addr, Transport, M::Port)),
+    Other(M),
+}
+
+impl<M: SetMember> Default for SetMembers<M> {
     fn default() -> Self {
         Self {
-            addresses: SortedList::default(),
-            others: SortedList::default(),
+            lasting: Lasting {
+                ipv4: SortedList::default(),
+                ipv6: SortedList::default(),
+                ipv4_ports: SortedList::default(),
+                ipv6_ports: SortedList::default(),
+                others: SortedList::default(),
+            },
             living: BTreeMap::new(),
         }
     }
@@ -57,7 +93,7 @@ impl<M> Default for SetMembers<M> {
 
 impl<M: SetMember> SetMembers<M> {
     pub(in crate::backend) fn len(&self) -> usize {
-        self.addresses.as_slice().len() + self.others.as_slice().len() + self.living.len()
+        self.lasting.len() + self.living.len()
     }
 
     pub(in crate::backend) fn is_empty(&self) -> bool {
@@ -70,30 +106,18 @@ impl<M: SetMember> SetMembers<M> {
 
     /// The end of a member's life, `Some(None)` where it has none; `None` where it is no member.
     pub(in crate::backend) fn get(&self, member: &M) -> Option<Option<Timestamp>> {
-        if self.is_lasting(member) {
+        if self.lasting.contains(*member) {
             Some(None)
         } else {
             self.living.get(member).copied().map(Some)
         }
     }
 
-    fn is_lasting(&self, member: &M) -> bool {
-        match member.ipv4() {
-            Some(address) => self.addresses.contains(&address),
-            None => self.others.contains(member),
-        }
-    }
-
     /// Each member with the end of its life, in order.
     pub(in crate::backend) fn iter(&self) -> impl Iterator<Item = (M, Option<Timestamp>)> {
-        let addresses = self.addresses.as_slice().iter().copied().map(M::of_ipv4);
-        let mut lasting = addresses.chain(self.others.as_slice().iter().copied()).peekable();
-        let mut living = self.living.iter().peekable();
-        std::iter::from_fn(move || match (lasting.peek(), living.peek()) {
-            (Some(first), Some((other, _))) if *other < first => next_living(&mut living),
-            (Some(_), _) => lasting.next().map(|member| (member, None)),
-            (None, _) => next_living(&mut living),
-        })
+        let lasting = self.lasting.iter().map(|member| (member, None));
+        let living = self.living.iter().map(|(member, end)| (*member, Some(*end)));
+        merge(lasting, living, |(one, _), (other, _)| one < other)
     }
 
     /// Each member, in order.
@@ -111,47 +135,33 @@ impl<M: SetMember> SetMembers<M> {
     }
 
     pub(in crate::backend) fn last(&self) -> Option<M> {
-        let address = self.addresses.as_slice().last().copied().map(M::of_ipv4);
         let living = self.living.last_key_value().map(|(member, _)| *member);
-        self.others.as_slice().last().copied().or(address).max(living)
+        self.lasting.last_where(|_| true).max(living)
     }
 
     /// The last member up to this one.
     pub(in crate::backend) fn last_up_to(&self, member: &M) -> Option<M> {
-        let address = match member.ipv4() {
-            Some(address) => self.addresses.last_up_to(&address),
-            None => self.addresses.as_slice().last().copied(),
-        };
-        let other = self.others.last_up_to(member);
-        let living = self.living.range(..=member).next_back();
-        other
-            .or_else(|| address.map(M::of_ipv4))
-            .max(living.map(|(member, _)| *member))
+        let living = self
+            .living
+            .range(..=member)
+            .next_back()
+            .map(|(member, _)| *member);
+        self.lasting.last_where(|one| one <= *member).max(living)
     }
 
     pub(in crate::backend) fn insert(&mut self, member: M, end: Option<Timestamp>) {
         if let Some(end) = end {
-            self.remove_lasting(&member);
+            self.lasting.remove(member);
             self.living.insert(member, end);
-            return;
-        }
-        self.living.remove(&member);
-        match member.ipv4() {
-            Some(address) => self.addresses.insert(address),
-            None => self.others.insert(member),
+        } else {
+            self.living.remove(&member);
+            self.lasting.insert(member);
         }
     }
 
     pub(in crate::backend) fn remove(&mut self, member: &M) {
-        self.remove_lasting(member);
+        self.lasting.remove(*member);
         self.living.remove(member);
-    }
-
-    fn remove_lasting(&mut self, member: &M) {
-        match member.ipv4() {
-            Some(address) => self.addresses.remove(&address),
-            None => self.others.remove(member),
-        }
     }
 
     /// Of a member that stands there twice the last one counts.
@@ -165,13 +175,7 @@ impl<M: SetMember> SetMembers<M> {
         for (member, _) in members {
             self.living.remove(member);
         }
-        let addresses = members.iter().filter_map(|(member, _)| member.ipv4());
-        self.addresses.extend(addresses);
-        let others = members
-            .iter()
-            .filter(|(member, _)| member.ipv4().is_none())
-            .map(|(member, _)| *member);
-        self.others.extend(others);
+        self.lasting.extend(members.iter().map(|(member, _)| *member));
     }
 
     /// Keeps of the members that have an end those whose end fits.
@@ -188,10 +192,137 @@ impl<M: SetMember> FromIterator<(M, Option<Timestamp>)> for SetMembers<M> {
     }
 }
 
-fn next_living<'a, M: Copy + 'a>(
-    living: &mut impl Iterator<Item = (&'a M, &'a Timestamp)>,
-) -> Option<(M, Option<Timestamp>)> {
-    living.next().map(|(member, end)| (*member, Some(*end)))
+impl<M: SetMember> Lasting<M> {
+    fn len(&self) -> usize {
+        self.ipv4.len() + self.ipv6.len() + self.ipv4_ports.len() + self.ipv6_ports.len() + self.others.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = M> {
+        let addresses = self
+            .ipv4
+            .iter()
+            .map(Place::Ipv4)
+            .chain(self.ipv6.iter().map(Place::Ipv6));
+        let ipv4_ports = self.ipv4_ports.iter().map(Place::Ipv4Port);
+        let ipv6_ports = self.ipv6_ports.iter().map(Place::Ipv6Port);
+        let with_address = addresses.chain(ipv4_ports).chain(ipv6_ports).map(Place::member);
+        merge(with_address, self.others.iter(), |one, other| one < other)
+    }
+
+    fn contains(&self, member: M) -> bool {
+        match Place::of(member) {
+            Place::Ipv4(address) => self.ipv4.contains(&address),
+            Place::Ipv6(address) => self.ipv6.contains(&address),
+            Place::Ipv4Port(port) => self.ipv4_ports.contains(&port),
+            Place::Ipv6Port(port) => self.ipv6_ports.contains(&port),
+            Place::Other(member) => self.others.contains(&member),
+        }
+    }
+
+    fn insert(&mut self, member: M) {
+        match Place::of(member) {
+            Place::Ipv4(address) => self.ipv4.insert(address),
+            Place::Ipv6(address) => self.ipv6.insert(address),
+            Place::Ipv4Port(port) => self.ipv4_ports.insert(port),
+            Place::Ipv6Port(port) => self.ipv6_ports.insert(port),
+            Place::Other(member) => self.others.insert(member),
+        }
+    }
+
+    fn remove(&mut self, member: M) {
+        match Place::of(member) {
+            Place::Ipv4(address) => self.ipv4.remove(&address),
+            Place::Ipv6(address) => self.ipv6.remove(&address),
+            Place::Ipv4Port(port) => self.ipv4_ports.remove(&port),
+            Place::Ipv6Port(port) => self.ipv6_ports.remove(&port),
+            Place::Other(member) => self.others.remove(&member),
+        }
+    }
+
+    fn extend(&mut self, members: impl Iterator<Item = M> + Clone) {
+        macro_rules! those_of {
+            ($list:ident, $place:ident) => {
+                self.$list.extend(
+                    members
+                        .clone()
+                        .filter_map(|member| match Place::of(member) {
+                            Place::$place(one) => Some(one),
+                            _ => None,
+                        }),
+                )
+            };
+        }
+        those_of!(ipv4, Ipv4);
+        those_of!(ipv6, Ipv6);
+        those_of!(ipv4_ports, Ipv4Port);
+        those_of!(ipv6_ports, Ipv6Port);
+        those_of!(others, Other);
+    }
+
+    /// The last of those that fit; what is less than one that fits does as well.
+    fn last_where(&self, fits: impl Fn(M) -> bool) -> Option<M> {
+        let of = |place: Place<M>| place.member();
+        let ipv4 = self
+            .ipv4
+            .last_where(|one| fits(of(Place::Ipv4(one))))
+            .map(Place::Ipv4);
+        let ipv6 = self
+            .ipv6
+            .last_where(|one| fits(of(Place::Ipv6(one))))
+            .map(Place::Ipv6);
+        let ipv4_ports = self.ipv4_ports.last_where(|one| fits(of(Place::Ipv4Port(one))));
+        let ipv6_ports = self.ipv6_ports.last_where(|one| fits(of(Place::Ipv6Port(one))));
+        let others = self.others.last_where(&fits);
+        let with_port = ipv6_ports
+            .map(Place::Ipv6Port)
+            .or_else(|| ipv4_ports.map(Place::Ipv4Port));
+        let with_address = with_port.or(ipv6).or(ipv4);
+        with_address.map(of).max(others)
+    }
+}
+
+impl<M: SetMember> Place<M> {
+    fn of(member: M) -> Self {
+        match member.address() {
+            Some((IpAddr::V4(address), None)) => Self::Ipv4(address),
+            Some((IpAddr::V6(address), None)) => Self::Ipv6(address),
+            Some((IpAddr::V4(address), Some((transport, port)))) => {
+                Self::Ipv4Port((address, transport, port))
+            }
+            Some((IpAddr::V6(address), Some((transport, port)))) => {
+                Self::Ipv6Port((address, transport, port))
+            }
+            None => Self::Other(member),
+        }
+    }
+
+    fn member(self) -> M {
+        match self {
+            Self::Ipv4(address) => M::of_address((address.into(), None)),
+            Self::Ipv6(address) => M::of_address((address.into(), None)),
+            Self::Ipv4Port((address, transport, port)) => {
+                M::of_address((address.into(), Some((transport, port))))
+            }
+            Self::Ipv6Port((address, transport, port)) => {
+                M::of_address((address.into(), Some((transport, port))))
+            }
+            Self::Other(member) => member,
+        }
+    }
+}
+
+/// Two ordered sequences as one.
+fn merge<T>(
+    one: impl Iterator<Item = T>,
+    other: impl Iterator<Item = T>,
+    is_before: impl Fn(&T, &T) -> bool,
+) -> impl Iterator<Item = T> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    std::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some(first), Some(second)) if is_before(second, first) => other.next(),
+        (Some(_), _) => one.next(),
+        (None, _) => other.next(),
+    })
 }
 
 #[cfg(test)]
@@ -201,13 +332,24 @@ mod tests {
 
     use super::*;
 
-    /// An even number is an IPv4 address.
+    /// Of each kind, in an order that is none of them.
     fn member(number: u8) -> Member {
-        let address: IpAddr = match number % 2 {
-            0 => Ipv4Addr::new(192, 0, 2, number).into(),
-            _ => Ipv4Addr::new(192, 0, 2, number).to_ipv6_mapped().into(),
+        let ipv4 = Ipv4Addr::new(192, 0, 2, number);
+        let address = if number.is_multiple_of(2) {
+            ipv4.into()
+        } else {
+            ipv4.to_ipv6_mapped().into()
         };
-        Member::Address(address)
+        let (transport, port) = (
+            Transport::Udp,
+            NonZeroU16::MIN.saturating_add(u16::from(number % 3)),
+        );
+        match number / 2 % 4 {
+            0 => Member::Address(address),
+            1 => Member::AddressPort(address, transport, port),
+            2 => Member::Network(address.into()),
+            _ => Member::NetworkPort(address.into(), transport, port),
+        }
     }
 
     fn any_member() -> impl Strategy<Value = Member> {

@@ -18,13 +18,21 @@ impl<T: Copy + Ord> SortedList<T> {
         &self.0
     }
 
+    pub(in crate::backend) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(in crate::backend) fn iter(&self) -> impl Iterator<Item = T> {
+        self.0.iter().copied()
+    }
+
     pub(in crate::backend) fn contains(&self, one: &T) -> bool {
         self.0.binary_search(one).is_ok()
     }
 
-    /// The last one up to this.
-    pub(in crate::backend) fn last_up_to(&self, this: &T) -> Option<T> {
-        let behind = self.0.partition_point(|one| one <= this);
+    /// The last of those that fit; what is less than one that fits does as well.
+    pub(in crate::backend) fn last_where(&self, fits: impl Fn(T) -> bool) -> Option<T> {
+        let behind = self.0.partition_point(|one| fits(*one));
         behind.checked_sub(1).map(|place| self.0[place])
     }
 

@@ -1,25 +1,37 @@
 //! Members as the kernel holds them. A `hash:net` cannot hold a network of length 0, which becomes two
 //! halves.
 
-use std::net::{IpAddr, Ipv4Addr};
-
 use egret_kernel::ipset::Member as KernelMember;
 use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
 
 use super::{Members, is_holdable};
-use crate::backend::netfilter::model::set_members::{SetMember, SetMembers};
+use crate::backend::netfilter::model::set_members::{AddressPort, SetMember, SetMembers};
 
 impl SetMember for KernelMember {
-    fn ipv4(self) -> Option<Ipv4Addr> {
+    type Port = u16;
+
+    fn address(self) -> Option<AddressPort<u16>> {
         match self {
-            Self::Address(IpAddr::V4(address)) => Some(address),
-            _ => None,
+            Self::Address(address) => Some((address, None)),
+            Self::AddressPort {
+                address,
+                protocol,
+                port,
+            } => Some((address, Some((protocol, port)))),
+            Self::Net(_) | Self::NetPort { .. } => None,
         }
     }
 
-    fn of_ipv4(address: Ipv4Addr) -> Self {
-        Self::Address(IpAddr::V4(address))
+    fn of_address((address, port): AddressPort<u16>) -> Self {
+        match port {
+            None => Self::Address(address),
+            Some((protocol, port)) => Self::AddressPort {
+                address,
+                protocol,
+                port,
+            },
+        }
     }
 }
 
