@@ -44,18 +44,21 @@ pub(super) fn rule(statements: impl Into<Vec<Statement>>) -> NftRule {
 
 /// A rule of these statements that ends in a verdict.
 pub(super) fn to(verdict: Verdict, when: impl Into<Vec<Statement>>) -> NftRule {
-    let mut statements = when.into();
-    statements.push(Statement::Verdict(verdict));
-    rule(statements)
+    rule(ended(when.into(), [Statement::Verdict(verdict)]))
 }
 
 /// The same, counted for a label.
 pub(super) fn labelled(verdict: Verdict, when: impl Into<Vec<Statement>>, label: &Label) -> NftRule {
-    let comment = label.to_string();
-    let mut statements = when.into();
-    statements.push(Statement::Count(counter(&comment)));
-    statements.push(Statement::Verdict(verdict));
+    let mut comment = label.to_string();
+    comment.shrink_to_fit();
+    let counted = Statement::Count(counter(&comment));
+    let statements = ended(when.into(), [counted, Statement::Verdict(verdict)]);
     NftRule { statements, comment }
+}
+
+/// Without room for more: a node with 10,000 policies remembers some 30,000 rules.
+fn ended<const N: usize>(when: Vec<Statement>, end: [Statement; N]) -> Vec<Statement> {
+    when.into_iter().chain(end).collect()
 }
 
 /// The counter of a comment.
