@@ -526,7 +526,8 @@ fn only_a_record_that_the_kernel_may_have_is_removed_before_it_is_written() {
         assert_eq!(removed_for(&mut backend, &both[..1], seconds(310), NOW), 1);
         // Over by our clock, and not by the kernel's, whose life it would keep.
         let later = seconds(320);
-        settled(backend.reconcile(later));
+        let status = settled(backend.reconcile(later));
+        assert!(status.repaired.is_empty(), "{:?}", status.differences);
         assert_eq!(held("names"), both);
         assert_eq!(removed_for(&mut backend, &both, seconds(920), later), 1);
         let mut reader = TableReader::open().unwrap();
