@@ -4,7 +4,7 @@
 
 mod node_world;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
@@ -16,13 +16,14 @@ use egret_enforcer::backend::netfilter::names;
 use egret_enforcer::backend::nftables::Nftables;
 use egret_enforcer::backend::{Backend, SyncStatus};
 use egret_kernel::Family;
-use egret_kernel::fault_points::{Plan, Planned};
+use egret_kernel::fault_points::{Plan, Planned, Step};
 use egret_kernel::nftables::{
     Changes, Element, ElementKey, PartElement, TableFamily, TableName, TableReader, TableWriter,
 };
 use egret_policies::model::{Action, Tier};
 use egret_policies::rules::{DefaultAction, Member, PeerMatch, PortMatch, Rule, SetKind};
 use egret_shared::net::Transport;
+use egret_shared::time::Timestamp;
 
 use node_world::{Change, NOW, ThisHost, address, in_fresh_namespace, pod, rule, run, seconds, set, tier};
 
@@ -498,6 +499,109 @@ fn a_set_of_the_kernel_that_is_refused_closes_the_rules_of_those_who_share_it() 
         drop(planned);
         settled(backend.reconcile(NOW));
         assert_eq!(targets.reached(), ["127.1.1.1", "127.2.2.2", "127.3.3.3"]);
+    });
+}
+
+/// What is said in transactions of removed members while an answer is taken at this moment.
+fn removed_for(backend: &mut Nftables, addresses: &[&str], end: Timestamp, at: Timestamp) -> usize {
+    let members: Vec<_> = addresses.iter().map(|text| (address(text), Some(end))).collect();
+    let planned = Planned::here(Plan::Nothing);
+    settled(backend.apply(&Change::new().members("names", &members, &[]).0, at));
+    let said: Vec<String> = planned.taken().into_iter().map(|taken| taken.what).collect();
+    let removed = |said: &String| {
+        said.lines()
+            .filter(|line| line.starts_with("remove members"))
+            .count()
+    };
+    said.iter().map(removed).sum()
+}
+
+#[test]
+fn only_a_record_that_the_kernel_may_have_is_removed_before_it_is_written() {
+    in_fresh_namespace(|| {
+        let change = Change::new().set("names", SetKind::Records, &[]);
+        let mut backend = start(&rules(change, &[(Action::Allow, "names")]));
+        let both = ["127.4.4.4", "127.5.5.5"];
+        assert_eq!(removed_for(&mut backend, &both, seconds(300), NOW), 0);
+        assert_eq!(removed_for(&mut backend, &both[..1], seconds(310), NOW), 1);
+        // Over by our clock, and not by the kernel's, whose life it would keep.
+        let later = seconds(320);
+        let status = settled(backend.reconcile(later));
+        assert!(status.repaired.is_empty(), "{:?}", status.differences);
+        assert_eq!(held("names"), both);
+        assert_eq!(removed_for(&mut backend, &both, seconds(920), later), 1);
+        let mut reader = TableReader::open().unwrap();
+        let listed = reader
+            .elements(TABLE, &kernel_set("names", SetKind::Records))
+            .unwrap();
+        let lives: Vec<u64> = listed.iter().map(|one| one.left.unwrap().as_secs()).collect();
+        assert!(
+            lives.len() == 2 && lives.iter().all(|left| *left > 500),
+            "{lives:?}"
+        );
+    });
+}
+
+/// Two sets, which take several transactions.
+fn many_addresses() -> Change {
+    let texts = |network: u32| (0..5000).map(move |at| format!("198.{network}.{}.{}", at >> 8, at & 255));
+    let of = |network| {
+        texts(network)
+            .map(|text| (address(&text), None))
+            .collect::<Vec<_>>()
+    };
+    let change = Change::new().set("set", SetKind::Addresses, &of(18));
+    let change = change.set(&far_from("set"), SetKind::Addresses, &of(19));
+    let network = Member::Network("198.20.0.0/16".parse().unwrap());
+    let change = change.set("network", SetKind::Networks, &[(network, None)]);
+    rules(change, &[(Action::Allow, "set"), (Action::Allow, "network")])
+}
+
+/// The kernel makes a message for each element of a transaction where anybody listens, and keeps them until its end.
+#[test]
+fn a_first_sync_adds_elements_in_parts_before_the_first_rule() {
+    in_fresh_namespace(|| {
+        let mut backend = backend();
+        backend.adopt(NOW).unwrap();
+        let planned = Planned::here(Plan::Nothing);
+        apply(&mut backend, &many_addresses());
+        let all: Vec<String> = planned.taken().into_iter().map(|taken| taken.what).collect();
+        let count = |said: &String, words: &str| said.lines().filter(|line| line.starts_with(words)).count();
+        let messages: Vec<usize> = all.iter().map(|said| count(said, "add members ")).collect();
+        // 512 elements a message; the last transaction is that of the rules.
+        assert!(messages.iter().all(|messages| *messages <= 5), "{messages:?}");
+        let with_rules: Vec<bool> = all.iter().map(|said| count(said, "add a rule") > 0).collect();
+        assert_eq!(with_rules.iter().filter(|has_rules| **has_rules).count(), 1);
+        assert_eq!(with_rules.last(), Some(&true));
+        // First in the kernel's list, which it walks for each message, are sets that many share.
+        let made = all.iter().flat_map(|said| said.lines());
+        let made = made.filter_map(|line| line.strip_prefix("make a set "));
+        let made: Vec<_> = made.map(|name| names::shared_by(name).is_some()).collect();
+        assert!(made.starts_with(&[true, true, false]), "{made:?}");
+        assert_eq!([held("set").len(), held(&far_from("set")).len()], [5000, 5000]);
+        let status = settled(backend.reconcile(NOW));
+        assert!(status.repaired.is_empty(), "{:?}", status.differences);
+    });
+}
+
+#[test]
+fn a_life_that_ended_before_its_first_rule_left_nothing_in_force() {
+    in_fresh_namespace(|| {
+        let mut first = backend();
+        first.adopt(NOW).unwrap();
+        let planned = Planned::here(Plan::EndAfter(BTreeMap::from([(Step::Rules(Family::V4), 2)])));
+        let status = first.apply(&many_addresses().0, NOW);
+        assert!(status.broken.is_some());
+        drop((first, planned));
+        assert!(!kernel_sets().is_empty());
+        let mut next = backend();
+        next.adopt(NOW).unwrap();
+        assert!(!next.is_in_force());
+        apply(&mut next, &many_addresses());
+        assert!(next.is_in_force());
+        assert_eq!([held("set").len(), held(&far_from("set")).len()], [5000, 5000]);
+        let status = settled(next.reconcile(NOW));
+        assert!(status.repaired.is_empty(), "{:?}", status.differences);
     });
 }
 

@@ -71,6 +71,12 @@ const BURSTS: [Burst; 4] = [
 
 /// New names with an address each, for all pods in turn, of a policy that allows them.
 pub(crate) fn addresses(rounds: usize) -> anyhow::Result<()> {
+    [Ruleset::Netfilter(Flavour::Nft), Ruleset::Nftables]
+        .into_iter()
+        .try_for_each(|ruleset| addresses_with(ruleset, rounds))
+}
+
+fn addresses_with(ruleset: Ruleset, rounds: usize) -> anyhow::Result<()> {
     let mut testbed = Testbed::new(Size::TARGET)?;
     testbed.objects.push(json!({
         "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": "names"},
@@ -79,7 +85,7 @@ pub(crate) fn addresses(rounds: usize) -> anyhow::Result<()> {
             "egress": [{"name": "names", "action": "Accept", "to": [{"domainNames": ["*.bench.example"]}]}],
         },
     }));
-    let enforcer = testbed.start_enforcer(Ruleset::Netfilter(Flavour::Nft))?;
+    let enforcer = testbed.start_enforcer(ruleset)?;
     let mut dnsd = Dnsd::join(&testbed)?;
     let mut shares = [const { Vec::<f64>::new() }; BURSTS.len()];
     let mut floors = [const { Vec::<f64>::new() }; BURSTS.len()];
@@ -102,14 +108,15 @@ pub(crate) fn addresses(rounds: usize) -> anyhow::Result<()> {
         memory / 1024,
         more / dnsd.sequence.as_u64().max(1)
     );
-    print(sets, [&shares, &floors, &with_sets]);
+    print(ruleset, sets, [&shares, &floors, &with_sets]);
     Ok(())
 }
 
 /// Of each kind of burst the enforcer's shares and those of what there is at least.
-fn print(sets: usize, all: [&[Vec<f64>; BURSTS.len()]; 3]) {
+fn print(ruleset: Ruleset, sets: usize, all: [&[Vec<f64>; BURSTS.len()]; 3]) {
     println!(
-        "\n### {EACH_SECOND} new addresses a second, sent to {STAND_INS} pods in turn, beside {sets} sets\n"
+        "\n### {}: {EACH_SECOND} new addresses a second, sent to {STAND_INS} pods in turn, beside {sets} sets of ipset\n",
+        ruleset.name()
     );
     println!(
         "| answers come | the enforcer's share of a core, % | most | a thread that only reads and replies, % \

@@ -299,11 +299,13 @@ impl Changes {
         of: ElementsOf<'_>,
         elements: &[Element],
     ) {
+        let mut room = Vec::new();
         for some in elements.chunks(ELEMENTS_TOGETHER) {
             self.push(asked, About::Set(of.named), command, flags, |request| {
+                let mut put = |list, one: &Element| one.put(list, &mut room);
                 request
                     .text(2, of.set)
-                    .nest(3, |list| some.iter().fold(list, |list, one| one.put(list)))
+                    .nest(3, |list| some.iter().fold(list, &mut put))
             });
         }
     }

@@ -185,10 +185,13 @@ impl Element {
         Self { key, value }
     }
 
-    /// As one or two elements of a list.
-    pub(super) fn put(&self, list: Request) -> Request {
+    /// As one or two elements of a list. `room` is for its key: there may be thousands in a change that somebody waits for, and none is to
+    /// need memory of its own.
+    pub(super) fn put(&self, list: Request, room: &mut Vec<u8>) -> Request {
+        room.clear();
+        self.key.write(room);
         if let Some(end) = self.key.interval_end() {
-            let list = list.nest(1, |element| key(element, &self.key.octets()));
+            let list = list.nest(1, |element| key(element, room));
             // What reaches to the last address of all has no end.
             return match end {
                 Some(end) => list.nest(1, |element| {
@@ -198,7 +201,7 @@ impl Element {
             };
         }
         list.nest(1, |element| {
-            let element = key(element, &self.key.octets());
+            let element = key(element, room);
             match &self.value {
                 ElementValue::Lasting => element,
                 ElementValue::Living(time) => {
@@ -217,23 +220,37 @@ fn key(element: Request, octets: &[u8]) -> Request {
 
 impl ElementKey {
     fn octets(&self) -> Vec<u8> {
+        let mut octets = Vec::new();
+        self.write(&mut octets);
+        octets
+    }
+
+    fn write(&self, octets: &mut Vec<u8>) {
         match self {
-            Self::Address(address) | Self::Interval(address, _) => statement::address_octets(*address),
-            Self::AddressPort(address, transport, port) => with_port(*address, *transport, *port),
+            Self::Address(address) | Self::Interval(address, _) => put_address(octets, *address),
+            Self::AddressPort(address, transport, port) => {
+                put_address(octets, *address);
+                put_port(octets, *transport, *port);
+            }
             Self::PartAddress(letters, address) => {
-                [&letters[..], &statement::address_octets(*address)].concat()
+                octets.extend(letters);
+                put_address(octets, *address);
             }
             Self::PartAddressPort(letters, address, transport, port) => {
-                [&letters[..], &with_port(*address, *transport, *port)].concat()
+                octets.extend(letters);
+                put_address(octets, *address);
+                put_port(octets, *transport, *port);
             }
-            Self::Interface(name) => statement::name_octets(name),
+            Self::Interface(name) => octets.extend(statement::name_octets(name)),
             Self::InterfaceAddress(name, address) => {
-                let mut octets = statement::name_octets(name);
-                octets.extend(statement::address_octets(*address));
-                octets
+                octets.extend(statement::name_octets(name));
+                put_address(octets, *address);
             }
-            Self::PortInterval(transport, port, first, _) => at_port(*transport, *port, *first),
-            Self::Listed(octets) => octets.clone(),
+            Self::PortInterval(transport, port, first, _) => {
+                put_port(octets, *transport, *port);
+                put_address(octets, *first);
+            }
+            Self::Listed(key) => octets.extend(key),
         }
     }
 
@@ -254,19 +271,23 @@ impl ElementKey {
     }
 }
 
-fn with_port(address: IpAddr, transport: Transport, port: u16) -> Vec<u8> {
-    let mut octets = statement::address_octets(address);
+fn put_address(octets: &mut Vec<u8>, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => octets.extend(address.octets()),
+        IpAddr::V6(address) => octets.extend(address.octets()),
+    }
+}
+
+fn put_port(octets: &mut Vec<u8>, transport: Transport, port: u16) {
     octets.extend([transport.number(), 0, 0, 0]);
     octets.extend(port.to_be_bytes());
     octets.extend([0, 0]);
-    octets
 }
 
 fn at_port(transport: Transport, port: u16, address: IpAddr) -> Vec<u8> {
-    let mut octets = vec![transport.number(), 0, 0, 0];
-    octets.extend(port.to_be_bytes());
-    octets.extend([0, 0]);
-    octets.extend(statement::address_octets(address));
+    let mut octets = Vec::new();
+    put_port(&mut octets, transport, port);
+    put_address(&mut octets, address);
     octets
 }
 

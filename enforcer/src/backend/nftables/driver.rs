@@ -268,11 +268,11 @@ impl Nftables {
         }
         let asked = by_rules.into_iter().chain(others.iter().cloned());
         let asked: BTreeSet<(PodKey, Direction)> = asked.filter(|(pod, _)| self.pods.contains(pod)).collect();
-        let mut before = self.renew_generations(&asked);
-        before.retain(|(pod, _)| others.iter().all(|(other, _)| other != pod));
-        self.connections.reevaluate(asked);
         self.sets.lock().remove_desired(&batch.sets_destroyed);
         if touches_rules {
+            let mut before = self.renew_generations(&asked);
+            before.retain(|(pod, _)| others.iter().all(|(other, _)| other != pod));
+            self.connections.reevaluate(asked);
             self.program(now);
             self.carry_over(&before);
         } else {

@@ -9,11 +9,13 @@ mod drift;
 mod kernel_set;
 mod listed;
 mod new_intervals;
+mod new_shared;
 mod retired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use egret_kernel::Family;
 use egret_kernel::netlink;
@@ -32,6 +34,7 @@ use crate::backend::{BackendError, ConcurrentSetUpdate};
 
 pub(super) use kernel_set::KernelSet;
 pub(super) use listed::ListedSets;
+use new_shared::to_hold;
 use retired::{Retired, empty_of_others};
 
 /// All sets of ours.
@@ -86,6 +89,9 @@ enum Touched {
     These(BTreeSet<Member>),
 }
 
+/// How long after its end here a record may live in the kernel: a batch is that old at most when its transaction is made, by far.
+const KERNEL_LATER: Duration = Duration::from_secs(60);
+
 /// What a transaction does to sets, to be taken as done when it was made.
 #[derive(Debug, Default)]
 pub(super) struct SetWrites {
@@ -109,6 +115,44 @@ struct ElementWrite {
     family: usize,
     added: Vec<(SetElement, Option<Timestamp>)>,
     removed: Vec<SetElement>,
+}
+
+impl ElementWrite {
+    const fn of(set: SetId, family: usize) -> Self {
+        Self {
+            set,
+            family,
+            added: Vec::new(),
+            removed: Vec::new(),
+        }
+    }
+
+    /// What an element needs of which these lives are wanted and known of. Records never go before their end.
+    fn note(
+        &mut self,
+        of: &DesiredSet,
+        element: SetElement,
+        wanted: Option<Option<Timestamp>>,
+        held: Option<Option<Timestamp>>,
+        now: Timestamp,
+    ) {
+        // A record that is over is not there, whatever is remembered.
+        let lives = held.filter(|held| held.is_none_or(|at| at > now));
+        match wanted {
+            Some(end) if lives_longer(end, lives, now) => self.added.push((element, end)),
+            Some(_) => {}
+            None if of.kind == SetKind::Records => {
+                if lives.flatten().is_some() {
+                    self.removed.push(element);
+                }
+            }
+            None => {
+                if held.is_some() {
+                    self.removed.push(element);
+                }
+            }
+        }
+    }
 }
 
 impl Sets {
@@ -268,7 +312,7 @@ impl Sets {
             .collect()
     }
 
-    /// Plans to make all desired sets in a table that has none of ours but those that are made, and `kept` ones, which are filled anew:
+    /// Plans to make all desired sets in a table that has none of ours but those that are made and filled, and `kept` ones, which are filled anew:
     /// what was adopted of records is written again. Of sets that no rule names what is in kept ones stays.
     pub(super) fn plan_all(
         &mut self,
@@ -277,7 +321,7 @@ impl Sets {
         changes: &mut Changes,
         now: Timestamp,
     ) -> SetWrites {
-        let adopted = std::mem::take(&mut self.programmed);
+        let mut adopted = std::mem::take(&mut self.programmed);
         let mut writes = SetWrites::default();
         self.forget_retired_outside(kept);
         let with_retired = self.kernel_sets_with_retired();
@@ -288,37 +332,32 @@ impl Sets {
             .filter(|(id, _)| !refused.contains_key(id));
         for (id, wanted) in taken {
             wanted.make_room(now);
+            let mut held = adopted.remove(id).unwrap_or_else(|| Programmed::of(wanted.kind));
             for (place, family) in Family::ALL.into_iter().enumerate() {
+                let held = &mut held.families[place];
                 if !wanted.families().has(family) {
                     continue;
                 }
                 let set = KernelSet::of(wanted.kind, *id, family);
-                let is_made = self.made.contains(&set.name);
+                if self.made.contains(&set.name) {
+                    let filled = self
+                        .programmed
+                        .entry(*id)
+                        .or_insert_with(|| Programmed::of(wanted.kind));
+                    filled.families[place] = std::mem::take(held);
+                    continue;
+                }
                 if writes.made.insert(set.name.clone()) {
                     if with_retired.contains(&set.name) {
                         empty_of_others(&set, wanted.kind, &self.retired, listed, changes);
                     } else if kept.contains(&set.name) {
                         changes.empty_set(&set.name);
-                    } else if !is_made {
+                    } else {
                         changes.add_set(&set.spec(wanted, family));
                     }
                 }
-                let mut elements = target(wanted, family);
-                if wanted.kind == SetKind::Records {
-                    for (element, held) in adopted
-                        .get(id)
-                        .iter()
-                        .flat_map(|held| held.families[place].iter())
-                    {
-                        if lives_longer(held, elements.get(&element), now) {
-                            elements.insert(element, held);
-                        }
-                    }
-                    elements.retain_living(|at| at > now);
-                }
-                if !is_made {
-                    changes.add_elements(set.elements(), &set.written(elements.iter(), now));
-                }
+                let elements = to_hold(wanted, held, family, now);
+                changes.add_elements(set.elements(), &set.written(elements.iter(), now));
                 writes.changed.push(ElementWrite {
                     set: *id,
                     family: place,
@@ -376,35 +415,32 @@ impl Sets {
             }
             let held = self.programmed.get(&id);
             let held = held.map_or(&nothing, |held| &held.families[place]);
-            let write = match touched {
-                Touched::All => {
-                    let mut write = difference(id, place, wanted, held, &target(wanted, family), now);
-                    if wanted.kind == SetKind::Records {
-                        write.removed.clear();
-                    }
-                    write
-                }
+            let mut write = ElementWrite::of(id, place);
+            match touched {
+                Touched::All => difference(&mut write, wanted, held, &target(wanted, family), now),
                 Touched::These(members) => {
-                    let members = members.iter().filter_map(|member| SetElement::of(*member));
-                    let touched: BTreeSet<SetElement> =
-                        members.filter(|element| element.family() == family).collect();
-                    let desired = touched
-                        .iter()
-                        .filter_map(|element| Some((*element, desired(wanted, *element)?)));
-                    let desired: Elements = desired.collect();
-                    let held = touched
-                        .iter()
-                        .filter_map(|element| Some((*element, held.get(element)?)));
-                    difference(id, place, wanted, &held.collect(), &desired, now)
+                    for member in members {
+                        let element = SetElement::of(*member).filter(|element| element.family() == family);
+                        if let Some(element) = element {
+                            write.note(
+                                wanted,
+                                element,
+                                wanted.members.get(member),
+                                held.get(&element),
+                                now,
+                            );
+                        }
+                    }
                 }
-            };
-            let renewed = write.added.iter().map(|(element, _)| element);
+            }
             match self.retired.get(&id) {
                 // Of one that comes back nothing of before is left.
                 Some(retired) => retired.held.remove(id, place, family, changes),
                 None => {
-                    // One that timed out is not there any more; one that lives on is made anew with its new life.
-                    let renewed = renewed.filter(|_| wanted.kind == SetKind::Records && is_programmed);
+                    // A record that the kernel may have is made anew with its new life; one that timed out is not there any more.
+                    let is_renewed =
+                        |element: &&SetElement| wanted.kind == SetKind::Records && held.contains(element);
+                    let renewed = write.added.iter().map(|(element, _)| element).filter(is_renewed);
                     let gone = set.removed(write.removed.iter().chain(renewed).copied());
                     changes.destroy_elements(set.elements(), &gone);
                 }
@@ -486,12 +522,13 @@ impl Sets {
         &self.made
     }
 
-    /// Forgets elements that have timed out.
+    /// Forgets elements that have timed out, also by the clock of the kernel: of what is not remembered a new life is written without
+    /// a look at what may be there.
     pub(super) fn forget_ended(&mut self, now: Timestamp) {
         let retired = self.retired.values_mut().map(|retired| &mut retired.held);
         for held in self.programmed.values_mut().chain(retired) {
             for elements in &mut held.families {
-                elements.retain_living(|at| at > now);
+                elements.retain_living(|at| at.after(KERNEL_LATER) > now);
             }
         }
     }
@@ -599,52 +636,19 @@ pub(super) fn target(wanted: &DesiredSet, family: Family) -> Elements {
     }
 }
 
-/// The life of an element that is desired.
-fn desired(wanted: &DesiredSet, element: SetElement) -> Option<Option<Timestamp>> {
-    let member = match element {
-        SetElement::Address(address) => Member::Address(address),
-        SetElement::AddressPort(address, transport, port) => {
-            Member::AddressPort(address, transport, std::num::NonZeroU16::new(port)?)
-        }
-        SetElement::Interval(..) | SetElement::PortInterval(..) => return None,
-    };
-    wanted.members.get(&member)
-}
-
 /// What has to come and go so that `held` becomes `target`. Records never go: they time out.
 fn difference(
-    set: SetId,
-    family: usize,
+    write: &mut ElementWrite,
     wanted: &DesiredSet,
     held: &Elements,
     target: &Elements,
     now: Timestamp,
-) -> ElementWrite {
-    let added = target.iter().filter(|(element, expires)| {
-        let known = held.get(element);
-        // A record that is over is not there, whatever is remembered.
-        let known = known.filter(|known| known.is_none_or(|at| at > now));
-        lives_longer(*expires, known, now)
-    });
-    let added = added.collect();
-    let removed = match wanted.kind {
-        SetKind::Records => {
-            let gone = held.iter().filter(|(element, expires)| {
-                !target.contains(element)
-                    && expires.is_some_and(|at| at > now)
-                    && desired(wanted, *element).is_none()
-            });
-            gone.map(|(element, _)| element).collect()
-        }
-        SetKind::Addresses | SetKind::Networks | SetKind::AddressPorts | SetKind::NetworkPorts => {
-            held.keys().filter(|element| !target.contains(element)).collect()
-        }
-    };
-    ElementWrite {
-        set,
-        family,
-        added,
-        removed,
+) {
+    for (element, end) in target.iter() {
+        write.note(wanted, element, Some(end), held.get(&element), now);
+    }
+    if wanted.kind != SetKind::Records {
+        write.removed = held.keys().filter(|element| !target.contains(element)).collect();
     }
 }
 

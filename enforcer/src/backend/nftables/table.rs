@@ -78,6 +78,8 @@ pub(super) struct Table {
     programmed: Programmed,
     /// Owners whose chains may differ.
     dirty: BTreeSet<ChainOwner>,
+    /// What else may differ: most transactions are about members alone, and none is to cost what all pods have.
+    unwritten: Unwritten,
     /// How many rules of desired chains lead to each reason.
     denials: BTreeMap<Denial, usize>,
     /// How often desired chains of others lead to each shared one.
@@ -103,6 +105,30 @@ struct Programmed {
     is_known: bool,
 }
 
+/// What may differ from what was written last.
+#[derive(Debug)]
+struct Unwritten {
+    /// The chains of hooks, and the lookups.
+    dispatch: bool,
+    /// For which reasons packets are denied.
+    denials: bool,
+    /// What rules count in.
+    counters: bool,
+}
+
+impl Unwritten {
+    const ALL: Self = Self {
+        dispatch: true,
+        denials: true,
+        counters: true,
+    };
+    const NOTHING: Self = Self {
+        dispatch: false,
+        denials: false,
+        counters: false,
+    };
+}
+
 /// What the kernel lists of the table.
 #[derive(Debug, Default)]
 pub(super) struct KernelState {
@@ -113,12 +139,10 @@ pub(super) struct KernelState {
 }
 
 impl KernelState {
-    /// Whether an earlier life left more than what closes unknown pods.
+    /// Whether an earlier life left more than what closes unknown pods, and sets that no rule names yet.
     pub(super) fn has_rules(&self) -> bool {
-        let is_set = |name: &String| names::is_own_set(name) || names::shared_by(name).is_some();
         let mut chains = self.table.chains.keys();
-        self.table.sets.keys().any(is_set)
-            || chains.any(|chain| chain.starts_with("EGRET-E-") || chain.starts_with("EGRET-I-"))
+        chains.any(|chain| chain.starts_with("EGRET-E-") || chain.starts_with("EGRET-I-"))
     }
 }
 
@@ -134,6 +158,7 @@ impl Table {
             bridge: None,
             programmed: Programmed::default(),
             dirty: BTreeSet::new(),
+            unwritten: Unwritten::ALL,
             denials: BTreeMap::new(),
             shared: BTreeMap::new(),
             counted: BTreeMap::new(),
@@ -236,6 +261,7 @@ impl Table {
     pub(super) fn set_shared(&mut self, base: Vec<BaseChain>, rendered: Rendered, lookups: Lookups) {
         self.base = base;
         self.lookups = lookups;
+        self.unwritten.dispatch = true;
         self.set_desired(ChainOwner::Shared, rendered);
     }
 
@@ -272,6 +298,7 @@ impl Table {
         for denial in &rendered.denials {
             let uses = self.denials.entry(denial.clone()).or_default();
             *uses = if comes { *uses + 1 } else { *uses - 1 };
+            self.unwritten.denials = true;
         }
         for rule in rendered.chains.values().flat_map(|lines| lines.iter()) {
             for statement in &rule.statements {
@@ -281,6 +308,7 @@ impl Table {
                         .entry(name.clone())
                         .or_insert_with(|| (0, rule.comment.clone()));
                     *uses = if comes { *uses + 1 } else { *uses - 1 };
+                    self.unwritten.counters = true;
                 }
             }
         }
@@ -309,6 +337,9 @@ impl Table {
 
     /// Desires a chain for each reason to which rules lead.
     fn compile_denials(&mut self) {
+        if !std::mem::take(&mut self.unwritten.denials) {
+            return;
+        }
         self.denials.retain(|_, uses| *uses > 0);
         let mut rendered = Rendered::default();
         if let Some(telling) = self.telling {
@@ -358,7 +389,9 @@ impl Table {
             changes.add_base_chain(chain);
         }
         let gone = self.put_chains(&mut changes);
-        self.put_lookups(&mut changes);
+        if self.unwritten.dispatch {
+            self.put_lookups(&mut changes);
+        }
         let kept: BTreeSet<&String> = self.base.iter().map(|chain| &chain.name).collect();
         let lost = self.programmed.base.iter().filter(|name| !kept.contains(name));
         for chain in gone.iter().filter(|chain| !dispatch::is_base(chain)).chain(lost) {
@@ -377,11 +410,15 @@ impl Table {
         held: &KernelState,
         now: Timestamp,
     ) -> TransactionOutcome {
+        self.forget_programmed();
         self.compile_denials();
-        self.programmed = Programmed::default();
         let mut sets = sets.lock();
         sets.adopt(&held.sets, now);
         let mut kept = sets.held_as_desired(&held.table.sets);
+        // First in the kernel's list are those that most messages are about.
+        if let Err(outcome) = self.fill_new_shared(&mut sets, &held.table.sets, now) {
+            return outcome;
+        }
         if let Err(outcome) = self.make_intervals(&mut sets, &held.table.sets) {
             return outcome;
         }
@@ -440,6 +477,16 @@ impl Table {
         Ok(())
     }
 
+    /// Makes and fills the shared sets that the kernel does not list; no rule names them yet.
+    fn fill_new_shared(
+        &mut self,
+        sets: &mut Sets,
+        listed: &BTreeMap<String, ListedSet>,
+        now: Timestamp,
+    ) -> Result<(), TransactionOutcome> {
+        sets.fill_new_shared(listed, now, |changes| self.transact(changes))
+    }
+
     /// Has the kernel take all of it.
     fn commit(
         &mut self,
@@ -468,7 +515,7 @@ impl Table {
         tracing::error!(reason, "the table cannot be written");
         self.broken = Some(reason.to_owned());
         // What is retried is everything: whatever the kernel refused may be due to what others did to the table.
-        self.programmed = Programmed::default();
+        self.forget_programmed();
         TransactionOutcome::Failed
     }
 
@@ -532,9 +579,13 @@ impl Table {
     /// Has everything written the next time.
     pub(super) fn forget_programmed(&mut self) {
         self.programmed = Programmed::default();
+        self.unwritten = Unwritten::ALL;
     }
 
     fn add_counters(&mut self, changes: &mut Changes) {
+        if !self.unwritten.counters {
+            return;
+        }
         for counter in self.read.kept().iter().filter(|_| !self.programmed.is_known) {
             if self.counters.insert(counter.name.clone()) {
                 changes.add_counter(counter);
@@ -649,12 +700,17 @@ impl Table {
                 None => drop(self.programmed.chains.remove(&owner)),
             }
         }
-        self.programmed.lookups.clone_from(&self.lookups);
-        self.programmed.base = self.base.iter().map(|chain| chain.name.clone()).collect();
+        if self.unwritten.dispatch {
+            self.programmed.lookups.clone_from(&self.lookups);
+            self.programmed.base = self.base.iter().map(|chain| chain.name.clone()).collect();
+        }
         self.programmed.bridge = BridgeState::of(self.bridge.as_ref());
         self.programmed.is_known = true;
-        let made = self.counted.iter().filter(|(_, (uses, _))| *uses > 0);
-        self.counters.extend(made.map(|(name, _)| name.clone()));
+        if self.unwritten.counters {
+            let made = self.counted.iter().filter(|(_, (uses, _))| *uses > 0);
+            self.counters.extend(made.map(|(name, _)| name.clone()));
+        }
+        self.unwritten = Unwritten::NOTHING;
     }
 
     /// What differs from what was written last.
@@ -725,7 +781,7 @@ impl Table {
         self.shared.clear();
         self.counted.clear();
         self.counters.clear();
-        self.programmed = Programmed::default();
+        self.forget_programmed();
     }
 
     pub(super) fn dump(&self) -> String {
