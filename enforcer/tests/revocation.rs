@@ -34,6 +34,8 @@ const SERVICE: &str = "127.0.0.30";
 const POD_6: &str = "fd00::1";
 /// More flows than end at once.
 const MANY: usize = 1_600;
+/// More flows than two slices look at.
+const SLICES_LOOK_AT: u16 = 4_200;
 const LONG: std::time::Duration = std::time::Duration::from_secs(600);
 
 #[test]
@@ -167,6 +169,63 @@ fn what_is_allowed_again_while_denied_connections_end_goes_on() {
         change(&mut backend, &allow("one", "127.0.0.8/32"));
         assert_eq!(count(ONE, |state| state == State::Revoked), 0);
         assert_eq!(count(OTHER, |state| state == State::Revoked), MANY / 2);
+    });
+}
+
+/// The next change waits for one slice.
+#[test]
+fn a_slice_looks_at_few_flows_whether_they_end_go_on_or_stay_as_they_are() {
+    in_fresh_namespace(|| {
+        flows_stay();
+        let reaching = |name: &str, peer: &str| {
+            let peers = rule(Action::Allow, PeerMatch::In(set(name)), PortMatch::Any);
+            let isolated = vec![tier(Tier::NetworkPolicy, vec![peers], DefaultAction::Deny)];
+            let mut change = Change::new()
+                .set(name, SetKind::Networks, &[(network(peer), None)])
+                .rules(pod("a", &[POD], isolated, Vec::new()));
+            let egress = (PodKey::new("default", "a"), Direction::Egress);
+            change.0.reevaluate.push(egress);
+            change
+        };
+        let mut backend = begin(&reaching("all", "127.0.0.0/8"));
+        for port in 0..SLICES_LOOK_AT {
+            let socket = UdpSocket::bind((POD, 20_000 + port)).unwrap();
+            socket.send_to(b"x", (ONE, 9)).unwrap();
+        }
+        let states = |is: State| {
+            let flows = flows(POD, ONE);
+            let states = flows.iter().map(|flow| state_of_flow(Direction::Egress, flow));
+            u64::try_from(states.filter(|state| *state == is).count()).unwrap()
+        };
+        let many = u64::from(SLICES_LOOK_AT);
+        until(|| (states(State::Allowed) == many).then_some(()));
+        let mut slices = |change: &Change| {
+            apply(&mut backend, change);
+            let search = backend.connection_search().expect("somebody is to be asked");
+            search();
+            let mut revoked = Vec::new();
+            loop {
+                let ended = backend.end_denied_connections();
+                revoked.push(ended.flows);
+                if !ended.is_unfinished {
+                    return revoked;
+                }
+            }
+        };
+        let allowed = slices(&reaching("one", "127.0.0.8/32"));
+        assert!(
+            allowed.len() > 2,
+            "all are allowed, looked at in slices: {allowed:?}"
+        );
+        let revoked = slices(&reaching("nobody", "192.0.2.0/24"));
+        assert_eq!(revoked.iter().sum::<u64>(), many, "{revoked:?}");
+        assert!(revoked.iter().all(|flows| *flows <= many / 8), "{revoked:?}");
+        let stay = slices(&reaching("nobody-else", "192.0.2.1/32"));
+        assert!(stay.len() > 2, "all stay revoked, looked at in slices: {stay:?}");
+        assert_eq!(states(State::Revoked), many);
+        let go_on = slices(&reaching("one-again", "127.0.0.8/32"));
+        assert!(go_on.len() > 8, "all go on, in slices: {go_on:?}");
+        assert_eq!(states(State::Unmarked), many);
     });
 }
 

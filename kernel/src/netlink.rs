@@ -145,6 +145,12 @@ impl Socket {
         })
     }
 
+    /// How many were sent.
+    #[cfg(test)]
+    pub(crate) const fn requests(&self) -> u32 {
+        self.sequence
+    }
+
     /// Sends a request whose answer is only yes or no.
     pub(crate) fn tell(&mut self, request: &Request) -> Result<(), Error> {
         self.ask(request, |_| Ok(None::<()>)).map(drop)

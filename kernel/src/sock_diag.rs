@@ -7,10 +7,11 @@
 //! Requests are those of `linux/sock_diag.h` and `linux/inet_diag.h`.
 
 use crate::fault_points::{self, Step};
-use crate::netlink::{Error, MalformedMessage, ReplyPart, Request, Socket};
+use crate::netlink::{DUMP, Error, MalformedMessage, ReplyPart, Request, Socket};
 use crate::{Family, Transport};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::SockProtocol;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
@@ -36,21 +37,52 @@ impl Sockets {
         std::thread::scope(|scope| scope.spawn(open).join().expect("opening a socket does not panic"))
     }
 
+    /// Ends the sockets of these connections, each as [`Self::end`] does; how many there were. Clients send datagrams by the
+    /// thousand to servers that have one socket for all: where many are about datagrams, the kernel lists those that are connected
+    /// instead of being asked about each.
+    pub fn end_all(&mut self, all: &[Connection]) -> Result<u64, Error> {
+        let datagrams = all.iter().filter(|one| one.transport == Transport::Udp);
+        let connected = match datagrams.count() {
+            0..=FEW => None,
+            _ => Some(self.connected_datagram_sockets()?),
+        };
+        let is_absent = |one: &Connection| {
+            one.transport == Transport::Udp
+                && connected
+                    .as_ref()
+                    .is_some_and(|all| !all.contains(&(one.local, one.remote)))
+        };
+        let mut ended = 0;
+        for one in all.iter().filter(|one| !is_absent(one)) {
+            ended += u64::from(self.end(one)?);
+        }
+        Ok(ended)
+    }
+
+    /// Both ends of all of them, as [`Connection`] has them.
+    fn connected_datagram_sockets(&mut self) -> Result<BTreeSet<(SocketAddr, SocketAddr)>, Error> {
+        let mut found = BTreeSet::new();
+        for family in Family::ALL {
+            let mut header = vec![family.number(), Transport::Udp.number(), 0, 0];
+            header.extend((1_u32 << CONNECTED).to_ne_bytes());
+            header.resize(REQUEST_LENGTH, 0);
+            let request = Request::new("list connected sockets", BY_FAMILY, DUMP, &header);
+            let sockets = self.socket.ask(&request, read_socket)?.into_iter();
+            found.extend(sockets.map(|socket| (socket.local, socket.remote)));
+        }
+        Ok(found)
+    }
+
     /// Ends the TCP connection or connected UDP socket between these two; false where there is none. Other protocols
     /// have no sockets that can be ended. `EOPNOTSUPP` is a kernel without `CONFIG_INET_DIAG_DESTROY`.
-    pub fn end(
-        &mut self,
-        transport: Transport,
-        local: SocketAddr,
-        remote: SocketAddr,
-    ) -> Result<bool, Error> {
-        let wanted = Connection {
+    pub fn end(&mut self, wanted: &Connection) -> Result<bool, Error> {
+        let Connection {
             transport,
             local,
             remote,
-        };
+        } = *wanted;
         let cookie = match transport {
-            Transport::Tcp | Transport::Udp => self.cookie_of(&wanted)?,
+            Transport::Tcp | Transport::Udp => self.cookie_of(wanted)?,
             Transport::Sctp => None,
         };
         let Some(cookie) = cookie else {
@@ -99,15 +131,21 @@ const BY_FAMILY: u16 = 20;
 const DESTROY: u16 = 21;
 /// `INET_DIAG_NOCOOKIE`, twice.
 const ANY_COOKIE: Cookie = [0xff; 8];
-/// `TCP_LISTEN`; UDP sockets have 7 (unconnected) or 1.
+/// `TCP_LISTEN`; UDP sockets have 7 (unconnected) or [`CONNECTED`].
 const LISTEN: u8 = 10;
+/// `TCP_ESTABLISHED`.
+const CONNECTED: u8 = 1;
+/// Of `struct inet_diag_req_v2`.
+const REQUEST_LENGTH: usize = 56;
+/// To ask about so many takes about as long as to list those that are connected.
+const FEW: usize = 16;
 
 /// The four values that name a connection, seen from one end.
-#[derive(Clone, Copy, Debug)]
-struct Connection {
-    transport: Transport,
-    local: SocketAddr,
-    remote: SocketAddr,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    pub transport: Transport,
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,4 +226,36 @@ fn read_socket(answer: ReplyPart<'_>) -> Result<Option<SocketEntry>, MalformedMe
         remote: SocketAddr::new(address(24), port(6)),
         cookie,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_not_asked_about_each_of_many_datagrams() {
+        let mut sockets = Sockets::open().unwrap();
+        let clients = |transport, number: u16| -> Vec<Connection> {
+            let client = |port| Connection {
+                transport,
+                local: SocketAddr::from(([192, 0, 2, 1], 53)),
+                remote: SocketAddr::from(([192, 0, 2, 2], port)),
+            };
+            (1..=number).map(client).collect()
+        };
+        // What is to be ended, and how often the kernel is asked: about the connected sockets of either family, or about each.
+        let rows = [
+            (clients(Transport::Udp, 500), 2),
+            (clients(Transport::Udp, 3), 3),
+            (
+                [clients(Transport::Udp, 500), clients(Transport::Tcp, 5)].concat(),
+                2 + 5,
+            ),
+        ];
+        for (all, requests) in rows {
+            let before = sockets.socket.requests();
+            assert_eq!(sockets.end_all(&all).unwrap(), 0);
+            assert_eq!(sockets.socket.requests() - before, requests, "for {}", all.len());
+        }
+    }
 }

@@ -5,9 +5,9 @@
 mod common;
 
 use common::{in_fresh_namespace, run};
-use egret_kernel::Transport::{Tcp, Udp};
+use egret_kernel::Transport::{self, Tcp, Udp};
 use egret_kernel::links::Links;
-use egret_kernel::sock_diag::Sockets;
+use egret_kernel::sock_diag::{Connection, Sockets};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -16,6 +16,14 @@ use std::time::Duration;
 
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
+}
+
+const fn connection(transport: Transport, local: SocketAddr, remote: SocketAddr) -> Connection {
+    Connection {
+        transport,
+        local,
+        remote,
+    }
 }
 
 /// Both ends of a connection to a listener.
@@ -30,7 +38,7 @@ fn end_tcp(of: &TcpStream) -> bool {
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
     Sockets::open()
         .unwrap()
-        .end(Tcp, canonical(local), canonical(remote))
+        .end(&connection(Tcp, canonical(local), canonical(remote)))
         .unwrap()
 }
 
@@ -86,7 +94,7 @@ fn the_listener_that_the_kernel_finds_in_place_of_a_connection_stays() {
             ("127.0.0.1:7001", "127.0.0.2:9"),
         ] {
             assert!(
-                !sockets.end(Tcp, at(local), at(remote)).unwrap(),
+                !sockets.end(&connection(Tcp, at(local), at(remote))).unwrap(),
                 "{local} {remote}"
             );
         }
@@ -105,10 +113,10 @@ fn a_connected_datagram_socket_is_ended_and_one_that_serves_all_stays() {
             let mut sockets = Sockets::open().unwrap();
             let (one, other) = (server.local_addr().unwrap(), connected.local_addr().unwrap());
             assert!(
-                !sockets.end(Udp, one, other).unwrap(),
+                !sockets.end(&connection(Udp, one, other)).unwrap(),
                 "the server is not connected"
             );
-            assert!(sockets.end(Udp, other, one).unwrap());
+            assert!(sockets.end(&connection(Udp, other, one)).unwrap());
             connected.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             let outcome = connected.recv(&mut [0; 1]).map_err(|error| error.kind());
             assert_eq!(outcome, Err(ErrorKind::ConnectionAborted));
@@ -117,6 +125,43 @@ fn a_connected_datagram_socket_is_ended_and_one_that_serves_all_stays() {
             server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             assert_eq!(server.recv(&mut [0; 1]).unwrap(), 1);
         }
+    });
+}
+
+#[test]
+fn of_many_datagrams_the_connected_sockets_are_ended() {
+    in_fresh_namespace(|| {
+        let server = UdpSocket::bind(at("[::]:7000")).unwrap();
+        let mapped = UdpSocket::bind(at("[::]:0")).unwrap();
+        mapped.connect(at("[::ffff:127.0.0.1]:7000")).unwrap();
+        let connect = |from: &str, to: &str| {
+            let socket = UdpSocket::bind(at(from)).unwrap();
+            socket.connect(at(to)).unwrap();
+            socket
+        };
+        let four = connect("127.0.0.1:0", "127.0.0.1:7000");
+        let six = connect("[::1]:0", "[::1]:7000");
+        let other = connect("127.0.0.1:0", "127.0.0.1:7000");
+        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        let ends = |socket: &UdpSocket| {
+            let (local, remote) = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+            connection(Udp, canonical(local), canonical(remote))
+        };
+        let client = |port| {
+            let from = SocketAddr::from(([127, 0, 0, 1], port));
+            connection(Udp, at("127.0.0.1:7000"), from)
+        };
+        let mut all: Vec<Connection> = (1..100).map(client).collect();
+        all.extend([&mapped, &four, &six].map(ends));
+        assert_eq!(Sockets::open().unwrap().end_all(&all).unwrap(), 3);
+        for ended in [&mapped, &four, &six] {
+            ended.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let outcome = ended.recv(&mut [0; 1]).map_err(|error| error.kind());
+            assert_eq!(outcome, Err(ErrorKind::ConnectionAborted), "{ended:?}");
+        }
+        other.send(b"x").unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(server.recv(&mut [0; 1]).unwrap(), 1);
     });
 }
 
@@ -133,9 +178,14 @@ fn sockets_of_another_namespace_are_reached_by_its_descriptor() {
         let (mut ended, _server) = connect(&listener, at("127.0.0.1:7000"));
         let (local, remote) = (ended.local_addr().unwrap(), ended.peer_addr().unwrap());
         in_fresh_namespace(move || {
-            assert!(!Sockets::open().unwrap().end(Tcp, local, remote).unwrap());
+            assert!(
+                !Sockets::open()
+                    .unwrap()
+                    .end(&connection(Tcp, local, remote))
+                    .unwrap()
+            );
             let mut there = Sockets::open_in(here.as_fd()).unwrap();
-            assert!(there.end(Tcp, local, remote).unwrap());
+            assert!(there.end(&connection(Tcp, local, remote)).unwrap());
             assert!(
                 TcpStream::connect(at("127.0.0.1:7000")).is_err(),
                 "the caller stays where it is"

@@ -120,7 +120,7 @@ fn select_nodes(story: &Story<'_>, labels: &str) -> Result<(), Failure> {
 }
 
 /// Whether the pod says what [`new_pod`] has to say: the page by address, nothing sent again, refused, the page by name.
-fn says_all(kubectl: &Kubectl, pod: &str) -> Result<bool, Failure> {
+pub(super) fn says_all(kubectl: &Kubectl, pod: &str) -> Result<bool, Failure> {
     let said = kubectl.run(&["logs", "-n", "shop", pod])?;
     if said.lines().eq(["hello", "0", "refused", "hello"]) {
         Ok(true)

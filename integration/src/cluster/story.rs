@@ -73,6 +73,7 @@ impl Story<'_> {
         outages::play(self)?;
         upgrade::play(self)?;
         backends::netfilter(self)?;
+        backends::ebpf_and_back(self)?;
         self.delete_policy()?;
         if keep {
             return Ok(());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egret_kernel::Transport;
-use egret_kernel::sock_diag::Sockets;
+use egret_kernel::sock_diag::{Connection, Sockets};
 
 use super::cgroup::PodCgroups;
 use super::layout::parse_address;
@@ -29,14 +29,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct DeniedSockets {
     map: Arc<Map>,
-}
-
-/// One end of a connection, as the program that has it sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct DeniedSocket {
-    transport: Transport,
-    local: SocketAddr,
-    peer: SocketAddr,
 }
 
 impl DeniedSockets {
@@ -74,7 +66,7 @@ impl DeniedSockets {
         if keys.is_empty() {
             return ended;
         }
-        let mut by_pod: BTreeMap<u64, Vec<DeniedSocket>> = BTreeMap::new();
+        let mut by_pod: BTreeMap<u64, Vec<Connection>> = BTreeMap::new();
         for (pod, socket) in keys.iter().filter_map(|key| parse(key)) {
             by_pod.entry(pod).or_default().push(socket);
         }
@@ -108,29 +100,24 @@ impl DeniedSockets {
     }
 }
 
-fn end_in_pod(cgroups: &PodCgroups, pod: u64, held: &[DeniedSocket]) -> Result<u64, String> {
+fn end_in_pod(cgroups: &PodCgroups, pod: u64, held: &[Connection]) -> Result<u64, String> {
     let process = cgroups
         .process_of(pod)
         .ok_or("no process of the pod is visible, by which its network namespace is found")?;
     let path = format!("/proc/{process}/ns/net");
     let namespace = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
     let mut sockets = Sockets::open_in(namespace.as_fd()).map_err(|error| error.to_string())?;
-    let mut ended = 0;
-    for one in held {
-        let found = sockets.end(one.transport, one.local, one.peer);
-        ended += u64::from(found.map_err(|error| error.to_string())?);
-    }
-    Ok(ended)
+    sockets.end_all(held).map_err(|error| error.to_string())
 }
 
 /// `struct denied_socket`; none for a protocol whose sockets cannot be ended.
-fn parse(key: &[u8]) -> Option<(u64, DeniedSocket)> {
+fn parse(key: &[u8]) -> Option<(u64, Connection)> {
     let port = |at: usize| Some(u16::from_ne_bytes(key.get(at..at + 2)?.try_into().ok()?));
     let address = |at: usize| -> Option<IpAddr> { parse_address(key.get(at..at + 20)?) };
-    let socket = DeniedSocket {
+    let socket = Connection {
         transport: Transport::from_number(*key.get(52)?)?,
         local: SocketAddr::new(address(8)?, port(48)?),
-        peer: SocketAddr::new(address(28)?, port(50)?),
+        remote: SocketAddr::new(address(28)?, port(50)?),
     };
     Some((u64::from_ne_bytes(key.get(..8)?.try_into().ok()?), socket))
 }

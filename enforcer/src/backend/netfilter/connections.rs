@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use egret_kernel::conntrack::Flow;
-use egret_policies::rules::{Batch, Direction, PodRules, SetId};
+use egret_policies::rules::{Batch, Direction, PodRules};
 use egret_shared::pod::PodKey;
 
 mod flow_dump;
 mod affected;
+mod revoked;
 mod search;
 mod verdict;
 mod revocation;
@@ -19,6 +20,7 @@ pub(in crate::backend) use affected::AffectedConnections;
 pub(in crate::backend) use expired_records::carry_over;
 
 use flow_dump::FlowQuery;
+use revoked::RevokedFlows;
 use search::Search;
 
 use crate::backend::netfilter::marks::Marks;
@@ -49,10 +51,7 @@ pub(in crate::backend) struct Connections {
     judged: Reevaluation,
     /// Flows of the last search that the slices so far did not come to.
     unjudged: std::vec::IntoIter<Flow>,
-    /// Pods and sets that changed since: they may allow again what was revoked.
-    changed_since: Changed,
-    /// Revoked flows, cached: each change needs them, and there may be many.
-    revoked: Vec<Revoked>,
+    revoked: RevokedFlows,
     /// Whether `revoked` is to be read from the kernel.
     reload: bool,
     warned: BTreeSet<String>,
@@ -71,18 +70,6 @@ struct Reevaluation {
     reassigned: BTreeSet<IpAddr>,
     /// Whether sockets are kept: after a start, records may not be complete yet.
     keep_sockets: bool,
-}
-
-#[derive(Debug, Default)]
-struct Changed {
-    pods: BTreeSet<PodKey>,
-    sets: BTreeSet<SetId>,
-}
-
-#[derive(Clone, Debug)]
-struct Revoked {
-    direction: Direction,
-    flow: Flow,
 }
 
 impl Connections {
@@ -134,9 +121,8 @@ impl Connections {
         }
         if !self.revoked.is_empty() {
             let replaced = batch.rules_replaced.iter().map(|rules| rules.pod.clone());
-            self.changed_since.pods.extend(replaced);
             let changed = batch.members_changed.iter().map(|change| change.set);
-            self.changed_since.sets.extend(changed);
+            self.revoked.reconsider(replaced.collect(), changed.collect());
         }
     }
 

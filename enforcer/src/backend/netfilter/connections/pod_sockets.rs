@@ -13,28 +13,18 @@ use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::Links;
 use egret_kernel::namespaces;
 use egret_kernel::netlink;
-use egret_kernel::sock_diag::Sockets;
+use egret_kernel::sock_diag::{Connection, Sockets};
 
-/// One end of a connection, as the program that has it sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SocketTuple {
-    transport: Transport,
-    local: SocketAddr,
-    remote: SocketAddr,
-}
-
-impl SocketTuple {
-    /// The socket that sends packets like this; none for protocols without ports.
-    pub(super) fn sending(tuple: &Tuple) -> Option<Self> {
-        let ProtocolDetail::Ports { source, destination } = tuple.detail else {
-            return None;
-        };
-        Some(Self {
-            transport: Transport::from_number(tuple.protocol)?,
-            local: SocketAddr::new(tuple.source, source),
-            remote: SocketAddr::new(tuple.destination, destination),
-        })
-    }
+/// The socket that sends packets like this; none for protocols without ports.
+pub(super) fn sending(tuple: &Tuple) -> Option<Connection> {
+    let ProtocolDetail::Ports { source, destination } = tuple.detail else {
+        return None;
+    };
+    Some(Connection {
+        transport: Transport::from_number(tuple.protocol)?,
+        local: SocketAddr::new(tuple.source, source),
+        remote: SocketAddr::new(tuple.destination, destination),
+    })
 }
 
 /// What became of sockets.
@@ -46,7 +36,7 @@ pub(super) struct Outcome {
 }
 
 /// Ends sockets of the pods behind these interfaces.
-pub(super) fn end(wanted: &BTreeMap<InterfaceName, Vec<SocketTuple>>) -> Outcome {
+pub(super) fn end(wanted: &BTreeMap<InterfaceName, Vec<Connection>>) -> Outcome {
     let mut outcome = Outcome::default();
     if wanted.is_empty() {
         return outcome;
@@ -61,7 +51,7 @@ pub(super) fn end(wanted: &BTreeMap<InterfaceName, Vec<SocketTuple>>) -> Outcome
 /// The number of the namespace behind each interface.
 fn numbered<'a>(
     links: &mut Links,
-    wanted: &'a BTreeMap<InterfaceName, Vec<SocketTuple>>,
+    wanted: &'a BTreeMap<InterfaceName, Vec<Connection>>,
 ) -> Result<BTreeMap<&'a InterfaceName, u32>, netlink::Error> {
     let mut found = BTreeMap::new();
     for name in wanted.keys() {
@@ -74,7 +64,7 @@ fn numbered<'a>(
 fn end_numbered(
     links: &mut Links,
     numbered: BTreeMap<&InterfaceName, u32>,
-    wanted: &BTreeMap<InterfaceName, Vec<SocketTuple>>,
+    wanted: &BTreeMap<InterfaceName, Vec<Connection>>,
     outcome: &mut Outcome,
 ) {
     let namespaces = namespaces::find(links, numbered.values().copied().collect());
@@ -97,11 +87,6 @@ fn end_numbered(
     }
 }
 
-fn end_within(namespace: &File, held: &[SocketTuple]) -> Result<u64, netlink::Error> {
-    let mut sockets = Sockets::open_in(namespace.as_fd())?;
-    let mut ended = 0;
-    for one in held {
-        ended += u64::from(sockets.end(one.transport, one.local, one.remote)?);
-    }
-    Ok(ended)
+fn end_within(namespace: &File, held: &[Connection]) -> Result<u64, netlink::Error> {
+    Sockets::open_in(namespace.as_fd())?.end_all(held)
 }

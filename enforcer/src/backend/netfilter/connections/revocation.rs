@@ -17,19 +17,24 @@ use egret_kernel::conntrack::{Conntrack, Flow, Tuple};
 use egret_kernel::iptables::InterfaceName;
 use egret_kernel::links::Links;
 use egret_kernel::netlink;
+use egret_kernel::sock_diag::Connection;
 use egret_policies::rules::{Direction, PodRules};
 
 use super::flow_dump::pods_end;
-use super::pod_sockets::{self, SocketTuple};
+use super::pod_sockets;
+use super::revoked::{Changed, Revoked};
 use super::verdict::Evaluator;
-use super::{Changed, Connections, InForce, Reevaluation, Revoked};
+use super::{Connections, InForce, Reevaluation};
 use crate::backend::EndedConnections;
-use crate::backend::netfilter::marks::Marks;
+use crate::backend::netfilter::marks::{Marks, PodMarks};
 use crate::backend::netfilter::model::pods::names_any;
 use crate::backend::netfilter::names::PodChains;
 
 /// So many flows end, or go on again, in one slice: some milliseconds, for which the next change waits.
 const SLICE: usize = 512;
+
+/// So many flows are looked at in one slice, for either of the two: what is allowed costs a look, too.
+const LOOKED_AT: usize = 4 * SLICE;
 
 /// What is to be done about a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +51,10 @@ impl Connections {
     /// Ends what the rules forbid, out of what the searches so far found: one slice of it. What cannot be done now is done the next
     /// time.
     pub(in crate::backend) fn revoke(&mut self, in_force: InForce<'_>, is_broken: bool) -> EndedConnections {
-        let opened = in_force.sets.take_concurrent();
-        if !self.revoked.is_empty() {
-            self.changed_since.sets.extend(opened);
-        }
+        self.revoked
+            .reconsider(BTreeSet::new(), in_force.sets.take_concurrent());
         self.settle(in_force);
-        let has_changed = !self.changed_since.pods.is_empty() || !self.changed_since.sets.is_empty();
-        let has_work = has_changed || !self.unjudged.as_slice().is_empty();
+        let has_work = self.revoked.has_reconsidered() || !self.unjudged.as_slice().is_empty();
         if is_broken || !has_work {
             return EndedConnections::default();
         }
@@ -70,7 +72,7 @@ impl Connections {
         let own_node = own_node.into_iter().map(|address| address.net.addr()).collect();
         let mut unjudged = std::mem::take(&mut self.unjudged);
         let forbidden = self.forbidden(in_force, &mut unjudged, &own_node);
-        let is_unrevoked = self.unrevoke(in_force, &mut conntrack, &own_node)?;
+        self.unrevoke(in_force, &mut conntrack, &own_node)?;
         let marks = in_force.marks;
         let marked: Vec<_> = forbidden
             .iter()
@@ -92,14 +94,14 @@ impl Connections {
         let revoked = forbidden
             .into_iter()
             .filter(|(flow_action, _)| *flow_action == FlowAction::Revoke);
-        self.revoked.extend(revoked.map(|(_, one)| one));
+        self.revoked.add(revoked.map(|(_, one)| one));
         let is_judged = unjudged.as_slice().is_empty();
         self.unjudged = unjudged;
         self.settle(in_force);
         Ok(EndedConnections {
             flows,
             sockets,
-            is_unfinished: !is_judged || !is_unrevoked,
+            is_unfinished: !is_judged || self.revoked.has_reconsidered(),
         })
     }
 
@@ -122,17 +124,15 @@ impl Connections {
         unjudged: &mut impl Iterator<Item = Flow>,
         own_node: &BTreeSet<IpAddr>,
     ) -> Vec<(FlowAction, Revoked)> {
-        let owners = in_force.pods.by_address();
+        let owners = Owner::by_address(in_force);
         let evaluator = Evaluator {
             sets: in_force.sets,
             own_node: Some(own_node),
         };
         let mut forbidden = Vec::new();
-        while forbidden.len() < SLICE
-            && let Some(flow) = unjudged.next()
-        {
+        for flow in unjudged.take(LOOKED_AT) {
             let actions = Direction::ALL.map(|direction| {
-                let owner = owners.get(&pods_end(direction, &flow)).copied();
+                let owner = owners.get(&pods_end(direction, &flow));
                 (
                     self.flow_action(in_force, direction, &flow, owner, evaluator),
                     direction,
@@ -150,6 +150,9 @@ impl Connections {
                 };
                 forbidden.extend(flow_action.map(|flow_action| (flow_action, revoked)));
             }
+            if forbidden.len() >= SLICE {
+                break;
+            }
         }
         forbidden
     }
@@ -160,7 +163,7 @@ impl Connections {
         in_force: InForce<'_>,
         direction: Direction,
         flow: &Flow,
-        owner: Option<&PodRules>,
+        owner: Option<&Owner<'_>>,
         evaluator: Evaluator<'_>,
     ) -> Option<FlowAction> {
         let Reevaluation {
@@ -179,7 +182,7 @@ impl Connections {
         let is_unmarked = marks.unmarked(direction).is_in(flow.mark);
         let is_revoked = marks.revoked(direction).is_in(flow.mark);
         let is_gone = marks.gone(direction).is_in(flow.mark);
-        let is_present = is_of_present_rules(in_force, direction, flow, owner);
+        let is_present = owner.is_some_and(|owner| owner.has_allowed(direction, flow));
         let is_of_another =
             (vacated.contains(&address) || reassigned.contains(&address)) && !is_unmarked && !is_present;
         match owner {
@@ -187,7 +190,8 @@ impl Connections {
             None if is_of_another && !is_gone => return Some(FlowAction::MarkGone),
             Some(_) | None => {}
         }
-        let rules = owner.filter(|rules| !in_force.refused.contains_key(&rules.pod))?;
+        let rules = owner.map(|owner| owner.rules);
+        let rules = rules.filter(|rules| !in_force.refused.contains_key(&rules.pod))?;
         let is_asked =
             pods.contains(&(rules.pod.clone(), direction)) || affected.concern(&rules.pod, direction, flow);
         if !is_asked || is_revoked || is_present {
@@ -199,36 +203,27 @@ impl Connections {
         (!is_exempt && !evaluator.allows(rules, direction, flow)).then_some(FlowAction::Revoke)
     }
 
-    /// Takes the mark off what is allowed again: its next packet is judged. Whether that was all, or the rest is for the next slice.
+    /// Takes the mark off what is allowed again: its next packet is judged. One slice of it.
     fn unrevoke(
         &mut self,
         in_force: InForce<'_>,
         conntrack: &mut Conntrack,
         own_node: &BTreeSet<IpAddr>,
-    ) -> Result<bool, netlink::Error> {
-        let Changed { pods, sets } = std::mem::take(&mut self.changed_since);
-        let revoked = std::mem::take(&mut self.revoked);
+    ) -> Result<(), netlink::Error> {
         let owners = in_force.pods.by_address();
         let evaluator = Evaluator {
             sets: in_force.sets,
             own_node: Some(own_node),
         };
-        let is_allowed_again = |one: &Revoked| {
+        let is_allowed_again = |one: &Revoked, Changed { pods, sets }: &Changed| {
             let owner = owners.get(&pods_end(one.direction, &one.flow));
             let owner = owner.filter(|rules| !in_force.refused.contains_key(&rules.pod));
             owner.is_some_and(|rules| {
-                (pods.contains(&rules.pod) || names_any(rules, one.direction, &sets))
+                (pods.contains(&rules.pod) || names_any(rules, one.direction, sets))
                     && evaluator.allows(rules, one.direction, &one.flow)
             })
         };
-        let (mut allowed_again, kept): (Vec<_>, Vec<_>) = revoked.into_iter().partition(is_allowed_again);
-        self.revoked = kept;
-        let later = allowed_again.split_off(SLICE.min(allowed_again.len()));
-        let is_all = later.is_empty();
-        if !is_all {
-            self.revoked.extend(later);
-            self.changed_since = Changed { pods, sets };
-        }
+        let allowed_again = self.revoked.take_allowed((SLICE, LOOKED_AT), is_allowed_again);
         let unmarked = allowed_again
             .iter()
             .map(|one| (&one.flow, in_force.marks.unmarked(one.direction)));
@@ -237,7 +232,7 @@ impl Connections {
             self.reload = true;
             return Err(error);
         }
-        Ok(is_all)
+        Ok(())
     }
 
     /// Ends the sockets of both ends, where they are pods of this node. The socket knows the addresses that it sends by: the
@@ -247,13 +242,13 @@ impl Connections {
             return 0;
         }
         let interfaces = in_force.pods.interfaces_by_address();
-        let mut wanted: BTreeMap<InterfaceName, Vec<SocketTuple>> = BTreeMap::new();
+        let mut wanted: BTreeMap<InterfaceName, Vec<Connection>> = BTreeMap::new();
         for tuple in forbidden
             .iter()
             .flat_map(|(flow_action, one)| self.senders(*flow_action, &one.flow))
         {
             let interface = interfaces.get(&tuple.source);
-            if let Some((interface, held)) = interface.zip(SocketTuple::sending(&tuple)) {
+            if let Some((interface, held)) = interface.zip(pod_sockets::sending(&tuple)) {
                 wanted.entry((*interface).clone()).or_default().push(held);
             }
         }
@@ -274,16 +269,29 @@ impl Connections {
     }
 }
 
-/// Whether the rules that the owner of the address has now allowed it.
-fn is_of_present_rules(
-    in_force: InForce<'_>,
-    direction: Direction,
-    flow: &Flow,
-    owner: Option<&PodRules>,
-) -> bool {
-    let present = owner.and_then(|rules| in_force.generations.marks(PodChains::of(&rules.pod)));
-    present.is_some_and(|present| match direction {
-        Direction::Egress => present.egress.is_in(flow.mark),
-        Direction::Ingress => present.ingress.is_in(flow.mark),
-    })
+/// A pod at an end of flows.
+#[derive(Clone, Copy, Debug)]
+struct Owner<'a> {
+    rules: &'a PodRules,
+    /// Of flows that the rules of now allowed.
+    marks: Option<PodMarks>,
+}
+
+impl<'a> Owner<'a> {
+    /// All of this node. To find the marks of a pod takes longer than to judge a flow: not for each flow.
+    fn by_address(in_force: InForce<'a>) -> BTreeMap<IpAddr, Self> {
+        let mut found = BTreeMap::new();
+        for rules in in_force.pods.rules() {
+            let marks = in_force.generations.marks(PodChains::of(&rules.pod));
+            let owner = Self { rules, marks };
+            found.extend(rules.addresses.iter().map(|address| (*address, owner)));
+        }
+        found
+    }
+
+    /// Whether the rules of now allowed it.
+    fn has_allowed(&self, direction: Direction, flow: &Flow) -> bool {
+        self.marks
+            .is_some_and(|marks| marks.of(direction).is_in(flow.mark))
+    }
 }

@@ -2,7 +2,7 @@
 //! rules go on changing; one search serves all changes that came before it. The backend then takes in what was found, and judges it by the
 //! rules and sets of that moment. A flow that opens in between is judged by the kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use egret_kernel::conntrack::{Conntrack, Flow, FlowFilter};
@@ -12,7 +12,8 @@ use egret_policies::rules::Direction;
 use super::affected::AffectedConnections;
 use super::expired_records;
 use super::flow_dump::{FlowDump, FlowQuery};
-use super::{Connections, InForce, Reevaluation, Revoked};
+use super::revoked::{Revoked, RevokedFlows};
+use super::{Connections, InForce, Reevaluation};
 use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::names::PodChains;
 use crate::backend::{ConnectionSearch, SearchResult};
@@ -201,8 +202,10 @@ impl Connections {
             }
             Ok(Flows { mut asked, revoked }) => {
                 if let Some(revoked) = revoked {
-                    self.changed_since.pods.extend(in_force.pods.keys().cloned());
-                    self.revoked = revoked;
+                    self.revoked = RevokedFlows::default();
+                    self.revoked.add(revoked);
+                    let all = in_force.pods.keys().cloned().collect();
+                    self.revoked.reconsider(all, BTreeSet::new());
                 }
                 let unmarked = settled
                     .map_err(Unknown::from)
