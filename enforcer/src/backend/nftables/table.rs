@@ -2,6 +2,8 @@
 //! both families change together or not at all, so no packet meets a state between two. New sets of intervals come before, in a
 //! transaction of their own (`Sets::plan_intervals`).
 
+mod drift;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 
@@ -25,7 +27,6 @@ use super::rules::{Lines, Rendered, SharedChain};
 use super::sets::{ListedSets, SetWrites, Sets, SharedSets};
 use crate::backend::netfilter::bridges;
 use crate::backend::netfilter::denials::Denial;
-use crate::backend::netfilter::drift::Drift;
 use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::backend::netfilter::names::{self, NFTABLES_BRIDGE};
 
@@ -713,43 +714,6 @@ impl Table {
         self.unwritten = Unwritten::NOTHING;
     }
 
-    /// What differs from what was written last.
-    pub(super) fn drift(&self, held: &KernelState, sets: &SharedSets, now: Timestamp) -> Drift {
-        let mut drift = Drift::default();
-        let mut known: BTreeSet<&String> = BTreeSet::new();
-        for (name, lines) in self.programmed.chains.values().flatten() {
-            known.insert(name);
-            let Some(chain) = held.table.chains.get(name) else {
-                drift.note("chain_missing", name);
-                continue;
-            };
-            let comments: Vec<&str> = lines.iter().map(|rule| rule.comment.as_str()).collect();
-            let same = comments.len() == chain.rules.len()
-                && comments
-                    .iter()
-                    .zip(&chain.rules)
-                    .all(|(one, other)| is_kept(one, other));
-            if !same {
-                drift.note("chain_changed", name);
-            }
-        }
-        for name in held.table.chains.keys().filter(|name| !known.contains(name)) {
-            drift.note("chain_extra", name);
-        }
-        let sets = sets.lock();
-        let lookups = self.programmed.lookups.keys().map(|name| (*name).to_owned());
-        let desired: BTreeSet<String> = sets.made().iter().cloned().chain(lookups).collect();
-        for name in desired.iter().filter(|name| !held.table.sets.contains_key(*name)) {
-            drift.note("set_missing", name);
-        }
-        for name in held.table.sets.keys().filter(|name| !desired.contains(*name)) {
-            drift.note("set_extra", name);
-        }
-        sets.drift(&held.sets, now, &mut drift);
-        held.bridge.note_drift(&self.programmed.bridge, &mut drift);
-        drift
-    }
-
     /// Whether the table was written by this process.
     pub(super) const fn is_known(&self) -> bool {
         self.programmed.is_known
@@ -794,9 +758,4 @@ impl Table {
         }
         text
     }
-}
-
-/// Whether a comment is the one that was written: the kernel keeps the beginning of a long one.
-fn is_kept(written: &str, listed: &str) -> bool {
-    written == listed || (listed.len() >= 200 && written.starts_with(listed))
 }
