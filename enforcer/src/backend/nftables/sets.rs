@@ -359,10 +359,8 @@ impl Sets {
                 let elements = to_hold(wanted, held, family, now);
                 changes.add_elements(set.elements(), &set.written(elements.iter(), now));
                 writes.changed.push(ElementWrite {
-                    set: *id,
-                    family: place,
                     added: elements.iter().collect(),
-                    removed: Vec::new(),
+                    ..ElementWrite::of(*id, place)
                 });
             }
             writes.begun.insert(*id, wanted.kind);

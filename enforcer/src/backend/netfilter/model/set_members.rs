@@ -66,9 +66,9 @@ struct Lasting<M: SetMember> {
     others: SortedList<M>,
 }
 
-/// The list of a member, and what stands for it there.
+/// A member as its list has it.
 #[derive(Clone, Copy)]
-enum Place<M: SetMember> {
+enum PackedMember<M: SetMember> {
     Ipv4(Ipv4Addr),
     Ipv6(Ipv6Addr),
     Ipv4Port((Ipv4Addr, Transport, M::Port)),
@@ -201,41 +201,44 @@ impl<M: SetMember> Lasting<M> {
         let addresses = self
             .ipv4
             .iter()
-            .map(Place::Ipv4)
-            .chain(self.ipv6.iter().map(Place::Ipv6));
-        let ipv4_ports = self.ipv4_ports.iter().map(Place::Ipv4Port);
-        let ipv6_ports = self.ipv6_ports.iter().map(Place::Ipv6Port);
-        let with_address = addresses.chain(ipv4_ports).chain(ipv6_ports).map(Place::member);
+            .map(PackedMember::Ipv4)
+            .chain(self.ipv6.iter().map(PackedMember::Ipv6));
+        let ipv4_ports = self.ipv4_ports.iter().map(PackedMember::Ipv4Port);
+        let ipv6_ports = self.ipv6_ports.iter().map(PackedMember::Ipv6Port);
+        let with_address = addresses
+            .chain(ipv4_ports)
+            .chain(ipv6_ports)
+            .map(PackedMember::member);
         merge(with_address, self.others.iter(), |one, other| one < other)
     }
 
     fn contains(&self, member: M) -> bool {
-        match Place::of(member) {
-            Place::Ipv4(address) => self.ipv4.contains(&address),
-            Place::Ipv6(address) => self.ipv6.contains(&address),
-            Place::Ipv4Port(port) => self.ipv4_ports.contains(&port),
-            Place::Ipv6Port(port) => self.ipv6_ports.contains(&port),
-            Place::Other(member) => self.others.contains(&member),
+        match PackedMember::of(member) {
+            PackedMember::Ipv4(address) => self.ipv4.contains(&address),
+            PackedMember::Ipv6(address) => self.ipv6.contains(&address),
+            PackedMember::Ipv4Port(port) => self.ipv4_ports.contains(&port),
+            PackedMember::Ipv6Port(port) => self.ipv6_ports.contains(&port),
+            PackedMember::Other(member) => self.others.contains(&member),
         }
     }
 
     fn insert(&mut self, member: M) {
-        match Place::of(member) {
-            Place::Ipv4(address) => self.ipv4.insert(address),
-            Place::Ipv6(address) => self.ipv6.insert(address),
-            Place::Ipv4Port(port) => self.ipv4_ports.insert(port),
-            Place::Ipv6Port(port) => self.ipv6_ports.insert(port),
-            Place::Other(member) => self.others.insert(member),
+        match PackedMember::of(member) {
+            PackedMember::Ipv4(address) => self.ipv4.insert(address),
+            PackedMember::Ipv6(address) => self.ipv6.insert(address),
+            PackedMember::Ipv4Port(port) => self.ipv4_ports.insert(port),
+            PackedMember::Ipv6Port(port) => self.ipv6_ports.insert(port),
+            PackedMember::Other(member) => self.others.insert(member),
         }
     }
 
     fn remove(&mut self, member: M) {
-        match Place::of(member) {
-            Place::Ipv4(address) => self.ipv4.remove(&address),
-            Place::Ipv6(address) => self.ipv6.remove(&address),
-            Place::Ipv4Port(port) => self.ipv4_ports.remove(&port),
-            Place::Ipv6Port(port) => self.ipv6_ports.remove(&port),
-            Place::Other(member) => self.others.remove(&member),
+        match PackedMember::of(member) {
+            PackedMember::Ipv4(address) => self.ipv4.remove(&address),
+            PackedMember::Ipv6(address) => self.ipv6.remove(&address),
+            PackedMember::Ipv4Port(port) => self.ipv4_ports.remove(&port),
+            PackedMember::Ipv6Port(port) => self.ipv6_ports.remove(&port),
+            PackedMember::Other(member) => self.others.remove(&member),
         }
     }
 
@@ -245,8 +248,8 @@ impl<M: SetMember> Lasting<M> {
                 self.$list.extend(
                     members
                         .clone()
-                        .filter_map(|member| match Place::of(member) {
-                            Place::$place(one) => Some(one),
+                        .filter_map(|member| match PackedMember::of(member) {
+                            PackedMember::$place(one) => Some(one),
                             _ => None,
                         }),
                 )
@@ -261,27 +264,19 @@ impl<M: SetMember> Lasting<M> {
 
     /// The last of those that fit; what is less than one that fits does as well.
     fn last_where(&self, fits: impl Fn(M) -> bool) -> Option<M> {
-        let of = |place: Place<M>| place.member();
-        let ipv4 = self
-            .ipv4
-            .last_where(|one| fits(of(Place::Ipv4(one))))
-            .map(Place::Ipv4);
-        let ipv6 = self
-            .ipv6
-            .last_where(|one| fits(of(Place::Ipv6(one))))
-            .map(Place::Ipv6);
-        let ipv4_ports = self.ipv4_ports.last_where(|one| fits(of(Place::Ipv4Port(one))));
-        let ipv6_ports = self.ipv6_ports.last_where(|one| fits(of(Place::Ipv6Port(one))));
-        let others = self.others.last_where(&fits);
-        let with_port = ipv6_ports
-            .map(Place::Ipv6Port)
-            .or_else(|| ipv4_ports.map(Place::Ipv4Port));
-        let with_address = with_port.or(ipv6).or(ipv4);
-        with_address.map(of).max(others)
+        let fits = |packed: PackedMember<M>| fits(packed.member());
+        let last = [
+            self.ipv4.last_where(PackedMember::Ipv4, fits),
+            self.ipv6.last_where(PackedMember::Ipv6, fits),
+            self.ipv4_ports.last_where(PackedMember::Ipv4Port, fits),
+            self.ipv6_ports.last_where(PackedMember::Ipv6Port, fits),
+            self.others.last_where(PackedMember::Other, fits),
+        ];
+        last.into_iter().flatten().map(PackedMember::member).max()
     }
 }
 
-impl<M: SetMember> Place<M> {
+impl<M: SetMember> PackedMember<M> {
     fn of(member: M) -> Self {
         match member.address() {
             Some((IpAddr::V4(address), None)) => Self::Ipv4(address),

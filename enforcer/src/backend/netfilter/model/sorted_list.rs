@@ -30,10 +30,14 @@ impl<T: Copy + Ord> SortedList<T> {
         self.0.binary_search(one).is_ok()
     }
 
-    /// The last of those that fit; what is less than one that fits does as well.
-    pub(in crate::backend) fn last_where(&self, fits: impl Fn(T) -> bool) -> Option<T> {
-        let behind = self.0.partition_point(|one| fits(*one));
-        behind.checked_sub(1).map(|place| self.0[place])
+    /// The last of those that fit as what they stand for; what is less than one that fits does as well.
+    pub(in crate::backend) fn last_where<U>(
+        &self,
+        as_other: impl Fn(T) -> U,
+        fits: impl Fn(U) -> bool,
+    ) -> Option<U> {
+        let behind = self.0.partition_point(|one| fits(as_other(*one)));
+        behind.checked_sub(1).map(|place| as_other(self.0[place]))
     }
 
     pub(in crate::backend) fn insert(&mut self, new: T) {

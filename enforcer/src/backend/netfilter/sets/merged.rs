@@ -489,12 +489,10 @@ impl MergedSets {
 
     fn filled(&self, id: SetId, keys: &mut keys::AllKeys) -> Option<MembersChanged> {
         let members: BTreeSet<Member> = match self.merged.get(&id).map(|set| &set.source) {
-            None => self.parts.get(&id)?.members.as_slice().iter().copied().collect(),
+            None => self.parts.get(&id)?.members.iter().collect(),
             Some(Source::Union(of)) => {
                 let parts = of.iter().filter_map(|part| self.parts.get(part));
-                parts
-                    .flat_map(|part| part.members.as_slice().iter().copied())
-                    .collect()
+                parts.flat_map(|part| part.members.iter()).collect()
             }
             Some(Source::Keys(table, place)) => self.keys(table, *place, keys),
         };

@@ -64,10 +64,8 @@ impl Sets {
                 writes.made.insert(name);
                 writes.begun.insert(*id, wanted.kind);
                 writes.changed.push(ElementWrite {
-                    set: *id,
-                    family: place,
                     added: elements.iter().collect(),
-                    removed: Vec::new(),
+                    ..ElementWrite::of(*id, place)
                 });
             }
         }

@@ -63,10 +63,8 @@ impl Sets {
                     changes.add_elements(set.elements(), &set.written(some.iter().copied(), now));
                     writes.begun.insert(id, kind);
                     writes.changed.push(ElementWrite {
-                        set: id,
-                        family: place,
                         added: some.to_vec(),
-                        removed: Vec::new(),
+                        ..ElementWrite::of(id, place)
                     });
                 }
             }
