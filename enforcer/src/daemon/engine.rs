@@ -8,12 +8,8 @@ use egret_enforcer::backend::Backend;
 use egret_enforcer::engine::{Engine, Input, Setup};
 use egret_enforcer::link;
 use egret_shared::revision::DnsdInstance;
-use egret_shared::rt::allocator;
 use egret_shared::rt::task;
 use tokio::sync::mpsc;
-
-/// Heap that is kept from the kernel, in octets: the engine grows within it. Records of 40,000 addresses take as much.
-const HEAP_RESERVE: usize = 32 << 20;
 
 /// The socket on which dnsds connect.
 pub(super) struct Link {
@@ -49,11 +45,8 @@ pub(super) fn start(
         task::spawn("engine", engine.run(inputs)).await
     };
     let thread = std::thread::Builder::new().name("engine".to_owned());
-    Ok(thread.spawn(move || {
-        allocator::reserve_heap(HEAP_RESERVE);
-        match runtime.block_on(run) {
-            Ok(backend) => backend,
-            Err(died) => std::panic::resume_unwind(died.into_panic()),
-        }
+    Ok(thread.spawn(move || match runtime.block_on(run) {
+        Ok(backend) => backend,
+        Err(died) => std::panic::resume_unwind(died.into_panic()),
     })?)
 }

@@ -20,13 +20,22 @@ pub const fn trim() {}
 #[cfg(target_env = "gnu")]
 const MOST_KEPT: libc::c_int = 1 << 20;
 
-/// Has large blocks given back when they are free, for good. glibc begins so, but raises both limits with the largest block that
-/// was ever freed (`M_MMAP_THRESHOLD` of mallopt(3)): after a file of 20 MiB the heap of each thread keeps up to 40 MiB.
+/// Has this process keep little that is free. To be called before there are other threads.
+///
+/// *All threads have one heap* (`M_ARENA_MAX` of mallopt(3)): what one of them left free another one uses. Small blocks come from
+/// a cache of each thread, so they seldom wait for each other.
+///
+/// *Large blocks are given back when they are free*, for good. glibc begins so, but raises both limits with the largest block that
+/// was ever freed (`M_MMAP_THRESHOLD`): after a file of 20 MiB a heap keeps up to 40 MiB.
 #[cfg(target_env = "gnu")]
 pub fn keep_little() {
-    for limit in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
+    for (parameter, value) in [
+        (libc::M_ARENA_MAX, 1),
+        (libc::M_MMAP_THRESHOLD, MOST_KEPT),
+        (libc::M_TRIM_THRESHOLD, MOST_KEPT),
+    ] {
         // SAFETY: it takes two numbers, and may be called at any time from any thread.
-        unsafe { libc::mallopt(limit, MOST_KEPT) };
+        unsafe { libc::mallopt(parameter, value) };
     }
 }
 
@@ -69,6 +78,35 @@ mod tests {
             }
         }
         end - address
+    }
+
+    /// Set where the test is a process of its own.
+    const ALONE: &str = "EGRET_ALLOCATOR_ALONE";
+
+    #[test]
+    fn what_keeps_little_has_one_heap() {
+        if std::env::var_os(ALONE).is_some() {
+            keep_little();
+            let address = std::thread::spawn(|| vec![0_u8; 2000].as_ptr().addr());
+            let address = address.join().unwrap();
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let heap = maps.lines().find(|line| line.ends_with("[heap]")).unwrap();
+            let (from, to) = heap.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
+            assert!(
+                (from..to).contains(&address),
+                "{address:x} of another thread is not in {heap}"
+            );
+            return;
+        }
+        // With one thread the harness calls the test on the first one, so that no other heap is there yet.
+        let alone = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["what_keeps_little_has_one_heap", "--test-threads=1"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&alone.stdout);
+        assert!(alone.status.success() && told.contains("1 passed"), "{told}");
     }
 
     fn resident() -> usize {
