@@ -498,6 +498,9 @@ impl Sets {
                 for deleted in &change.deleted {
                     known.members.remove(&deleted.member);
                 }
+                if let Some(wanted) = self.desired.get(&id) {
+                    known.members.share(&wanted.members);
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Elements of sets of addresses, as they are remembered: a node with 10,000 policies has half a million of them.
 
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 
 use egret_kernel::Family;
 use egret_kernel::nftables::{ElementKey, Letters};
@@ -16,7 +17,7 @@ pub(super) type Elements = SetMembers<SetElement>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SetElement {
     Address(IpAddr),
-    AddressPort(IpAddr, Transport, u16),
+    AddressPort(IpAddr, Transport, NonZeroU16),
     /// From the first to the last address.
     Interval(IpAddr, IpAddr),
     PortInterval(Transport, u16, IpAddr, IpAddr),
@@ -28,7 +29,7 @@ impl SetElement {
         match member {
             Member::Address(address) => Some(Self::Address(address)),
             Member::AddressPort(address, transport, port) => {
-                Some(Self::AddressPort(address, transport, port.get()))
+                Some(Self::AddressPort(address, transport, port))
             }
             Member::Network(_) | Member::NetworkPort(..) => None,
         }
@@ -38,7 +39,9 @@ impl SetElement {
     pub(super) const fn key(self) -> ElementKey {
         match self {
             Self::Address(address) => ElementKey::Address(address),
-            Self::AddressPort(address, transport, port) => ElementKey::AddressPort(address, transport, port),
+            Self::AddressPort(address, transport, port) => {
+                ElementKey::AddressPort(address, transport, port.get())
+            }
             Self::Interval(first, last) => ElementKey::Interval(first, last),
             Self::PortInterval(transport, port, first, last) => {
                 ElementKey::PortInterval(transport, port, first, last)
@@ -51,7 +54,7 @@ impl SetElement {
         match (self, part) {
             (Self::Address(address), Some(letters)) => ElementKey::PartAddress(letters, address),
             (Self::AddressPort(address, transport, port), Some(letters)) => {
-                ElementKey::PartAddressPort(letters, address, transport, port)
+                ElementKey::PartAddressPort(letters, address, transport, port.get())
             }
             (_, _) => self.key(),
         }
@@ -68,9 +71,7 @@ impl SetElement {
 }
 
 impl SetMember for SetElement {
-    type Port = u16;
-
-    fn address(self) -> Option<AddressPort<u16>> {
+    fn address(self) -> Option<AddressPort> {
         match self {
             Self::Address(address) => Some((address, None)),
             Self::AddressPort(address, transport, port) => Some((address, Some((transport, port)))),
@@ -78,7 +79,7 @@ impl SetMember for SetElement {
         }
     }
 
-    fn of_address((address, port): AddressPort<u16>) -> Self {
+    fn of_address((address, port): AddressPort) -> Self {
         match port {
             None => Self::Address(address),
             Some((transport, port)) => Self::AddressPort(address, transport, port),

@@ -479,6 +479,9 @@ impl Sets {
                     held.remove(element);
                 }
                 held.extend(&added);
+                if let Some(wanted) = self.desired.get(&set) {
+                    held.share(&wanted.members);
+                }
             }
         }
         for id in writes.removed {

@@ -5,7 +5,6 @@
 //! also in sets of a hundred thousand. They are in a tree.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 
@@ -16,23 +15,19 @@ use egret_shared::time::Timestamp;
 use super::sorted_list::SortedList;
 
 /// An address, and what port of which protocol where it has one.
-pub(in crate::backend) type AddressPort<P> = (IpAddr, Option<(Transport, P)>);
+pub(in crate::backend) type AddressPort = (IpAddr, Option<(Transport, NonZeroU16)>);
 
 /// What a set may have as a member. Addresses are less than addresses with a port, and IPv4 is less than IPv6 among either.
 pub(in crate::backend) trait SetMember: Copy + Ord {
-    type Port: Copy + Ord + Debug;
-
     /// Nothing of what stands for several addresses.
-    fn address(self) -> Option<AddressPort<Self::Port>>;
+    fn address(self) -> Option<AddressPort>;
 
     /// The member that is this.
-    fn of_address(address: AddressPort<Self::Port>) -> Self;
+    fn of_address(address: AddressPort) -> Self;
 }
 
 impl SetMember for Member {
-    type Port = NonZeroU16;
-
-    fn address(self) -> Option<AddressPort<NonZeroU16>> {
+    fn address(self) -> Option<AddressPort> {
         match self {
             Self::Address(address) => Some((address, None)),
             Self::AddressPort(address, transport, port) => Some((address, Some((transport, port)))),
@@ -40,7 +35,7 @@ impl SetMember for Member {
         }
     }
 
-    fn of_address((address, port): AddressPort<NonZeroU16>) -> Self {
+    fn of_address((address, port): AddressPort) -> Self {
         match port {
             None => Self::Address(address),
             Some((transport, port)) => Self::AddressPort(address, transport, port),
@@ -61,8 +56,8 @@ pub(in crate::backend) struct SetMembers<M: SetMember> {
 struct Lasting<M: SetMember> {
     ipv4: SortedList<Ipv4Addr>,
     ipv6: SortedList<Ipv6Addr>,
-    ipv4_ports: SortedList<(Ipv4Addr, Transport, M::Port)>,
-    ipv6_ports: SortedList<(Ipv6Addr, Transport, M::Port)>,
+    ipv4_ports: SortedList<(Ipv4Addr, Transport, NonZeroU16)>,
+    ipv6_ports: SortedList<(Ipv6Addr, Transport, NonZeroU16)>,
     others: SortedList<M>,
 }
 
@@ -71,8 +66,8 @@ struct Lasting<M: SetMember> {
 enum PackedMember<M: SetMember> {
     Ipv4(Ipv4Addr),
     Ipv6(Ipv6Addr),
-    Ipv4Port((Ipv4Addr, Transport, M::Port)),
-    Ipv6Port((Ipv6Addr, Transport, M::Port)),
+    Ipv4Port((Ipv4Addr, Transport, NonZeroU16)),
+    Ipv6Port((Ipv6Addr, Transport, NonZeroU16)),
     Other(M),
 }
 
@@ -176,6 +171,14 @@ impl<M: SetMember> SetMembers<M> {
             self.living.remove(member);
         }
         self.lasting.extend(members.iter().map(|(member, _)| *member));
+    }
+
+    /// Has the memory of another set's members for the addresses without an end that are the same in both.
+    pub(in crate::backend) fn share<O: SetMember>(&mut self, other: &SetMembers<O>) {
+        self.lasting.ipv4.share(&other.lasting.ipv4);
+        self.lasting.ipv6.share(&other.lasting.ipv6);
+        self.lasting.ipv4_ports.share(&other.lasting.ipv4_ports);
+        self.lasting.ipv6_ports.share(&other.lasting.ipv6_ports);
     }
 
     /// Keeps of the members that have an end those whose end fits.

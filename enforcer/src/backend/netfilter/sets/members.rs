@@ -1,6 +1,8 @@
 //! Members as the kernel holds them. A `hash:net` cannot hold a network of length 0, which becomes two
 //! halves.
 
+use std::num::NonZeroU16;
+
 use egret_kernel::ipset::Member as KernelMember;
 use egret_policies::rules::Member;
 use egret_shared::time::Timestamp;
@@ -9,27 +11,29 @@ use super::{Members, is_holdable};
 use crate::backend::netfilter::model::set_members::{AddressPort, SetMember, SetMembers};
 
 impl SetMember for KernelMember {
-    type Port = u16;
-
-    fn address(self) -> Option<AddressPort<u16>> {
+    fn address(self) -> Option<AddressPort> {
         match self {
             Self::Address(address) => Some((address, None)),
             Self::AddressPort {
                 address,
                 protocol,
                 port,
-            } => Some((address, Some((protocol, port)))),
+            } => {
+                // The port 0 that somebody else added is a member of its own kind.
+                let port = NonZeroU16::new(port)?;
+                Some((address, Some((protocol, port))))
+            }
             Self::Net(_) | Self::NetPort { .. } => None,
         }
     }
 
-    fn of_address((address, port): AddressPort<u16>) -> Self {
+    fn of_address((address, port): AddressPort) -> Self {
         match port {
             None => Self::Address(address),
             Some((protocol, port)) => Self::AddressPort {
                 address,
                 protocol,
-                port,
+                port: port.get(),
             },
         }
     }

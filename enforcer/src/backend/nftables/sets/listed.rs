@@ -1,6 +1,7 @@
 //! What the kernel lists of our sets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
 
 use egret_kernel::Family;
 use egret_kernel::nftables::{ListedElement, PartElement, listed_keys};
@@ -155,7 +156,7 @@ fn part(kind: SetKind, element: &ListedElement) -> Option<(SetId, SetElement)> {
     let id = SetId::of_digest(Digest::of_letters(part.letters)?);
     let key = match (kind, part.port) {
         (SetKind::AddressPorts, Some((transport, port))) => {
-            SetElement::AddressPort(part.address, transport, port)
+            SetElement::AddressPort(part.address, transport, NonZeroU16::new(port)?)
         }
         (SetKind::Addresses | SetKind::Records, None) => SetElement::Address(part.address),
         (_, _) => return None,
