@@ -584,6 +584,65 @@ fn a_first_sync_adds_elements_in_parts_before_the_first_rule() {
     });
 }
 
+/// What is said about the members of `many_addresses` in the transactions of a start that finds a table.
+fn said_at_a_start(change: &Change) -> Vec<String> {
+    let mut next = backend();
+    next.adopt(NOW).unwrap();
+    let planned = Planned::here(Plan::Nothing);
+    apply(&mut next, change);
+    let all: Vec<String> = planned.taken().into_iter().map(|taken| taken.what).collect();
+    let of = ["set", &far_from("set")].map(|name| names::set(set(name), Family::V4));
+    let is_of_these = |line: &&str| of.iter().any(|name| line.contains(name.as_str()));
+    let lines = all.iter().flat_map(|said| said.lines().filter(is_of_these));
+    lines.map(str::to_owned).collect()
+}
+
+/// There may be half a million, and the kernel makes a message for each that is removed and for each that is added.
+#[test]
+fn a_start_writes_of_addresses_in_shared_sets_what_differs() {
+    in_fresh_namespace(|| {
+        let both = |network: Option<&str>| {
+            let change = many_addresses();
+            let Some(network) = network else { return change };
+            let [gone, come] = ["198.18.0.7", network].map(address);
+            change.members("set", &[(come, None)], &[gone])
+        };
+        drop(start(&both(None)));
+        assert_eq!(said_at_a_start(&both(None)), Vec::<String>::new());
+        let said = said_at_a_start(&both(Some("198.21.0.1")));
+        let name = names::set(set("set"), Family::V4);
+        let expected = ["remove", "add"].map(|what| format!("{what} members {}", name.as_str()));
+        assert_eq!(said, expected);
+        let members = held("set");
+        assert!(members.contains(&"198.21.0.1".to_owned()) && !members.contains(&"198.18.0.7".to_owned()));
+        assert_eq!([members.len(), held(&far_from("set")).len()], [5000, 5000]);
+    });
+}
+
+#[test]
+fn a_start_leaves_no_address_of_another_family_and_renews_records() {
+    in_fresh_namespace(|| {
+        let names = alike("set", 2);
+        let life = |of: &str, end| {
+            let records = [(address("127.4.4.4"), Some(seconds(end)))];
+            let change = addresses(Change::new(), &names[0], &[of]);
+            let change = addresses(change, &names[1], &["127.2.2.2"]);
+            let change = change.set("names", SetKind::Records, &records);
+            rules(change, &[(Action::Allow, &names[0]), (Action::Allow, "names")])
+        };
+        drop(start(&life("127.1.1.1", 300)));
+        let mut backend = start(&life("fd00::1", 900));
+        assert_eq!(held(&names[0]), ["fd00::1"]);
+        assert_eq!(held(&names[1]), ["127.2.2.2"]);
+        let of_records = kernel_set("names", SetKind::Records);
+        let listed = TableReader::open().unwrap().elements(TABLE, &of_records).unwrap();
+        let lives: Vec<u64> = listed.iter().map(|one| one.left.unwrap().as_secs()).collect();
+        assert!(lives.len() == 1 && lives[0] > 500, "{lives:?}");
+        let status = settled(backend.reconcile(NOW));
+        assert!(status.repaired.is_empty(), "{:?}", status.differences);
+    });
+}
+
 #[test]
 fn a_life_that_ended_before_its_first_rule_left_nothing_in_force() {
     in_fresh_namespace(|| {

@@ -2,7 +2,7 @@
 //! packet that began with the rules before meets the elements of after, and what a set denied would pass. (A set of the kernel that
 //! is removed keeps its elements for such packets.)
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use egret_kernel::Family;
@@ -21,6 +21,12 @@ pub(super) struct Retired {
     /// By the clock: a batch may be seconds old when its transaction is made.
     since: Timestamp,
     pub(super) held: Programmed,
+}
+
+impl Retired {
+    pub(super) fn is_of(&self, kind: SetKind) -> bool {
+        self.held.kind == kind
+    }
 }
 
 const fn place_of(family: Family) -> usize {
@@ -53,7 +59,7 @@ impl Sets {
                 since,
                 held: Programmed::of(kind),
             });
-            if retired.held.kind == kind {
+            if retired.is_of(kind) {
                 retired.held.families[place_of(family)] = elements.clone();
             }
         }
@@ -81,7 +87,7 @@ impl Sets {
     }
 
     pub(super) fn has_retired(&self, kind: SetKind, id: SetId, element: SetElement) -> bool {
-        let retired = self.retired.get(&id).filter(|retired| retired.held.kind == kind);
+        let retired = self.retired.get(&id).filter(|retired| retired.is_of(kind));
         retired.is_some_and(|Retired { held, .. }| held.families.iter().any(|all| all.contains(&element)))
     }
 
@@ -128,17 +134,16 @@ impl SharedSets {
     }
 }
 
-/// Removes all elements of a set of the kernel but those of retired sets.
+/// Removes all elements of a set of the kernel but those of sets that stay.
 pub(super) fn empty_of_others(
     set: &KernelSet,
-    kind: SetKind,
-    retired: &BTreeMap<SetId, Retired>,
+    stays: impl Fn(SetId) -> bool,
     listed: &ListedSets,
     changes: &mut Changes,
 ) {
     let mut removed: Vec<Element> = Vec::new();
     for (id, elements) in listed.parts_of(&set.name) {
-        if retired.get(&id).is_none_or(|retired| retired.held.kind != kind) {
+        if !stays(id) {
             let part = Some(id.digest().letters());
             removed.extend(
                 elements
