@@ -128,6 +128,13 @@ impl Node {
         })
     }
 
+    /// Another enforcer in its place, which finds what it wrote.
+    pub(crate) fn restart(&mut self, ruleset: Ruleset) -> anyhow::Result<()> {
+        self.backend = Renderer::open(ruleset)?;
+        self.backend.backend().adopt(self.now)?;
+        Ok(())
+    }
+
     /// What the compiler makes of an event.
     pub(crate) fn compile(&mut self, event: Event) -> Vec<Batch> {
         self.compiler.handle(event, self.now);

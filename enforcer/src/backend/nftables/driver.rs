@@ -492,8 +492,8 @@ impl Backend for Nftables {
         "nftables"
     }
 
-    fn adopt(&mut self, now: Timestamp) -> Result<(), BackendError> {
-        let held = self.table.list(now);
+    fn adopt(&mut self, _: Timestamp) -> Result<(), BackendError> {
+        let held = self.table.list_rules();
         let held = held.map_err(|error| BackendError::new("cannot list the table of nftables", error))?;
         if let Some(held) = &held {
             self.counters.adopt(&held.counters);

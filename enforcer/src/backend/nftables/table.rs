@@ -172,6 +172,19 @@ impl Table {
 
     /// Lists the table; none where it is not there.
     pub(super) fn list(&mut self, now: Timestamp) -> Result<Option<KernelState>, netlink::Error> {
+        let mut held = self.list_rules()?;
+        if let Some(held) = &mut held {
+            for name in held.table.sets.keys() {
+                if names::is_own_set(name) || names::shared_by(name).is_some() {
+                    held.sets.add(name, self.reader.elements(TABLE, name)?, now);
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    /// The same without the elements of its sets, of which there may be half a million.
+    pub(super) fn list_rules(&mut self) -> Result<Option<KernelState>, netlink::Error> {
         let bridge = BridgeState::list(&mut self.reader)?;
         let Some(table) = self.reader.list(TABLE)? else {
             return Ok((!bridge.is_empty()).then(|| KernelState {
@@ -179,16 +192,10 @@ impl Table {
                 ..KernelState::default()
             }));
         };
-        let mut sets = ListedSets::default();
-        for name in table.sets.keys() {
-            if names::is_own_set(name) || names::shared_by(name).is_some() {
-                sets.add(name, self.reader.elements(TABLE, name)?, now);
-            }
-        }
         let counters = self.reader.counters(TABLE)?;
         Ok(Some(KernelState {
             table,
-            sets,
+            sets: ListedSets::default(),
             counters,
             bridge,
         }))
