@@ -12,6 +12,10 @@ DEMO_PACKAGES := iptables:iptables ipset:ipset nftables:nft conntrack:conntrack 
 TEST_PACKAGES := $(DEMO_PACKAGES) clang:clang llvm:llvm-strip libbpf-dev:/usr/include/bpf/bpf_helpers.h prometheus:promtool dnsutils:dig \
   knot-dnsutils:kdig musl-tools:musl-gcc libc-ares-dev:/usr/include/ares.h etcd-server:etcd patch:patch containernetworking-plugins:/usr/lib/cni/bridge
 IMAGE_PACKAGES := jq:jq binutils:readelf debian-archive-keyring:/usr/share/keyrings/debian-archive-keyring.gpg containerd:containerd runc:runc
+# What `make image` needs besides for the other architecture: ARCH of amd64 and arm64.
+CROSS_PACKAGES_arm64 := gcc-aarch64-linux-gnu:aarch64-linux-gnu-gcc libc6-dev-arm64-cross:/usr/aarch64-linux-gnu/include/stdio.h qemu-user-static:qemu-aarch64-static
+CROSS_PACKAGES_amd64 := gcc-x86-64-linux-gnu:x86_64-linux-gnu-gcc libc6-dev-amd64-cross:/usr/x86_64-linux-gnu/include/stdio.h qemu-user-static:qemu-x86_64-static
+OTHER_ARCH = $(filter-out $(shell dpkg --print-architecture),$(ARCH))
 CLUSTER_PACKAGES := $(DEMO_PACKAGES) $(IMAGE_PACKAGES) etcd-server:etcd containernetworking-plugins:/usr/lib/cni/ptp busybox-static:/bin/busybox
 
 # Namespaces, rules and eBPF programs need root.
@@ -121,7 +125,8 @@ fuzz: ## Every reader with octets that nobody thought of, FUZZ_SECONDS each (300
 	done; [ -z "$$found" ] || { echo "found, in fuzz/found:$$found" >&2; exit 1; }
 
 .PHONY: image
-image: packages-image ## One image with all programs (target/image, IMAGE=name), built from Debian's packages without a container runtime, and tried.
+image: packages-image ## One image with all programs (target/image, IMAGE=name), built from Debian's packages without a container runtime, and tried (ARCH=arm64 or amd64: of that processor, tried in an emulation).
+	$(if $(OTHER_ARCH),@rustup target add $(subst arm64,aarch64,$(subst amd64,x86_64,$(OTHER_ARCH)))-unknown-linux-gnu)
 	@deploy/image/build
 	@$(AS_ROOT) deploy/image/check
 
@@ -149,7 +154,7 @@ packages-demo:
 packages-test:
 	@$(call install_missing,$(TEST_PACKAGES))
 packages-image:
-	@$(call install_missing,$(IMAGE_PACKAGES))
+	@$(call install_missing,$(IMAGE_PACKAGES) $(CROSS_PACKAGES_$(OTHER_ARCH)))
 packages-cluster:
 	@$(call install_missing,$(CLUSTER_PACKAGES))
 
