@@ -114,8 +114,12 @@ const PATIENCE_SECONDS: i64 = 5;
 #[derive(Debug)]
 pub(crate) struct Socket {
     file: OwnedFd,
+    /// What the kernel calls it.
+    port: u32,
     sequence: u32,
     buffer: Vec<u8>,
+    /// How long a datagram may be that it sends; 0 as long as nobody asked.
+    sends: usize,
 }
 
 impl Socket {
@@ -138,10 +142,13 @@ impl Socket {
     fn bound(protocol: SockProtocol, groups: u32, flags: SockFlag) -> Result<Self, Error> {
         let file = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol).map_err(Error::Open)?;
         bind(file.as_raw_fd(), &NetlinkAddr::new(0, groups)).map_err(Error::Open)?;
+        let address: NetlinkAddr = getsockname(file.as_raw_fd()).map_err(Error::Open)?;
         Ok(Self {
             file,
+            port: address.pid(),
             sequence: 0,
             buffer: vec![0; READ_SIZE],
+            sends: 0,
         })
     }
 
@@ -328,10 +335,8 @@ impl Socket {
     }
 
     /// What the kernel calls this socket where it tells others who did something.
-    pub(crate) fn port(&self) -> Result<u32, Error> {
-        getsockname::<NetlinkAddr>(self.file.as_raw_fd())
-            .map(|address| address.pid())
-            .map_err(Error::Open)
+    pub(crate) const fn port(&self) -> u32 {
+        self.port
     }
 
     /// The kinds of all notifications that wait, and whether some were lost.

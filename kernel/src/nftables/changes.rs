@@ -454,7 +454,7 @@ impl TableWriter {
         fault_points::before(Step::Rules(crate::Family::V4), || changes.said.join("\n"))
             .map_err(|errno| whole(Error::refused(asked, errno)))?;
         // What this process does is no news.
-        child_processes::remember(self.socket.port().map_err(whole)?);
+        child_processes::remember(self.socket.port());
         let room = changes.requests.iter().map(Request::octets).sum();
         let mut transaction = Transaction::begin(asked, SUBSYSTEM, None, &self.socket, room);
         for (number, request) in changes.requests.iter().enumerate() {
