@@ -395,6 +395,8 @@ pub struct TableWriter {
 impl TableWriter {
     pub fn open() -> Result<Self, Error> {
         let socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
+        // Who listens from now on passes over it.
+        child_processes::remember(socket.port());
         Ok(Self { socket })
     }
 
