@@ -5,6 +5,7 @@
 //!
 //! A record has the kernel's own timeout. It is never shortened: what the kernel holds longer than we know stays until it times out.
 
+mod concurrent;
 mod drift;
 mod kernel_set;
 mod listed;
@@ -14,7 +15,7 @@ mod retired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use egret_kernel::Family;
@@ -28,10 +29,9 @@ use super::TABLE;
 use super::elements::{Elements, SetElement};
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::model::desired_set::{DesiredSet, lives_longer};
-use crate::backend::netfilter::model::set_contents::{Content, SetContents};
 use crate::backend::netfilter::names;
-use crate::backend::{BackendError, ConcurrentSetUpdate};
 
+pub(super) use concurrent::SharedSets;
 pub(super) use kernel_set::KernelSet;
 pub(super) use listed::ListedSets;
 use new_shared::to_hold;
@@ -672,58 +672,6 @@ fn meets(end: IpAddr, first: IpAddr) -> bool {
         (IpAddr::V4(end), IpAddr::V4(first)) => u32::from(first) <= u32::from(end).saturating_add(1),
         (IpAddr::V6(end), IpAddr::V6(first)) => u128::from(first) <= u128::from(end).saturating_add(1),
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-    }
-}
-
-/// The sets behind a lock: of the thread that programs rules, and of the one that opens DNS answers.
-#[derive(Clone, Debug)]
-pub(super) struct SharedSets(Arc<Mutex<Sets>>);
-
-impl SharedSets {
-    pub(super) fn open() -> Result<Self, netlink::Error> {
-        Ok(Self(Arc::new(Mutex::new(Sets::open()?))))
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, Sets> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl SetContents for SharedSets {
-    fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
-        self.lock()
-            .desired
-            .get(&id)
-            .is_some_and(|wanted| wanted.holds(address, port))
-    }
-
-    fn has_record(&self, id: SetId, address: IpAddr) -> bool {
-        self.lock()
-            .desired
-            .get(&id)
-            .is_some_and(|wanted| wanted.has_record(address))
-    }
-
-    fn has_expired(&self, id: SetId) -> bool {
-        self.lock().desired.get(&id).is_some_and(DesiredSet::has_expired)
-    }
-
-    fn content(&self, id: SetId) -> Option<Content> {
-        self.lock().desired.get(&id)?.content()
-    }
-
-    fn take_concurrent(&self) -> BTreeSet<SetId> {
-        std::mem::take(&mut self.lock().concurrent)
-    }
-}
-
-impl ConcurrentSetUpdate for SharedSets {
-    fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError> {
-        let mut sets = self.lock();
-        let changed = changes.iter().map(|change| change.set);
-        sets.concurrent.extend(changed);
-        sets.add_now(changes, now)
-            .map_err(|error| BackendError::new("cannot open what a pod was told", error))
     }
 }
 
