@@ -542,6 +542,74 @@ fn only_a_record_that_the_kernel_may_have_is_removed_before_it_is_written() {
     });
 }
 
+fn adds_a_record_to_the_first(words: &str) -> bool {
+    let own = names::set(set("names 0"), Family::V4);
+    [own.as_str(), &kernel_set("names 0", SetKind::Records)]
+        .contains(&words.trim_start_matches("add members "))
+}
+
+/// A node with answers for sets of which two share one of the kernel; what is said in the transactions that take them.
+fn answered(plan: Plan) -> (Nftables, Option<SyncStatus>, Vec<String>) {
+    let names = alike("names", 2);
+    let far = far_from(&names[0]);
+    let all = [&names[0], &names[1], &far].map(String::as_str);
+    let change = all.into_iter().fold(Change::new(), |change, name| {
+        change.set(name, SetKind::Records, &[])
+    });
+    let mut backend = start(&rules(change, &all.map(|name| (Action::Allow, name))));
+    let answers = all.into_iter().zip(["127.1.1.1", "127.2.2.2", "127.3.3.3"]);
+    let answers = answers.fold(Change::new(), |change, (name, text)| {
+        change.members(name, &[(address(text), Some(seconds(300)))], &[])
+    });
+    let planned = Planned::here(plan);
+    let status = backend.add_records(&answers.0, NOW);
+    let said = planned.taken().into_iter().map(|taken| taken.what).collect();
+    (backend, status, said)
+}
+
+#[test]
+fn records_of_sets_that_share_one_of_the_kernel_come_in_one_message() {
+    in_fresh_namespace(|| {
+        let targets = Targets::at(&["127.1.1.1", "127.2.2.2", "127.3.3.3"]);
+        let (_backend, status, said) = answered(Plan::Nothing);
+        assert!(status.is_none(), "{status:?}");
+        let added = said.iter().flat_map(|said| said.lines());
+        let added = added.filter(|line| line.starts_with("add members"));
+        assert_eq!((said.len(), added.count()), (1, 2), "{said:?}");
+        assert_eq!(targets.reached(), ["127.1.1.1", "127.2.2.2", "127.3.3.3"]);
+    });
+}
+
+#[test]
+fn a_record_that_is_refused_leaves_out_its_set_alone() {
+    in_fresh_namespace(|| {
+        let targets = Targets::at(&["127.1.1.1", "127.2.2.2", "127.3.3.3"]);
+        let (_backend, status, _) = answered(Plan::RefuseMessages(adds_a_record_to_the_first));
+        let status = status.unwrap();
+        assert_eq!((status.pending.len(), &status.broken), (1, &None));
+        assert_eq!(targets.reached(), ["127.2.2.2", "127.3.3.3"]);
+    });
+}
+
+/// The kernel looks for a set from the first one on, for each message about elements.
+#[test]
+fn a_first_sync_makes_the_sets_of_records_first() {
+    in_fresh_namespace(|| {
+        let planned = Planned::here(Plan::Nothing);
+        start(&many_addresses().set("names", SetKind::Records, &[]));
+        let said: Vec<String> = planned.taken().into_iter().map(|taken| taken.what).collect();
+        let made = said.iter().flat_map(|said| said.lines());
+        let made = made.filter_map(|line| line.strip_prefix("make a set "));
+        let made: Vec<bool> = made.map(|name| name.contains("records")).collect();
+        let records = made.iter().filter(|is_of_records| **is_of_records).count();
+        assert_eq!(
+            (records, made.is_sorted_by(|one, other| one >= other)),
+            (2, true),
+            "{said:?}"
+        );
+    });
+}
+
 /// Two sets, which take several transactions.
 fn many_addresses() -> Change {
     let texts = |network: u32| (0..5000).map(move |at| format!("198.{network}.{}.{}", at >> 8, at & 255));

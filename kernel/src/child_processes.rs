@@ -20,6 +20,13 @@ pub(crate) fn remember(process: u32) {
     children.push_back(process);
 }
 
+/// Sockets of this process, as far as they are not called as a process is.
+pub(crate) fn sockets() -> Vec<u32> {
+    let children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_no_process = |port: &&u32| i32::try_from(**port).is_err();
+    children.iter().filter(is_no_process).copied().collect()
+}
+
 pub(crate) fn is_child(process: u32) -> bool {
     CHILDREN
         .lock()

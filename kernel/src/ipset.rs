@@ -286,8 +286,11 @@ impl IpSets {
         &mut self,
         changes: impl IntoIterator<Item = &'a MemberChange>,
     ) -> Vec<Result<(), Error>> {
-        let (mut outcomes, mut sent, mut requests) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, change) in changes.into_iter().enumerate() {
+        let changes = changes.into_iter();
+        let (room, _) = changes.size_hint();
+        let mut outcomes = Vec::with_capacity(room);
+        let (mut sent, mut requests) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        for (number, change) in changes.enumerate() {
             outcomes.push(Ok(()));
             for (command, batch) in change.messages() {
                 match self.stepped(command, &change.name, &batch) {

@@ -17,6 +17,7 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use socket2::{SockFilter, SockRef};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Why an exchange with the kernel did not end with an answer that can be used.
@@ -114,8 +115,12 @@ const PATIENCE_SECONDS: i64 = 5;
 #[derive(Debug)]
 pub(crate) struct Socket {
     file: OwnedFd,
+    /// What the kernel calls it.
+    port: u32,
     sequence: u32,
     buffer: Vec<u8>,
+    /// How long a datagram may be that it sends; 0 as long as nobody asked.
+    sends: usize,
 }
 
 impl Socket {
@@ -138,10 +143,13 @@ impl Socket {
     fn bound(protocol: SockProtocol, groups: u32, flags: SockFlag) -> Result<Self, Error> {
         let file = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol).map_err(Error::Open)?;
         bind(file.as_raw_fd(), &NetlinkAddr::new(0, groups)).map_err(Error::Open)?;
+        let address: NetlinkAddr = getsockname(file.as_raw_fd()).map_err(Error::Open)?;
         Ok(Self {
             file,
+            port: address.pid(),
             sequence: 0,
             buffer: vec![0; READ_SIZE],
+            sends: 0,
         })
     }
 
@@ -328,10 +336,8 @@ impl Socket {
     }
 
     /// What the kernel calls this socket where it tells others who did something.
-    pub(crate) fn port(&self) -> Result<u32, Error> {
-        getsockname::<NetlinkAddr>(self.file.as_raw_fd())
-            .map(|address| address.pid())
-            .map_err(Error::Open)
+    pub(crate) const fn port(&self) -> u32 {
+        self.port
     }
 
     /// The kinds of all notifications that wait, and whether some were lost.
@@ -368,6 +374,26 @@ impl Socket {
             }
         }
         Ok(overrun)
+    }
+
+    /// Hears nothing of what these sockets do: the kernel names the one that asked in the header of each message of a datagram.
+    pub(crate) fn pass_over(&self, ports: &[u32]) -> Result<(), Error> {
+        const PORT_OF_HEADER: u32 = 12;
+        let code = |code: u32| u16::try_from(code).expect("codes of BPF are short");
+        let load = code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS);
+        let compare = code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
+        let end = code(libc::BPF_RET | libc::BPF_K);
+        let mut filter = vec![SockFilter::new(load, 0, 0, PORT_OF_HEADER)];
+        for (ahead, port) in (1..=u8::MAX).zip(ports).rev() {
+            // A load takes octets in the order of the network.
+            let port = u32::from_be_bytes(port.to_ne_bytes());
+            filter.push(SockFilter::new(compare, ahead, 0, port));
+        }
+        filter.push(SockFilter::new(end, 0, 0, u32::MAX));
+        filter.push(SockFilter::new(end, 0, 0, 0));
+        SockRef::from(&self.file)
+            .attach_filter(&filter)
+            .map_err(|error| Error::Open(Errno::from_raw(error.raw_os_error().unwrap_or_default())))
     }
 
     /// Lets more wait to be read: with less, more is lost in a burst.

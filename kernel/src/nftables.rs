@@ -88,6 +88,7 @@ const ATTRIBUTE_PROCESS: u16 = 2;
 const ATTRIBUTE_PROGRAM: u16 = 3;
 
 impl TableMonitor {
+    /// Hears from now on. What this process changes by writers that it has by now does not even wake who waits for news.
     pub fn open() -> Result<Self, Error> {
         /// `NFNLGRP_NFTABLES`, the seventh group, as a bit.
         const GROUP: u32 = 1 << 6;
@@ -95,6 +96,8 @@ impl TableMonitor {
         const ROOM: usize = 4 << 20;
         let socket = Socket::listen(SockProtocol::NetlinkNetFilter, GROUP)?;
         socket.widen(ROOM)?;
+        // A thousand answers a second are as many transactions. Where it takes no filter, they are told apart when they are read.
+        drop(socket.pass_over(&child_processes::sockets()));
         Ok(Self {
             socket,
             is_concerned: false,

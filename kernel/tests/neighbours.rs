@@ -10,10 +10,14 @@ use egret_kernel::ipset::{IpSets, Kind, Member, SetEntry, SetSpec};
 use egret_kernel::iptables::legacy::TableEntries;
 use egret_kernel::iptables::netlink_writer;
 use egret_kernel::iptables::{Error, Flavour, IpTables, Table};
-use egret_kernel::nftables::{TableChange, TableChanges, TableMonitor};
+use egret_kernel::nftables::{
+    Changes, TableChange, TableChanges, TableFamily, TableMonitor, TableName, TableWriter,
+};
 use nix::fcntl::{Flock, FlockArg};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::net::UdpSocket;
 use std::num::NonZeroU32;
+use std::os::fd::AsFd as _;
 
 const BATCH: &str = "*filter\n:MINE - [0:0]\n-A MINE -s 192.0.2.1/32 -j RETURN\n-I FORWARD -j MINE\nCOMMIT\n";
 
@@ -60,6 +64,45 @@ fn a_foreign_change_is_reported_with_its_program_and_an_own_change_is_not() {
         assert_eq!(authors(&mut monitor), ["nft"]);
         tables.restore(BATCH).unwrap();
         assert!(monitor.drain(is_mine).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn what_a_known_socket_of_this_process_changes_wakes_nobody() {
+    in_fresh_namespace(|| {
+        let table = TableName {
+            family: TableFamily::Inet,
+            name: "mine",
+        };
+        let write = |writer: &mut TableWriter, chain: &str| {
+            let mut changes = Changes::of(table);
+            changes.add_table();
+            changes.add_chain(chain, "");
+            writer.commit(changes).unwrap();
+        };
+        let is_awake = |monitor: &TableMonitor| {
+            let mut waits = [PollFd::new(monitor.as_fd(), PollFlags::POLLIN)];
+            poll(&mut waits, PollTimeout::ZERO).unwrap() > 0
+        };
+        let theirs = |monitor: &mut TableMonitor| {
+            let changes = monitor.drain(|change| change.table == "mine").unwrap();
+            changes
+                .authors
+                .into_iter()
+                .map(|author| author.name)
+                .collect::<Vec<_>>()
+        };
+        // The first socket may be called as the process is.
+        let [_first, mut before] = [(); 2].map(|()| TableWriter::open().unwrap());
+        let mut monitor = TableMonitor::open().unwrap();
+        write(&mut before, "one");
+        write(&mut before, "two");
+        assert!(!is_awake(&monitor), "it is known");
+        write(&mut TableWriter::open().unwrap(), "three");
+        assert!(is_awake(&monitor), "it was not known when the monitor began");
+        assert_eq!(theirs(&mut monitor), [""; 0], "that was us all the same");
+        run("nft", &["add", "chain", "inet", "mine", "four"]);
+        assert_eq!(theirs(&mut monitor), ["nft"]);
     });
 }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 use common::{in_fresh_namespace, run};
 use egret_kernel::iptables::{InterfaceName, InterfacePattern};
 use egret_kernel::nftables::{
-    BaseChain, Changes, ConnState, Element, ElementKey, Key, NamedCounter, NfHook, NftRule, SetKind, SetSpec,
-    Statement, TableFamily, TableName, TableReader, TableWriter, Verdict, listed_keys,
+    BaseChain, Changes, ConnState, Element, ElementKey, Key, NamedCounter, NfHook, NftRule, Object, SetKind,
+    SetSpec, Statement, TableFamily, TableName, TableReader, TableWriter, Verdict, listed_keys,
 };
 use egret_kernel::{Family, Mark, Transport};
 
@@ -207,6 +207,28 @@ fn a_transaction_of_which_one_part_is_refused_changes_nothing() {
         let refused = writer.commit(changes).unwrap_err();
         assert!(refused.to_string().contains("add a rule"), "{refused}");
         assert!(!TableReader::open().unwrap().has(TABLE).unwrap());
+    });
+}
+
+#[test]
+fn all_that_is_refused_of_a_transaction_is_named_and_the_next_one_is_made() {
+    in_fresh_namespace(|| {
+        let mut writer = TableWriter::open().unwrap();
+        let mut changes = begun();
+        for chain in ["one", "two"] {
+            let nowhere = Verdict::Goto("nowhere".to_owned());
+            changes.add_chain(chain, "");
+            changes.add_rule(chain, &rule(vec![Statement::Verdict(nowhere)]));
+        }
+        changes.add_chain("three", "");
+        let refused = writer.commit_or_name(changes).unwrap_err().refused;
+        let objects: Vec<_> = refused.into_iter().map(|refusal| refusal.object).collect();
+        assert_eq!(
+            objects,
+            ["one", "two"].map(|chain| Object::Chain(chain.to_owned()))
+        );
+        writer.commit(begun()).unwrap();
+        assert!(TableReader::open().unwrap().has(TABLE).unwrap());
     });
 }
 

@@ -33,7 +33,7 @@ pub(crate) use protected::AddressOwner;
 pub(crate) use unattributed::UnattributedObservations;
 
 use changes::ChangeLog;
-use pod::PodRecords;
+use pod::{ObservedRecords, PodRecords};
 use pods_by_size::PodsBySize;
 use protected::ProtectedAddresses;
 
@@ -267,7 +267,7 @@ impl Records {
         let told: Vec<RecordKey> = self
             .pods
             .get(pod)
-            .map(|records| records.keys(pod).collect())
+            .map(|records| records.keys(pod))
             .unwrap_or_default();
         for record in &told {
             self.take_out(record);
@@ -429,19 +429,21 @@ impl Records {
         now: Timestamp,
     ) -> Vec<RecordKey> {
         let records = self.pods.entry(pod.clone()).or_default();
-        let name = records.shared_name(question);
         let (lapsed, len) = (records.expired.len(), records.len());
         let mentioned = &self.mentioned;
-        let before = records.observe(&name, ends, answer, || is_mentioned(mentioned, pod, question));
+        let ObservedRecords {
+            name,
+            ends_before,
+            addresses,
+        } = records.observe(question, ends, answer, || is_mentioned(mentioned, pod, question));
         self.steps.set(self.steps.get() + ends.len());
         self.expired_count -= lapsed - records.expired.len();
         self.by_expired.change(pod, lapsed, records.expired.len());
         self.by_size.change(pod, len, records.len());
         let limits = self.settings.limits;
-        let addresses = records.addresses_of(&name);
         let is_over = records.names() > limits.names_per_pod || addresses > limits.addresses_per_name();
         let mut all = Vec::with_capacity(ends.len());
-        for ((address, until), before) in ends.iter().zip(before) {
+        for ((address, until), before) in ends.iter().zip(ends_before) {
             let told = RecordKey {
                 pod: pod.clone(),
                 name: Arc::clone(&name),
@@ -512,7 +514,11 @@ impl Records {
 
     /// The pod that has most gives way; whether there is one.
     fn forget_oldest_lapsed(&mut self) -> bool {
-        let Some(pod) = self.by_expired.largest().cloned() else {
+        let sizes = self
+            .pods
+            .iter()
+            .map(|(pod, records)| (records.expired.len(), pod));
+        let Some(pod) = self.by_expired.largest(sizes) else {
             return false;
         };
         let Some(records) = self.pods.get_mut(&pod) else {
@@ -585,9 +591,10 @@ impl Records {
     }
 
     /// The pod that has most gives way, so that no pod can make another forget.
-    fn oldest_of_largest_pod(&self) -> Option<RecordKey> {
-        let pod = self.by_size.largest()?;
-        self.pods.get(pod)?.oldest(pod)
+    fn oldest_of_largest_pod(&mut self) -> Option<RecordKey> {
+        let sizes = self.pods.iter().map(|(pod, records)| (records.len(), pod));
+        let pod = self.by_size.largest(sizes)?;
+        self.pods.get(&pod)?.oldest(&pod)
     }
 }
 

@@ -114,7 +114,7 @@ impl TransactionWriter {
 }
 
 fn write(socket: &mut Socket, batches: &[(Family, &str)], hints: &mut SetNumberCache) -> Result<(), Error> {
-    let port = socket.port()?;
+    let port = socket.port();
     // Most are named by many rules, and equal names are found quicker than they are put in order.
     let names: HashSet<&str> = batches.iter().flat_map(|(_, text)| sets_in(text)).collect();
     let names = names.into_iter().collect();

@@ -1,7 +1,7 @@
 //! Messages to a subsystem of nfnetlink that take effect together or not at all (`nfnetlink_rcv_batch` of net/netfilter/nfnetlink.c):
 //! they go in one datagram, however long, and the kernel has done all of it, and queued what it refuses, when `send` returns.
 
-use super::{Error, MESSAGE_ERROR, MalformedMessage, Messages, Request, Socket, verdict};
+use super::{ACKNOWLEDGE, Error, MESSAGE_ERROR, MalformedMessage, Messages, Request, Socket, verdict};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use std::os::fd::AsRawFd;
@@ -19,6 +19,8 @@ pub(crate) struct Transaction {
     /// The sequence number of its beginning; its messages follow.
     first: u32,
     messages: u32,
+    /// Where the last message begins in the datagram.
+    last: usize,
     datagram: Vec<u8>,
 }
 
@@ -57,6 +59,7 @@ impl Transaction {
             subsystem,
             first: socket.sequence.wrapping_add(1),
             messages: 0,
+            last: 0,
             datagram: Vec::with_capacity(room),
         };
         let begin = begun.frame(BATCH_BEGIN);
@@ -68,14 +71,21 @@ impl Transaction {
         begun
     }
 
-    /// Only the first is acknowledged: that says that all were done where none was refused.
     pub(crate) fn push(&mut self, message: &Request) {
         self.messages += 1;
+        self.last = self.datagram.len();
         let sequence = self.first.wrapping_add(self.messages);
-        message.put_into(&mut self.datagram, sequence, self.messages == 1);
+        message.put_into(&mut self.datagram, sequence, false);
     }
 
+    /// Only the last message is acknowledged. The kernel says what became of messages in their order, behind what became of the whole,
+    /// so there is nothing to be read behind it.
     fn end(&mut self) {
+        if self.messages > 0 {
+            let flags = &mut self.datagram[self.last + 6..self.last + 8];
+            let acknowledged = u16::from_ne_bytes([flags[0], flags[1]]) | ACKNOWLEDGE;
+            flags.copy_from_slice(&acknowledged.to_ne_bytes());
+        }
         let sequence = self.first.wrapping_add(self.messages).wrapping_add(1);
         self.frame(BATCH_END)
             .put_into(&mut self.datagram, sequence, false);
@@ -90,6 +100,10 @@ impl Transaction {
     fn number(&self, sequence: u32) -> Option<usize> {
         let number = sequence.wrapping_sub(self.first).checked_sub(1)?;
         (number < self.messages).then(|| usize::try_from(number).ok())?
+    }
+
+    const fn is_last(&self, sequence: u32) -> bool {
+        sequence.wrapping_sub(self.first) == self.messages
     }
 
     fn is_about(&self, sequence: u32) -> bool {
@@ -116,10 +130,18 @@ impl Socket {
     }
 
     /// A datagram may be as long as what the socket may have sent (`netlink_sendmsg`).
-    fn let_pass(&self, octets: usize) -> Result<(), Error> {
+    fn let_pass(&mut self, octets: usize) -> Result<(), Error> {
+        /// What most have.
+        const LEAST: usize = 64 * 1024;
+        if octets <= self.sends {
+            return Ok(());
+        }
+        let octets = octets.max(LEAST);
         setsockopt(&self.file, sockopt::SndBufForce, &octets)
             .or_else(|_not_permitted| setsockopt(&self.file, sockopt::SndBuf, &octets))
-            .map_err(Error::Open)
+            .map_err(Error::Open)?;
+        self.sends = octets;
+        Ok(())
     }
 
     /// Reads all that the kernel has to say: of thousands that it refuses, the last ones may be lost.
@@ -128,7 +150,11 @@ impl Socket {
         let (mut is_acknowledged, mut failed) = (false, None);
         loop {
             match self.datagram_as(asked, MsgFlags::MSG_DONTWAIT) {
-                Ok(length) => self.read_outcomes(length, transaction, &mut is_acknowledged, &mut failed),
+                Ok(length) => {
+                    if self.read_outcomes(length, transaction, &mut is_acknowledged, &mut failed) {
+                        break;
+                    }
+                }
                 Err(Error::Receive {
                     errno: Errno::EAGAIN, ..
                 }) => break,
@@ -148,20 +174,23 @@ impl Socket {
         }
     }
 
+    /// True when what became of the last message was among them.
     fn read_outcomes(
         &self,
         length: usize,
         transaction: &Transaction,
         is_acknowledged: &mut bool,
         failed: &mut Option<TransactionError>,
-    ) {
+    ) -> bool {
         let asked = transaction.asked;
+        let mut has_last = false;
         for message in Messages(&self.buffer[..length]) {
             let outcome = match message {
                 Err(MalformedMessage(reason)) => {
                     Err(TransactionError::whole(Error::Malformed { asked, reason }))
                 }
                 Ok(message) if message.kind == MESSAGE_ERROR && transaction.is_about(message.sequence) => {
+                    has_last |= transaction.is_last(message.sequence);
                     verdict(asked, &message).map_err(|error| TransactionError {
                         message: transaction.number(message.sequence),
                         ..TransactionError::whole(error)
@@ -178,5 +207,6 @@ impl Socket {
                 },
             }
         }
+        has_last
     }
 }

@@ -395,6 +395,8 @@ pub struct TableWriter {
 impl TableWriter {
     pub fn open() -> Result<Self, Error> {
         let socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
+        // Who listens from now on passes over it.
+        child_processes::remember(socket.port());
         Ok(Self { socket })
     }
 
@@ -454,7 +456,7 @@ impl TableWriter {
         fault_points::before(Step::Rules(crate::Family::V4), || changes.said.join("\n"))
             .map_err(|errno| whole(Error::refused(asked, errno)))?;
         // What this process does is no news.
-        child_processes::remember(self.socket.port().map_err(whole)?);
+        child_processes::remember(self.socket.port());
         let room = changes.requests.iter().map(Request::octets).sum();
         let mut transaction = Transaction::begin(asked, SUBSYSTEM, None, &self.socket, room);
         for (number, request) in changes.requests.iter().enumerate() {

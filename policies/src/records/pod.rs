@@ -1,7 +1,7 @@
 //! What one pod was told.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
@@ -29,7 +29,8 @@ type Names = SmallMap<(Reverse<Timestamp>, Arc<DnsName>), ()>;
 /// The records of a pod, by name and by address.
 #[derive(Debug, Default)]
 pub(super) struct PodRecords {
-    names: BTreeMap<Arc<DnsName>, NameRecords>,
+    /// In no order: a tree would compare a name with ten others, each at an address of its own, for each answer.
+    names: HashMap<Arc<DnsName>, NameRecords>,
     /// The names of an address; what ends last comes first.
     by_address: BTreeMap<IpAddr, Names>,
     /// All names by the last answer.
@@ -38,6 +39,16 @@ pub(super) struct PodRecords {
     unmentioned: BTreeSet<(u64, Arc<DnsName>)>,
     len: usize,
     pub(super) expired: ExpiredRecords,
+}
+
+/// Records of one name that were put in or extended.
+pub(super) struct ObservedRecords {
+    /// The name as it is kept.
+    pub(super) name: Arc<DnsName>,
+    /// Until when each lived before.
+    pub(super) ends_before: Vec<Option<Timestamp>>,
+    /// How many addresses the name has.
+    pub(super) addresses: usize,
 }
 
 impl PodRecords {
@@ -50,14 +61,15 @@ impl PodRecords {
             .unwrap_or_else(|| Arc::new(name.clone()))
     }
 
-    /// Puts records of one name in or extends them; returns until when each lived before.
+    /// Puts records of one name in or extends them.
     pub(super) fn observe(
         &mut self,
-        name: &Arc<DnsName>,
+        question: &DnsName,
         ends: &[(IpAddr, Timestamp)],
         answer: u64,
         is_mentioned: impl FnOnce() -> bool,
-    ) -> Vec<Option<Timestamp>> {
+    ) -> ObservedRecords {
+        let name = &self.shared_name(question);
         let told = self
             .names
             .entry(Arc::clone(name))
@@ -77,18 +89,27 @@ impl PodRecords {
             self.expired.forget(name, *address);
             all.push(before);
         }
-        self.len += told.len() - addresses;
-        let age = (told.latest, Arc::clone(name));
-        if addresses == 0 || latest != told.latest {
+        let observed = ObservedRecords {
+            name: Arc::clone(name),
+            ends_before: all,
+            addresses: told.len(),
+        };
+        self.len += observed.addresses - addresses;
+        if addresses > 0 && latest != told.latest {
             let before = (latest, Arc::clone(name));
             self.by_age.remove(&before);
             if !told.is_mentioned {
                 self.unmentioned.remove(&before);
+            }
+        }
+        if addresses == 0 || latest != told.latest {
+            let age = (told.latest, Arc::clone(name));
+            if !told.is_mentioned {
                 self.unmentioned.insert(age.clone());
             }
             self.by_age.insert(age);
         }
-        all
+        observed
     }
 
     /// Takes a record out; returns until when it would have lived.
@@ -148,9 +169,12 @@ impl PodRecords {
             .collect()
     }
 
-    pub(super) fn keys(&self, pod: &PodKey) -> impl Iterator<Item = RecordKey> {
+    /// All live ones, in order.
+    pub(super) fn keys(&self, pod: &PodKey) -> Vec<RecordKey> {
         let names = self.names.iter();
-        names.flat_map(|(name, told)| all_told(pod, name, told))
+        let mut keys: Vec<_> = names.flat_map(|(name, told)| all_told(pod, name, told)).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// What it was told of one name.
@@ -248,11 +272,6 @@ impl PodRecords {
     pub(super) fn oldest(&self, pod: &PodKey) -> Option<RecordKey> {
         let name = self.oldest_name()?;
         self.oldest_address_over(pod, name, 0)
-    }
-
-    /// How many addresses a name has.
-    pub(super) fn addresses_of(&self, name: &DnsName) -> usize {
-        self.names.get(name).map_or(0, NameRecords::len)
     }
 
     pub(super) fn names(&self) -> usize {

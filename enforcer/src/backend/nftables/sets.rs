@@ -6,6 +6,7 @@
 //! A record has the kernel's own timeout. It is never shortened: what the kernel holds longer than we know stays until it times out.
 
 mod all;
+mod concurrent;
 mod drift;
 mod kernel_set;
 mod listed;
@@ -15,12 +16,12 @@ mod retired;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use egret_kernel::Family;
 use egret_kernel::netlink;
-use egret_kernel::nftables::{Changes, Key, SetKind as NftKind, SetSpec as NftSet, TableWriter};
+use egret_kernel::nftables::{Changes, Element, Key, SetKind as NftKind, SetSpec as NftSet, TableWriter};
 use egret_policies::rules::{ExpiredMembers, Member, MembersChanged, SetId, SetKind, SetSpec};
 use egret_shared::net::{IpNet, Transport};
 use egret_shared::time::Timestamp;
@@ -29,10 +30,9 @@ use super::TABLE;
 use super::elements::{Elements, SetElement};
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::model::desired_set::{DesiredSet, lives_longer};
-use crate::backend::netfilter::model::set_contents::{Content, SetContents};
 use crate::backend::netfilter::names;
-use crate::backend::{BackendError, ConcurrentSetUpdate};
 
+pub(super) use concurrent::SharedSets;
 pub(super) use kernel_set::KernelSet;
 pub(super) use listed::ListedSets;
 use retired::Retired;
@@ -89,6 +89,19 @@ enum Touched {
     These(BTreeSet<Member>),
 }
 
+impl Touched {
+    /// Whether members of a family may differ.
+    fn has(&self, family: Family) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(members) => {
+                let mut elements = members.iter().filter_map(|member| SetElement::of(*member));
+                elements.any(|element| element.family() == family)
+            }
+        }
+    }
+}
+
 /// How long after its end here a record may live in the kernel: a batch is that old at most when its transaction is made, by far.
 const KERNEL_LATER: Duration = Duration::from_secs(60);
 
@@ -115,6 +128,8 @@ struct ElementWrite {
     family: usize,
     added: Vec<(SetElement, Option<Timestamp>)>,
     removed: Vec<SetElement>,
+    /// Records that are added and that the kernel may have.
+    renewed: Vec<SetElement>,
 }
 
 impl ElementWrite {
@@ -124,6 +139,7 @@ impl ElementWrite {
             family,
             added: Vec::new(),
             removed: Vec::new(),
+            renewed: Vec::new(),
         }
     }
 
@@ -139,7 +155,12 @@ impl ElementWrite {
         // A record that is over is not there, whatever is remembered.
         let lives = held.filter(|held| held.is_none_or(|at| at > now));
         match wanted {
-            Some(end) if lives_longer(end, lives, now) => self.added.push((element, end)),
+            Some(end) if lives_longer(end, lives, now) => {
+                self.added.push((element, end));
+                if of.kind == SetKind::Records && held.is_some() {
+                    self.renewed.push(element);
+                }
+            }
             Some(_) => {}
             None if of.kind == SetKind::Records => {
                 if lives.flatten().is_some() {
@@ -321,18 +342,25 @@ impl Sets {
             .map(|(id, touched)| (*id, touched.clone()))
             .collect();
         for (id, touched) in dirty {
-            self.plan_one(id, &touched, changes, &mut writes, now);
+            // A message is about one set.
+            let put = |changes: &mut Changes, set: KernelSet, gone: Vec<Element>, added: Vec<Element>| {
+                changes.destroy_elements(set.elements(), &gone);
+                changes.add_elements(set.elements(), &added);
+            };
+            self.plan_one(id, &touched, changes, &mut writes, put, now);
             writes.planned.push(id);
         }
         writes
     }
 
+    /// Plans what differs of a set; `put` says what goes and comes of a set of the kernel.
     fn plan_one(
         &mut self,
         id: SetId,
         touched: &Touched,
         changes: &mut Changes,
         writes: &mut SetWrites,
+        mut put: impl FnMut(&mut Changes, KernelSet, Vec<Element>, Vec<Element>),
         now: Timestamp,
     ) {
         let is_refused = self.refused.contains_key(&id);
@@ -347,7 +375,7 @@ impl Sets {
         let nothing = Elements::default();
         let is_programmed = self.programmed.contains_key(&id);
         for (place, family) in Family::ALL.into_iter().enumerate() {
-            if !wanted.families().has(family) {
+            if !wanted.families().has(family) || is_programmed && !touched.has(family) {
                 continue;
             }
             let set = KernelSet::of(wanted.kind, id, family);
@@ -374,19 +402,19 @@ impl Sets {
                     }
                 }
             }
-            match self.retired.get(&id) {
+            let gone = match self.retired.get(&id) {
                 // Of one that comes back nothing of before is left.
-                Some(retired) => retired.held.remove(id, place, family, changes),
+                Some(retired) => {
+                    retired.held.remove(id, place, family, changes);
+                    Vec::new()
+                }
                 None => {
                     // A record that the kernel may have is made anew with its new life; one that timed out is not there any more.
-                    let is_renewed =
-                        |element: &&SetElement| wanted.kind == SetKind::Records && held.contains(element);
-                    let renewed = write.added.iter().map(|(element, _)| element).filter(is_renewed);
-                    let gone = set.removed(write.removed.iter().chain(renewed).copied());
-                    changes.destroy_elements(set.elements(), &gone);
+                    set.removed(write.removed.iter().chain(&write.renewed).copied())
                 }
-            }
-            changes.add_elements(set.elements(), &set.written(write.added.iter().copied(), now));
+            };
+            let added = set.written(write.added.iter().copied(), now);
+            put(changes, set, gone, added);
             writes.changed.push(write);
         }
         if !is_programmed {
@@ -414,6 +442,7 @@ impl Sets {
             family,
             added,
             removed,
+            renewed: _,
         } in writes.changed
         {
             if let Some(held) = self.programmed.get_mut(&set) {
@@ -442,19 +471,30 @@ impl Sets {
         }
     }
 
-    /// Programs members that a client waits for, in a transaction of their own.
+    /// Programs members that a client waits for, in a transaction of their own. A message is about all sets that share one of the
+    /// kernel: the kernel looks for it once. Where it refuses, all is written with the rules, and then a message is about one set.
     fn add_now(&mut self, changes: &[MembersChanged], now: Timestamp) -> Result<(), netlink::Error> {
         self.note_members(changes);
         let mut transaction = Changes::of(TABLE);
         let mut writes = SetWrites::default();
+        let mut together: BTreeMap<String, [Vec<Element>; 2]> = BTreeMap::new();
         for change in changes {
             // What is not in the kernel yet comes with the rules.
             if self.programmed.contains_key(&change.set)
                 && let Some(touched) = self.dirty.get(&change.set).cloned()
             {
-                self.plan_one(change.set, &touched, &mut transaction, &mut writes, now);
+                let put = |_: &mut Changes, set: KernelSet, gone, added| {
+                    let [all_gone, all_added] = together.entry(set.name).or_default();
+                    all_gone.extend::<Vec<Element>>(gone);
+                    all_added.extend::<Vec<Element>>(added);
+                };
+                self.plan_one(change.set, &touched, &mut transaction, &mut writes, put, now);
                 writes.planned.push(change.set);
             }
+        }
+        for (set, [gone, added]) in &together {
+            transaction.destroy_elements(set.as_str(), gone);
+            transaction.add_elements(set.as_str(), added);
         }
         self.writer.commit(transaction)?;
         self.done(writes);
@@ -618,58 +658,6 @@ fn meets(end: IpAddr, first: IpAddr) -> bool {
         (IpAddr::V4(end), IpAddr::V4(first)) => u32::from(first) <= u32::from(end).saturating_add(1),
         (IpAddr::V6(end), IpAddr::V6(first)) => u128::from(first) <= u128::from(end).saturating_add(1),
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-    }
-}
-
-/// The sets behind a lock: of the thread that programs rules, and of the one that opens DNS answers.
-#[derive(Clone, Debug)]
-pub(super) struct SharedSets(Arc<Mutex<Sets>>);
-
-impl SharedSets {
-    pub(super) fn open() -> Result<Self, netlink::Error> {
-        Ok(Self(Arc::new(Mutex::new(Sets::open()?))))
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, Sets> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl SetContents for SharedSets {
-    fn holds(&self, id: SetId, address: IpAddr, port: Option<(Transport, u16)>) -> bool {
-        self.lock()
-            .desired
-            .get(&id)
-            .is_some_and(|wanted| wanted.holds(address, port))
-    }
-
-    fn has_record(&self, id: SetId, address: IpAddr) -> bool {
-        self.lock()
-            .desired
-            .get(&id)
-            .is_some_and(|wanted| wanted.has_record(address))
-    }
-
-    fn has_expired(&self, id: SetId) -> bool {
-        self.lock().desired.get(&id).is_some_and(DesiredSet::has_expired)
-    }
-
-    fn content(&self, id: SetId) -> Option<Content> {
-        self.lock().desired.get(&id)?.content()
-    }
-
-    fn take_concurrent(&self) -> BTreeSet<SetId> {
-        std::mem::take(&mut self.lock().concurrent)
-    }
-}
-
-impl ConcurrentSetUpdate for SharedSets {
-    fn add_members(&self, changes: &[MembersChanged], now: Timestamp) -> Result<(), BackendError> {
-        let mut sets = self.lock();
-        let changed = changes.iter().map(|change| change.set);
-        sets.concurrent.extend(changed);
-        sets.add_now(changes, now)
-            .map_err(|error| BackendError::new("cannot open what a pod was told", error))
     }
 }
 

@@ -17,7 +17,8 @@ use crate::backend::netfilter::names;
 const ADDED_TOGETHER: usize = 2048;
 
 impl Sets {
-    /// Makes the shared sets that are not listed, and adds their elements, in as many transactions as these need.
+    /// Makes the shared sets that are not listed and have elements, and those of records in any case. Adds their elements, in as many
+    /// transactions as these need.
     pub(in crate::backend::nftables) fn fill_new_shared<E>(
         &mut self,
         listed: &BTreeMap<String, ListedSet>,
@@ -35,7 +36,9 @@ impl Sets {
             .iter()
             .filter(|(id, wanted)| names::shares_a_set(wanted.kind) && !self.refused.contains_key(id));
         let nothing = Elements::default();
-        let ids: Vec<(SetId, SetKind)> = desired.map(|(id, wanted)| (*id, wanted.kind)).collect();
+        let mut ids: Vec<(SetId, SetKind)> = desired.map(|(id, wanted)| (*id, wanted.kind)).collect();
+        // First in the kernel's list are those that most messages are about.
+        ids.sort_by_key(|(_, kind)| *kind != SetKind::Records);
         for (id, kind) in ids {
             for (place, family) in Family::ALL.into_iter().enumerate() {
                 let set = KernelSet::of(kind, id, family);
@@ -48,8 +51,8 @@ impl Sets {
                     .map_or(&nothing, |held| &held.families[place]);
                 let elements = to_hold(wanted, held, family, now);
                 let elements: Vec<_> = elements.iter().collect();
-                if !elements.is_empty() && !self.made.contains(&set.name) && !writes.made.contains(&set.name)
-                {
+                let is_needed = kind == SetKind::Records || !elements.is_empty();
+                if is_needed && !self.made.contains(&set.name) && !writes.made.contains(&set.name) {
                     changes.add_set(&set.spec(wanted, family));
                     writes.made.insert(set.name.clone());
                 }
@@ -69,7 +72,7 @@ impl Sets {
                 }
             }
         }
-        if !writes.changed.is_empty() {
+        if !writes.is_empty() || !writes.changed.is_empty() {
             transact(changes)?;
             self.done(writes);
         }
