@@ -348,7 +348,10 @@ fn exposed_chain() -> Verdict {
 pub(super) fn reply() -> NftRule {
     to(
         Verdict::Accept,
-        [Statement::State(&[ConnState::Established]), Statement::IsReply],
+        [
+            Statement::State(&[ConnState::Established], true),
+            Statement::IsReply,
+        ],
     )
 }
 
@@ -356,7 +359,7 @@ pub(super) fn reply() -> NftRule {
 pub(super) fn related() -> [NftRule; 2] {
     Family::ALL.map(|family| {
         let is_icmp = [Statement::Family(family), Statement::Protocol(icmp(family))];
-        let related = [Statement::State(&[ConnState::Related])];
+        let related = [Statement::State(&[ConnState::Related], true)];
         to(Verdict::Accept, [&is_icmp[..], &related].concat())
     })
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  egress ─ iifname vmap ▸ goto EGRET-E-x ─ same generation ▸ accept
+//!                                         ├ invalid or related ▸ jump EGRET-ER-x ▸ return
 //!                                         └ by family, goto EGRET-E-x-4
 //!                                           ├ to a record of a name ▸ goto EGRET-E5-x-4, the same with the rules over names
 //!                                           ├ rule ▸ goto EGRET-EA-x ─ marks the flow ▸ accept
@@ -116,17 +117,19 @@ pub(super) fn rules_chain(chains: PodChains, direction: Direction, family: Famil
 
 fn put_generation(rules: &PodRules, direction: Direction, mark: Mark, digest: &str, out: &mut Rendered) {
     let chains = PodChains::of(&rules.pod);
-    let related = chains.related(direction).as_str().to_owned();
+    let related = chains.related(direction);
     let mut entry = vec![
-        // A connection that a conntrack helper expects has the mark of its master, so these come first.
-        to(
-            goto(related),
-            [Statement::State(&[ConnState::Invalid, ConnState::Related])],
-        ),
+        // A connection that a conntrack helper expects has the mark of its master, so that one is not looked at.
         NftRule {
             comment: format!("{MARK}{:x}/{:x}", mark.value(), mark.mask()),
-            ..to(Verdict::Accept, [Statement::Mark(mark, true)])
+            ..to(
+                Verdict::Accept,
+                [Statement::Mark(mark, true), Statement::State(UNSOLICITED, false)],
+            )
         },
+        // It comes back here, and does not lead on to the rules itself: the kernel checks all that a chain leads to once for each way
+        // to it.
+        to(jump(related.as_str()), [Statement::State(UNSOLICITED, true)]),
     ];
     entry.extend(by_family(chains.entry(direction).as_str()));
     if let Some(last) = entry.last_mut() {
@@ -182,6 +185,9 @@ fn direction_chains(rules: &PodRules, direction: Direction, context: RenderConte
     out
 }
 
+/// What the mark of a connection says nothing of.
+const UNSOLICITED: &[ConnState] = &[ConnState::Invalid, ConnState::Related];
+
 /// Packets of no connection, and ICMP errors: invalid ones are denied, since conntrack could neither translate nor answer them. An
 /// error of a pod quotes a packet of a connection of that pod. All else is judged by the rules.
 fn unsolicited(
@@ -190,7 +196,7 @@ fn unsolicited(
     context: RenderContext<'_>,
     out: &mut Rendered,
 ) -> Vec<NftRule> {
-    let mut lines = vec![to(Verdict::Drop, [Statement::State(&[ConnState::Invalid])])];
+    let mut lines = vec![to(Verdict::Drop, [Statement::State(&[ConnState::Invalid], true)])];
     for family in Family::ALL {
         let is_icmp = [Statement::Family(family), Statement::Protocol(icmp(family))];
         match direction {
@@ -198,7 +204,7 @@ fn unsolicited(
             Direction::Egress => {
                 for address in own_addresses(rules, family) {
                     let about = |end| {
-                        let related = Statement::State(&[ConnState::Related]);
+                        let related = Statement::State(&[ConnState::Related], true);
                         to(Verdict::Accept, [&is_icmp[..], &[related, end]].concat())
                     };
                     lines.push(about(Statement::OpenedFrom(address)));
@@ -210,7 +216,6 @@ fn unsolicited(
             }
         }
     }
-    lines.extend(by_family(PodChains::of(&rules.pod).entry(direction).as_str()));
     lines
 }
 
@@ -278,7 +283,7 @@ pub(super) fn exposed(rules: &NodeRules, context: RenderContext<'_>) -> Rendered
         let related = [
             Statement::Family(family),
             Statement::Protocol(icmp(family)),
-            Statement::State(&[ConnState::Related]),
+            Statement::State(&[ConnState::Related], true),
         ];
         entry.push(to(Verdict::Accept, related));
     }
