@@ -6,7 +6,7 @@
 //!                                         └ by family, goto EGRET-E-x-4
 //!                                           ├ to a record of a name ▸ goto EGRET-E5-x-4, the same with the rules over names
 //!                                           ├ rule ▸ goto EGRET-EA-x ─ marks the flow ▸ accept
-//!                                           ├ rule ▸ goto EGRET-D-r ▸ goto EGRET-DENY
+//!                                           ├ rule ▸ goto EGRET-D-r ▸ drop
 //!                                           ├ jump EGRET-E1-x-4, a list in which rules pass ▸ return
 //!                                           └ goto EGRET-EA-x
 //! ```
@@ -26,7 +26,7 @@ use egret_policies::rules::{
 };
 use egret_shared::net::IpNet;
 
-use super::denial::{self, icmp};
+use super::denial::{Ends, icmp};
 use super::pod_netns::port;
 use super::rules::{Rendered, SharedChain, goto, jump, labelled, rule, to};
 use super::sets::KernelSet;
@@ -45,8 +45,7 @@ pub(super) struct RenderContext<'a> {
     pub(super) sets: &'a AvailableSets,
     /// The known interfaces of the pod.
     pub(super) interfaces: &'a [InterfaceName],
-    /// Whether denied packets are logged.
-    pub(super) tells: bool,
+    pub(super) ends: Ends,
 }
 
 /// The beginning of the comment that says with which mark a chain compares.
@@ -211,7 +210,7 @@ fn unsolicited(
                     lines.push(about(Statement::AnsweredFrom(address)));
                 }
                 let label = Label::of_no_policy(Decider::SpoofedError, backend::Action::Deny, direction);
-                let end = denial::target(Denial::of_label(&label, false), context.tells, out);
+                let end = context.ends.target(Denial::of_label(&label, false), out);
                 lines.push(labelled(end, is_icmp, &label));
             }
         }
@@ -551,8 +550,8 @@ impl Renderer<'_> {
         let is_exposed = self.chains == PodChains::of_node();
         let denial = Denial::of_label(label, is_exposed);
         match self.mode {
-            Mode::Enforced => denial::target(denial, self.context.tells, out),
-            Mode::Audit => denial::would_target(denial, self.context.tells, out),
+            Mode::Enforced => self.context.ends.target(denial, out),
+            Mode::Audit => self.context.ends.would_target(denial, out),
         }
     }
 }
