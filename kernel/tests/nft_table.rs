@@ -121,8 +121,12 @@ fn every_statement_is_taken_by_the_kernel_and_read_by_nft() {
             (Statement::Output(pattern("cali+")), "oifname \"cali*\""),
             (Statement::Protocol(6), "meta l4proto tcp"),
             (
-                Statement::State(&[ConnState::Invalid, ConnState::Related]),
+                Statement::State(&[ConnState::Invalid, ConnState::Related], true),
                 "ct state invalid,related",
+            ),
+            (
+                Statement::State(&[ConnState::Invalid, ConnState::Related], false),
+                "ct state ! invalid,related",
             ),
             (Statement::IsReply, "ct direction reply"),
             (Statement::Mark(mark, true), "ct mark & 0x00ff0000 == 0x00010000"),

@@ -53,10 +53,10 @@ pub(super) fn what_others_flush_is_put_right_within_five_seconds_and_it_is_said_
         ),
         (
             &["nft", "delete", "table", "inet", "egret"],
-            "EGRET-DENY",
+            "EGRET-REVOKED",
             "chain_missing",
         ),
-        (&["nft", "flush", "ruleset"], "EGRET-DENY", "chain_missing"),
+        (&["nft", "flush", "ruleset"], "EGRET-REVOKED", "chain_missing"),
     ];
     let changes = match backend_override::packet_filter() {
         "nftables" => of_nftables,

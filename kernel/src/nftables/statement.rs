@@ -36,8 +36,8 @@ pub enum Statement {
     In(Vec<Key>, String, bool),
     /// The verdict that the map has for what these keys say of it; without one the rule goes on.
     Map(Vec<Key>, String),
-    /// Its connection is in one of these states.
-    State(&'static [ConnState]),
+    /// Its connection is in one of these states, or in none of them.
+    State(&'static [ConnState], bool),
     /// It goes in the direction of the replies.
     IsReply,
     /// Its connection has these bits of the mark, or has not.
@@ -213,9 +213,9 @@ impl Statement {
                         .plain_be32(3, VERDICT_REGISTER)
                 })
             }
-            Self::State(states) => {
+            Self::State(states, holds) => {
                 let bits = states.iter().fold(0, |bits, state| bits | state.bit());
-                bits_of(ct(list, CT_STATE), bits, 0, Comparison::NotEqual)
+                bits_of(ct(list, CT_STATE), bits, 0, Comparison::of(!holds))
             }
             Self::IsReply => compare(ct(list, CT_DIRECTION), Comparison::Equal, &[1]),
             Self::Mark(mark, holds) => bits_of(

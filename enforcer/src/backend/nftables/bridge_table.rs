@@ -98,7 +98,7 @@ impl BridgeTable {
         checked.push(to(Verdict::Accept, [Statement::EtherType(ETHER_ARP)]));
         checked.extend(Family::ALL.map(|family| to(spoofed(), [is_of(family)])));
         checked.push(to(Verdict::Drop, []));
-        let ends = dispatch::spoofed(style.telling, is_of);
+        let ends = dispatch::spoofed(style.ends.telling, is_of);
         let counters = counters(&ends);
         let [valid_v4, valid_v6] = valid;
         let [owned_v4, owned_v6] = owned;

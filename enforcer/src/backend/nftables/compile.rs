@@ -35,7 +35,7 @@ impl<'a> Inputs<'a> {
         RenderContext {
             sets,
             interfaces,
-            tells: self.style.telling.is_some(),
+            ends: self.style.ends,
         }
     }
 }

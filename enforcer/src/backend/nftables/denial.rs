@@ -16,31 +16,66 @@ pub(super) const UDP: u8 = 17;
 pub(super) const ICMP_V6: u8 = 58;
 pub(super) const SCTP: u8 = 132;
 
-/// Where a packet goes that is denied for this reason.
-pub(super) fn target(denial: Option<Denial>, tells: bool, out: &mut Rendered) -> Verdict {
-    match denial.filter(|_| tells) {
-        Some(denial) => {
-            let chain = goto(denial.chain().as_str());
-            out.denials.insert(denial);
-            chain
+/// How denied packets end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    pub(super) deny: DenyAction,
+    /// How they are logged; none where they are not.
+    pub(super) telling: Option<NflogSettings>,
+}
+
+impl Ends {
+    /// Where a packet goes that is denied for this reason.
+    pub(super) fn target(self, denial: Option<Denial>, out: &mut Rendered) -> Verdict {
+        self.reason(denial, out).unwrap_or_else(|| self.denied())
+    }
+
+    /// Where a packet goes that policies in audit would deny.
+    pub(super) fn would_target(self, denial: Option<Denial>, out: &mut Rendered) -> Verdict {
+        self.reason(denial, out).unwrap_or(Verdict::Accept)
+    }
+
+    /// The end of all denied packets: no chain where it is one verdict, since the kernel checks a chain once for each rule that leads
+    /// to it.
+    pub(super) fn denied(self) -> Verdict {
+        match self.deny {
+            DenyAction::Drop => Verdict::Drop,
+            DenyAction::Reject => goto(names::deny().as_str()),
         }
-        None => goto(names::deny().as_str()),
+    }
+
+    /// The chain that [`Self::denied`] may lead to.
+    pub(super) fn put(self, out: &mut Rendered) {
+        match self.deny {
+            DenyAction::Drop => {}
+            DenyAction::Reject => out.put(names::deny().as_str(), deny(self.deny)),
+        }
+    }
+
+    /// The chain of a reason.
+    fn reason(self, denial: Option<Denial>, out: &mut Rendered) -> Option<Verdict> {
+        let denial = denial.filter(|_| self.telling.is_some())?;
+        let chain = goto(denial.chain().as_str());
+        out.denials.insert(denial);
+        Some(chain)
+    }
+
+    /// What is in the chain of a reason; none where nothing is logged.
+    pub(super) fn lines(self, denial: &Denial) -> Option<Vec<NftRule>> {
+        let end = match denial.outcome {
+            Outcome::Denied => self.denied(),
+            Outcome::WouldBeDenied => Verdict::Accept,
+        };
+        let [_, all] = counters(denial);
+        let all = NftRule {
+            statements: vec![Statement::Count(all), Statement::Verdict(end)],
+            comment: "all".to_owned(),
+        };
+        Some(vec![tell(denial, self.telling?), all])
     }
 }
 
-/// Where a packet goes that policies in audit would deny.
-pub(super) fn would_target(denial: Option<Denial>, tells: bool, out: &mut Rendered) -> Verdict {
-    match denial.filter(|_| tells) {
-        Some(denial) => {
-            let chain = goto(denial.chain().as_str());
-            out.denials.insert(denial);
-            chain
-        }
-        None => Verdict::Accept,
-    }
-}
-
-/// The end of all denied packets.
+/// The end of all denied packets, as a chain.
 pub(super) fn deny(action: DenyAction) -> Vec<NftRule> {
     match action {
         DenyAction::Drop => vec![to(Verdict::Drop, [])],
@@ -65,20 +100,6 @@ pub(super) fn tell(denial: &Denial, telling: NflogSettings) -> NftRule {
         ],
         comment: "told".to_owned(),
     }
-}
-
-/// The chain of a reason.
-pub(super) fn chain(denial: &Denial, telling: NflogSettings) -> Vec<NftRule> {
-    let end = match denial.outcome {
-        Outcome::Denied => goto(names::deny().as_str()),
-        Outcome::WouldBeDenied => Verdict::Accept,
-    };
-    let [_, all] = counters(denial);
-    let all = NftRule {
-        statements: vec![Statement::Count(all), Statement::Verdict(end)],
-        comment: "all".to_owned(),
-    };
-    vec![tell(denial, telling), all]
 }
 
 /// What counts the packets of a reason that were logged, and all of them.

@@ -20,14 +20,14 @@ use egret_kernel::nftables::{
 use egret_policies::rules::{Direction, PodRules, Tier};
 use egret_shared::net::IpNet;
 
-use super::denial::{self, ICMP_V6, SCTP, TCP, UDP, icmp, unknown_chain};
+use super::denial::{self, Ends, ICMP_V6, SCTP, TCP, UDP, icmp, unknown_chain};
 use super::pod::rules_chain;
 use super::rules::{Rendered, goto, jump, labelled, to};
 use crate::backend::netfilter::denials::label::Label;
 use crate::backend::netfilter::denials::{Cause, Denial, Outcome};
 use crate::backend::netfilter::marks::Marks;
 use crate::backend::netfilter::model::attachment::{PodAttachment, PodInterface};
-use crate::backend::netfilter::model::settings::{DenyAction, NflogSettings};
+use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::backend::netfilter::model::unknown_pods::ClosedInterfaces;
 use crate::backend::netfilter::names::{self, PodChains};
 use crate::backend::{Action, Decider};
@@ -168,8 +168,7 @@ pub(super) fn base_chains(shared: &Shared) -> Vec<BaseChain> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     pub(super) marks: Marks,
-    pub(super) deny: DenyAction,
-    pub(super) telling: Option<NflogSettings>,
+    pub(super) ends: Ends,
 }
 
 /// The shared chains, and their sets and maps.
@@ -206,35 +205,35 @@ pub(super) fn render(shared: &Shared, style: Style) -> (Rendered, Lookups) {
     out.put(INPUT, input.collect());
     put_source_check(shared, style, &mut out, &mut lookups);
     if let Some(pods) = &shared.ipvs {
-        put_ipvs(shared, pods, ingress, &mut out, &mut lookups);
+        put_ipvs(shared, pods, style.ends, ingress, &mut out, &mut lookups);
     }
     (out, lookups)
 }
 
 /// Ends of packets that no rule of a pod denies.
 fn put_ends(shared: &Shared, style: Style, out: &mut Rendered) {
-    let tells = style.telling.is_some();
-    out.put(names::deny().as_str(), denial::deny(style.deny));
+    let ends = style.ends;
+    ends.put(out);
     let revoked = Direction::ALL.map(|direction| {
         let denial = Denial {
             outcome: Outcome::Denied,
             cause: Cause::Revoked,
             direction,
         };
-        let end = denial::target(Some(denial), tells, out);
+        let end = ends.target(Some(denial), out);
         to(end, [Statement::Mark(style.marks.ended(direction), true)])
     });
-    let end = to(goto(names::deny().as_str()), []);
+    let end = to(ends.denied(), []);
     out.put(
         names::revoked().as_str(),
         revoked.into_iter().chain([end]).collect(),
     );
     out.put(NEIGHBOURS, neighbour_types());
-    let encapsulated = encapsulation(&shared.encapsulation_ports, tells, out);
+    let encapsulated = encapsulation(&shared.encapsulation_ports, ends, out);
     out.put(names::encapsulation().as_str(), encapsulated);
     for direction in Direction::ALL {
         let label = Label::of_no_policy(Decider::UnknownPod, Action::Deny, direction);
-        let end = denial::target(Denial::of_label(&label, false), tells, out);
+        let end = ends.target(Denial::of_label(&label, false), out);
         let mut lines = vec![neighbours()];
         if direction == Direction::Ingress {
             lines.extend(related());
@@ -348,7 +347,10 @@ fn exposed_chain() -> Verdict {
 pub(super) fn reply() -> NftRule {
     to(
         Verdict::Accept,
-        [Statement::State(&[ConnState::Established]), Statement::IsReply],
+        [
+            Statement::State(&[ConnState::Established], true),
+            Statement::IsReply,
+        ],
     )
 }
 
@@ -356,7 +358,7 @@ pub(super) fn reply() -> NftRule {
 pub(super) fn related() -> [NftRule; 2] {
     Family::ALL.map(|family| {
         let is_icmp = [Statement::Family(family), Statement::Protocol(icmp(family))];
-        let related = [Statement::State(&[ConnState::Related])];
+        let related = [Statement::State(&[ConnState::Related], true)];
         to(Verdict::Accept, [&is_icmp[..], &related].concat())
     })
 }
@@ -387,9 +389,9 @@ fn has_bridges(shared: &Shared) -> bool {
 }
 
 /// Packets to the node inside of which there is another.
-fn encapsulation(ports: &BTreeSet<u16>, tells: bool, out: &mut Rendered) -> Vec<NftRule> {
+fn encapsulation(ports: &BTreeSet<u16>, ends: Ends, out: &mut Rendered) -> Vec<NftRule> {
     let label = Label::of_no_policy(Decider::Encapsulation, Action::Deny, Direction::Egress);
-    let end = denial::target(Denial::of_label(&label, false), tells, out);
+    let end = ends.target(Denial::of_label(&label, false), out);
     let plain = |number| to(Verdict::Return, [Statement::Protocol(number)]);
     let tunnels = ports.iter().map(|port| {
         let when = [Statement::Protocol(UDP), Statement::Ports(*port, *port)];
@@ -473,7 +475,7 @@ fn put_source_check(shared: &Shared, style: Style, out: &mut Rendered, lookups: 
     out.put(check.as_str(), lines);
     out.put(
         names::spoofed().as_str(),
-        spoofed(style.telling, Statement::Family),
+        spoofed(style.ends.telling, Statement::Family),
     );
     let [v4, v6] = valid;
     lookups.extend([
@@ -544,6 +546,7 @@ pub(super) fn spoofed(telling: Option<NflogSettings>, is_of: fn(Family) -> State
 fn put_ipvs(
     shared: &Shared,
     pods: &[IpvsPod],
+    ends: Ends,
     ingress: Vec<NftRule>,
     out: &mut Rendered,
     lookups: &mut Lookups,
@@ -559,7 +562,7 @@ fn put_ipvs(
     ];
     let refused = shared.closed.pods.iter().flat_map(|pod| &pod.addresses);
     for address in refused {
-        by_source[place(*address)].add(ElementKey::Address(*address), Some(goto(names::deny().as_str())));
+        by_source[place(*address)].add(ElementKey::Address(*address), Some(ends.denied()));
     }
     for pod in pods.iter().filter(|pod| pod.has_egress) {
         for address in &pod.attached.addresses {

@@ -13,6 +13,7 @@ use super::TABLE;
 use super::cleanup;
 use super::compile::{Compiler, Inputs};
 use super::counters::Counters;
+use super::denial::Ends;
 use super::dispatch::Style;
 use super::refusals::{self, Concerned, Refusals};
 use super::sets::SharedSets;
@@ -52,6 +53,15 @@ pub struct Settings {
     pub accepted_marks: Vec<String>,
     /// What is done about bridges that pods are on.
     pub bridges: BridgeNetfilter,
+}
+
+impl Settings {
+    const fn ends(&self) -> Ends {
+        Ends {
+            deny: self.deny,
+            telling: self.telling,
+        }
+    }
 }
 
 /// The backend.
@@ -123,7 +133,7 @@ impl Nftables {
             generations: Generations::new(settings.marks),
             serial: 0,
             compiler: Compiler::default(),
-            table: Table::open(settings.telling, Arc::clone(&counters)).map_err(failed)?,
+            table: Table::open(settings.ends(), Arc::clone(&counters)).map_err(failed)?,
             counters,
             denials: DenialRegistry::default(),
             connections: Connections::default(),
@@ -164,8 +174,7 @@ impl Nftables {
     const fn compiler_inputs(&mut self) -> (&mut Compiler, Inputs<'_>, &mut Table) {
         let style = Style {
             marks: self.settings.marks,
-            deny: self.settings.deny,
-            telling: self.settings.telling,
+            ends: self.settings.ends(),
         };
         let inputs = Inputs {
             style,

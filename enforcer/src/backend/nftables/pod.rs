@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!  egress ─ iifname vmap ▸ goto EGRET-E-x ─ same generation ▸ accept
+//!                                         ├ invalid or related ▸ jump EGRET-ER-x ▸ return
 //!                                         └ by family, goto EGRET-E-x-4
 //!                                           ├ to a record of a name ▸ goto EGRET-E5-x-4, the same with the rules over names
 //!                                           ├ rule ▸ goto EGRET-EA-x ─ marks the flow ▸ accept
-//!                                           ├ rule ▸ goto EGRET-D-r ▸ goto EGRET-DENY
+//!                                           ├ rule ▸ goto EGRET-D-r ▸ drop
 //!                                           ├ jump EGRET-E1-x-4, a list in which rules pass ▸ return
 //!                                           └ goto EGRET-EA-x
 //! ```
@@ -25,7 +26,7 @@ use egret_policies::rules::{
 };
 use egret_shared::net::IpNet;
 
-use super::denial::{self, icmp};
+use super::denial::{Ends, icmp};
 use super::pod_netns::port;
 use super::rules::{Rendered, SharedChain, goto, jump, labelled, rule, to};
 use super::sets::KernelSet;
@@ -44,8 +45,7 @@ pub(super) struct RenderContext<'a> {
     pub(super) sets: &'a AvailableSets,
     /// The known interfaces of the pod.
     pub(super) interfaces: &'a [InterfaceName],
-    /// Whether denied packets are logged.
-    pub(super) tells: bool,
+    pub(super) ends: Ends,
 }
 
 /// The beginning of the comment that says with which mark a chain compares.
@@ -116,17 +116,19 @@ pub(super) fn rules_chain(chains: PodChains, direction: Direction, family: Famil
 
 fn put_generation(rules: &PodRules, direction: Direction, mark: Mark, digest: &str, out: &mut Rendered) {
     let chains = PodChains::of(&rules.pod);
-    let related = chains.related(direction).as_str().to_owned();
+    let related = chains.related(direction);
     let mut entry = vec![
-        // A connection that a conntrack helper expects has the mark of its master, so these come first.
-        to(
-            goto(related),
-            [Statement::State(&[ConnState::Invalid, ConnState::Related])],
-        ),
+        // A connection that a conntrack helper expects has the mark of its master, so that one is not looked at.
         NftRule {
             comment: format!("{MARK}{:x}/{:x}", mark.value(), mark.mask()),
-            ..to(Verdict::Accept, [Statement::Mark(mark, true)])
+            ..to(
+                Verdict::Accept,
+                [Statement::Mark(mark, true), Statement::State(UNSOLICITED, false)],
+            )
         },
+        // It comes back here, and does not lead on to the rules itself: the kernel checks all that a chain leads to once for each way
+        // to it.
+        to(jump(related.as_str()), [Statement::State(UNSOLICITED, true)]),
     ];
     entry.extend(by_family(chains.entry(direction).as_str()));
     if let Some(last) = entry.last_mut() {
@@ -182,6 +184,9 @@ fn direction_chains(rules: &PodRules, direction: Direction, context: RenderConte
     out
 }
 
+/// What the mark of a connection says nothing of.
+const UNSOLICITED: &[ConnState] = &[ConnState::Invalid, ConnState::Related];
+
 /// Packets of no connection, and ICMP errors: invalid ones are denied, since conntrack could neither translate nor answer them. An
 /// error of a pod quotes a packet of a connection of that pod. All else is judged by the rules.
 fn unsolicited(
@@ -190,7 +195,7 @@ fn unsolicited(
     context: RenderContext<'_>,
     out: &mut Rendered,
 ) -> Vec<NftRule> {
-    let mut lines = vec![to(Verdict::Drop, [Statement::State(&[ConnState::Invalid])])];
+    let mut lines = vec![to(Verdict::Drop, [Statement::State(&[ConnState::Invalid], true)])];
     for family in Family::ALL {
         let is_icmp = [Statement::Family(family), Statement::Protocol(icmp(family))];
         match direction {
@@ -198,19 +203,18 @@ fn unsolicited(
             Direction::Egress => {
                 for address in own_addresses(rules, family) {
                     let about = |end| {
-                        let related = Statement::State(&[ConnState::Related]);
+                        let related = Statement::State(&[ConnState::Related], true);
                         to(Verdict::Accept, [&is_icmp[..], &[related, end]].concat())
                     };
                     lines.push(about(Statement::OpenedFrom(address)));
                     lines.push(about(Statement::AnsweredFrom(address)));
                 }
                 let label = Label::of_no_policy(Decider::SpoofedError, backend::Action::Deny, direction);
-                let end = denial::target(Denial::of_label(&label, false), context.tells, out);
+                let end = context.ends.target(Denial::of_label(&label, false), out);
                 lines.push(labelled(end, is_icmp, &label));
             }
         }
     }
-    lines.extend(by_family(PodChains::of(&rules.pod).entry(direction).as_str()));
     lines
 }
 
@@ -278,7 +282,7 @@ pub(super) fn exposed(rules: &NodeRules, context: RenderContext<'_>) -> Rendered
         let related = [
             Statement::Family(family),
             Statement::Protocol(icmp(family)),
-            Statement::State(&[ConnState::Related]),
+            Statement::State(&[ConnState::Related], true),
         ];
         entry.push(to(Verdict::Accept, related));
     }
@@ -546,8 +550,8 @@ impl Renderer<'_> {
         let is_exposed = self.chains == PodChains::of_node();
         let denial = Denial::of_label(label, is_exposed);
         match self.mode {
-            Mode::Enforced => denial::target(denial, self.context.tells, out),
-            Mode::Audit => denial::would_target(denial, self.context.tells, out),
+            Mode::Enforced => self.context.ends.target(denial, out),
+            Mode::Audit => self.context.ends.would_target(denial, out),
         }
     }
 }

@@ -20,14 +20,13 @@ use egret_shared::time::Timestamp;
 use super::TABLE;
 use super::bridge_table::{BridgeState, BridgeTable};
 use super::counters::Counters;
-use super::denial;
+use super::denial::Ends;
 use super::dispatch::{self, Lookup, Lookups};
 use super::refusals::Concerned;
 use super::rules::{Lines, Rendered, SharedChain};
 use super::sets::{ListedSets, SetWrites, Sets, SharedSets};
 use crate::backend::netfilter::bridges;
 use crate::backend::netfilter::denials::Denial;
-use crate::backend::netfilter::model::settings::NflogSettings;
 use crate::backend::netfilter::names::{self, NFTABLES_BRIDGE};
 
 /// Whose chains they are.
@@ -70,7 +69,7 @@ pub(super) enum TransactionOutcome {
 pub(super) struct Table {
     writer: TableWriter,
     reader: TableReader,
-    telling: Option<NflogSettings>,
+    ends: Ends,
     desired: BTreeMap<ChainOwner, Rendered>,
     lookups: Lookups,
     base: Vec<BaseChain>,
@@ -148,11 +147,11 @@ impl KernelState {
 }
 
 impl Table {
-    pub(super) fn open(telling: Option<NflogSettings>, read: Arc<Counters>) -> Result<Self, netlink::Error> {
+    pub(super) fn open(ends: Ends, read: Arc<Counters>) -> Result<Self, netlink::Error> {
         Ok(Self {
             writer: TableWriter::open()?,
             reader: TableReader::open()?,
-            telling,
+            ends,
             desired: BTreeMap::new(),
             lookups: Lookups::new(),
             base: Vec::new(),
@@ -350,9 +349,9 @@ impl Table {
         }
         self.denials.retain(|_, uses| *uses > 0);
         let mut rendered = Rendered::default();
-        if let Some(telling) = self.telling {
-            for denial in self.denials.keys() {
-                rendered.put(denial.chain().as_str(), denial::chain(denial, telling));
+        for denial in self.denials.keys() {
+            if let Some(lines) = self.ends.lines(denial) {
+                rendered.put(denial.chain().as_str(), lines);
             }
         }
         self.have_denials_changed |= self.desired(&ChainOwner::Denials) != Some(&rendered);
