@@ -87,8 +87,8 @@ mod tests {
     fn what_keeps_little_has_one_heap() {
         if std::env::var_os(ALONE).is_some() {
             keep_little();
-            let address = std::thread::spawn(|| vec![0_u8; 2000].as_ptr().addr());
-            let address = address.join().unwrap();
+            let block = std::thread::spawn(|| vec![0_u8; 2000]).join().unwrap();
+            let address = block.as_ptr().addr();
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let heap = maps.lines().find(|line| line.ends_with("[heap]")).unwrap();
             let (from, to) = heap.split_once(' ').unwrap().0.split_once('-').unwrap();
