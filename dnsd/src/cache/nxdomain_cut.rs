@@ -457,10 +457,10 @@ mod tests {
     fn candidate_queries_at_once_are_limited() {
         let cuts = cuts();
         let asked = |number| asked_above(&cuts, &format!("n{number}.cluster.local"), 0);
-        let under_way: Vec<PreQuery> = (0..100).filter_map(asked).collect();
+        let under_way: Vec<PreQuery> = (0..MAX_PRE_QUERIES + 1).filter_map(asked).collect();
         assert_eq!(under_way.len(), MAX_PRE_QUERIES);
         drop(under_way);
-        assert!(asked(100).is_some());
+        assert!(asked(MAX_PRE_QUERIES + 1).is_some());
     }
 
     #[test]
