@@ -59,9 +59,19 @@ pub fn reserve_heap(octets: usize) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+    use std::ops::Range;
+
     use super::*;
 
     const ROOM: usize = 8 << 20;
+
+    /// The addresses of a mapping, and the rest of its line.
+    fn mapping(line: &str) -> (Range<usize>, &str) {
+        let (from, rest) = line.split_once('-').unwrap();
+        let (to, rest) = rest.split_once(' ').unwrap();
+        let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
+        (from..to, rest)
+    }
 
     /// How many octets can be written behind a new block of this thread's own heap, as the kernel has it.
     fn writable_behind_a_block() -> usize {
@@ -70,11 +80,9 @@ mod tests {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let mut end = address;
         for line in maps.lines() {
-            let (from, rest) = line.split_once('-').unwrap();
-            let (to, rest) = rest.split_once(' ').unwrap();
-            let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
-            if rest.starts_with("rw") && (from..to).contains(&end) {
-                end = to;
+            let (addresses, rest) = mapping(line);
+            if rest.starts_with("rw") && addresses.contains(&end) {
+                end = addresses.end;
             }
         }
         end - address
@@ -91,10 +99,8 @@ mod tests {
             let address = block.as_ptr().addr();
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let heap = maps.lines().find(|line| line.ends_with("[heap]")).unwrap();
-            let (from, to) = heap.split_once(' ').unwrap().0.split_once('-').unwrap();
-            let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
             assert!(
-                (from..to).contains(&address),
+                mapping(heap).0.contains(&address),
                 "{address:x} of another thread is not in {heap}"
             );
             return;
