@@ -307,11 +307,10 @@ impl Sets {
                 continue;
             }
             let mut held = Programmed::of(wanted.kind);
-            if wanted.kind == SetKind::Records {
-                for (place, family) in Family::ALL.into_iter().enumerate() {
-                    held.families[place] = listed.records(*id, family, now);
-                }
-            } else if listed.has_more(*id, wanted) {
+            for (place, family) in Family::ALL.into_iter().enumerate() {
+                held.families[place] = listed.held(wanted.kind, *id, family, now);
+            }
+            if wanted.kind != SetKind::Records && listed.has_more(*id, wanted) {
                 shrunk.insert(*id);
             }
             self.programmed.insert(*id, held);

@@ -11,7 +11,6 @@ use super::new_shared::to_hold;
 use super::retired::empty_of_others;
 use super::{ElementWrite, KernelSet, ListedSets, Programmed, SetWrites, Sets, difference};
 use crate::backend::netfilter::names;
-use crate::backend::nftables::elements::Elements;
 
 impl Sets {
     /// Plans to make all desired sets in a table that has none of ours but those that are made and filled, and `kept` ones. Of the addresses of
@@ -29,26 +28,26 @@ impl Sets {
         self.forget_retired_outside(kept);
         let with_retired = self.kernel_sets_with_retired();
         let refused = &self.refused;
-        let nothing = Elements::default();
         self.desired.values_mut().for_each(|wanted| wanted.make_room(now));
         let taken = self.desired.iter().filter(|(id, _)| !refused.contains_key(id));
         for (id, wanted) in taken {
-            let mut held = adopted.remove(id).unwrap_or_else(|| Programmed::of(wanted.kind));
+            let held = adopted.remove(id).unwrap_or_else(|| Programmed::of(wanted.kind));
             for (place, family) in Family::ALL.into_iter().enumerate() {
-                let held = &mut held.families[place];
+                let held = &held.families[place];
                 if !wanted.families().has(family) {
                     continue;
                 }
                 let set = KernelSet::of(wanted.kind, *id, family);
-                if self.made.contains(&set.name) {
-                    let filled = self
-                        .programmed
-                        .entry(*id)
-                        .or_insert_with(|| Programmed::of(wanted.kind));
-                    filled.families[place] = std::mem::take(held);
+                let is_made = self.made.contains(&set.name);
+                let differs = kept.contains(&set.name) && has_listed_addresses(wanted.kind);
+                if is_made || differs {
+                    let programmed = self.programmed.entry(*id);
+                    let programmed = programmed.or_insert_with(|| Programmed::of(wanted.kind));
+                    programmed.families[place] = held.clone();
+                }
+                if is_made {
                     continue;
                 }
-                let differs = kept.contains(&set.name) && has_listed_addresses(wanted.kind);
                 if writes.made.insert(set.name.clone()) {
                     let is_retired =
                         |id: SetId| self.retired.get(&id).is_some_and(|it| it.is_of(wanted.kind));
@@ -69,13 +68,9 @@ impl Sets {
                 let elements = to_hold(wanted, held, family, now);
                 let mut write = ElementWrite::of(*id, place);
                 if differs {
-                    let in_kernel = listed.part(wanted.kind, *id, family).unwrap_or(&nothing);
-                    difference(&mut write, wanted, in_kernel, &elements, now);
+                    difference(&mut write, wanted, held, &elements, now);
                     let gone = set.removed(write.removed.iter().copied());
                     changes.destroy_elements(set.elements(), &gone);
-                    let programmed = self.programmed.entry(*id);
-                    let programmed = programmed.or_insert_with(|| Programmed::of(wanted.kind));
-                    programmed.families[place] = in_kernel.clone();
                 } else {
                     write.added = elements.iter().collect();
                 }

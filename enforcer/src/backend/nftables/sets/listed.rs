@@ -110,8 +110,16 @@ impl ListedSets {
         self.shared.contains_key(name)
     }
 
+    /// What is known to be held of a set: all but what has a set of the kernel alone, and is no record.
+    pub(super) fn held(&self, kind: SetKind, id: SetId, family: Family, now: Timestamp) -> Elements {
+        if kind == SetKind::Records {
+            return self.records(id, family, now);
+        }
+        self.part(kind, id, family).cloned().unwrap_or_default()
+    }
+
     /// The records of a set, in the layout of before too.
-    pub(super) fn records(&self, id: SetId, family: Family, now: Timestamp) -> Elements {
+    fn records(&self, id: SetId, family: Family, now: Timestamp) -> Elements {
         let record = |element: &ListedElement| {
             let end = now.after(element.left?);
             Some((SetElement::Address(element.address()?), Some(end)))
