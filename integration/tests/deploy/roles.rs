@@ -1,6 +1,6 @@
 //! Roles and admission: what each service account may do is what its program asks, and no node speaks for another.
 
-use std::{collections::BTreeSet, fs, path::Path, time::Instant};
+use std::{cell::Cell, collections::BTreeSet, fs, path::Path, time::Instant};
 
 use egret_integration::{Daemon, DaemonSpec, node, within, world::ENFORCER_ADMIN};
 use serde_json::Value;
@@ -140,8 +140,11 @@ fn the_controller_takes_the_startup_taint_from_a_node_and_changes_nothing_else_o
         .kubeconfig_of(&cluster.world, account.0, account.1, node::NAME)?
         .display()
         .to_string();
-    // Not `kubectl patch`, which reads the object first.
+    // Not `kubectl patch`, which reads the object first. Each time another manager: one that leaves out what it applied before takes that away.
+    let applied = Cell::new(0);
     let apply = |fields: &str| -> Result<String, Failure> {
+        applied.set(applied.get() + 1);
+        let manager = format!("test-{}", applied.get());
         let path = cluster.world.files().join("node.yaml");
         fs::write(&path, format!("apiVersion: v1\nkind: Node\n{fields}\n"))?;
         let path = path.display().to_string();
@@ -149,6 +152,8 @@ fn the_controller_takes_the_startup_taint_from_a_node_and_changes_nothing_else_o
             "apply",
             "--server-side",
             "--force-conflicts",
+            "--field-manager",
+            &manager,
             "--kubeconfig",
             &kubeconfig,
             "-f",
@@ -161,10 +166,8 @@ fn the_controller_takes_the_startup_taint_from_a_node_and_changes_nothing_else_o
     let metadata = |more: &str| format!("metadata: {{name: {}, {more}}}", node::NAME);
     let spec = |fields: &str| format!("metadata: {{name: {}}}\nspec: {{{fields}}}", node::NAME);
     // The API server takes up a new admission policy within some seconds. A value that it took before then would change nothing.
-    let mut value = 0;
     within(PATIENCE, "a label is refused", || {
-        value += 1;
-        let label = metadata(&format!("labels: {{a: b{value}}}"));
+        let label = metadata(&format!("labels: {{a: b{}}}", applied.get()));
         apply(&label).unwrap().contains(refusal)
     });
     let all = cluster.kubernetes.get(
