@@ -28,8 +28,16 @@ fn ip(text: &str) -> IpAddr {
 
 fn rule(statements: Vec<Statement>) -> NftRule {
     NftRule {
-        statements,
-        comment: "why".to_owned(),
+        statements: statements.into(),
+        verdict: None,
+        comment: "why".into(),
+    }
+}
+
+fn to(verdict: Verdict, statements: Vec<Statement>) -> NftRule {
+    NftRule {
+        verdict: Some(verdict),
+        ..rule(statements)
     }
 }
 
@@ -163,7 +171,6 @@ fn every_statement_is_taken_by_the_kernel_and_read_by_nft() {
             ),
             (Statement::SetMark(mark), "ct mark set ct mark"),
             (Statement::Prohibit, "reject with icmpx admin-prohibited"),
-            (Statement::Verdict(Verdict::Drop), "drop"),
         ];
         let mut changes = begun();
         changes.add_counter(&NamedCounter {
@@ -174,7 +181,7 @@ fn every_statement_is_taken_by_the_kernel_and_read_by_nft() {
         changes.add_chain("other", "a pod");
         changes.add_set(&set("plain", vec![v4], SetKind::Plain));
         changes.add_set(&set("map", vec![Key::Input], SetKind::Verdicts));
-        let goto = Verdict::Goto("other".to_owned());
+        let goto = Verdict::Goto("other".into());
         changes.add_elements("map", &[Element::verdict(ElementKey::Interface(interface), goto)]);
         for (statement, _) in &statements {
             changes.add_rule("input", &rule(vec![statement.clone()]));
@@ -206,8 +213,8 @@ fn a_transaction_of_which_one_part_is_refused_changes_nothing() {
     in_fresh_namespace(|| {
         let mut writer = TableWriter::open().unwrap();
         let mut changes = begun();
-        let nowhere = Verdict::Goto("nowhere".to_owned());
-        changes.add_rule("input", &rule(vec![Statement::Verdict(nowhere)]));
+        let nowhere = Verdict::Goto("nowhere".into());
+        changes.add_rule("input", &to(nowhere, Vec::new()));
         let refused = writer.commit(changes).unwrap_err();
         assert!(refused.to_string().contains("add a rule"), "{refused}");
         assert!(!TableReader::open().unwrap().has(TABLE).unwrap());
@@ -220,9 +227,9 @@ fn all_that_is_refused_of_a_transaction_is_named_and_the_next_one_is_made() {
         let mut writer = TableWriter::open().unwrap();
         let mut changes = begun();
         for chain in ["one", "two"] {
-            let nowhere = Verdict::Goto("nowhere".to_owned());
+            let nowhere = Verdict::Goto("nowhere".into());
             changes.add_chain(chain, "");
-            changes.add_rule(chain, &rule(vec![Statement::Verdict(nowhere)]));
+            changes.add_rule(chain, &to(nowhere, Vec::new()));
         }
         changes.add_chain("three", "");
         let refused = writer.commit_or_name(changes).unwrap_err().refused;
@@ -318,11 +325,7 @@ fn packets_meet_sets_of_addresses_ports_and_intervals() {
         changes.add_elements("all", &[net("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")]);
         let of = |family, keys: Vec<Key>, set: &str| {
             let found = Statement::In(keys, set.to_owned(), true);
-            rule(vec![
-                Statement::Family(family),
-                found,
-                Statement::Verdict(Verdict::Drop),
-            ])
+            to(Verdict::Drop, vec![Statement::Family(family), found])
         };
         changes.add_rule(
             "input",

@@ -1,5 +1,7 @@
 //! Changes of one table, made together or not at all: one transaction of nf_tables.
 
+use std::sync::Arc;
+
 use nix::errno::Errno;
 use nix::sys::socket::SockProtocol;
 
@@ -8,7 +10,7 @@ use crate::fault_points::{self, Step};
 use crate::netlink::{CREATE, Error, Request, Socket, Transaction};
 
 use super::set::{Element, ElementKey, SetSpec};
-use super::statement::Statement;
+use super::statement::{Statement, Verdict};
 use super::{
     ATTRIBUTE_CHAIN_NAME, ATTRIBUTE_RULE_CHAIN, ATTRIBUTE_TABLE, DELETE_CHAIN, DELETE_ELEMENT, DELETE_RULE,
     DELETE_SET, DELETE_TABLE, NEW_CHAIN, NEW_ELEMENT, NEW_RULE, SUBSYSTEM,
@@ -60,9 +62,11 @@ pub struct BaseChain {
 /// A rule: statements, and what it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NftRule {
-    pub statements: Vec<Statement>,
+    pub statements: Arc<[Statement]>,
+    /// Where the packet goes for which all of them hold; without one it goes on to the next rule.
+    pub verdict: Option<Verdict>,
     /// Kept by the kernel with the rule; up to 254 octets.
-    pub comment: String,
+    pub comment: Arc<str>,
 }
 
 /// A counter with a name, which stays when the rules that count in it change.
@@ -221,7 +225,10 @@ impl Changes {
         let about = About::Rule(chain, &rule.comment);
         self.push("add a rule", about, NEW_RULE, CREATE | APPEND, |request| {
             let request = request.text(ATTRIBUTE_RULE_CHAIN, chain).nest(4, |list| {
-                rule.statements.iter().fold(list, |list, one| one.put(list))
+                let list = rule.statements.iter().fold(list, |list, one| one.put(list));
+                rule.verdict
+                    .iter()
+                    .fold(list, |list, verdict| verdict.put_expression(list))
             });
             if rule.comment.is_empty() {
                 request

@@ -4,6 +4,7 @@
 //! about addresses hold in one family only, so the caller says the family first.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use egret_shared::net::IpNet;
 
@@ -72,8 +73,6 @@ pub enum Statement {
     Reset,
     /// Answers with "administratively prohibited", in its family.
     Prohibit,
-    /// Ends the chain, or leads on.
-    Verdict(Verdict),
 }
 
 /// What tells the elements of one set from those of another within a set of the kernel; nft lists it as text.
@@ -99,8 +98,8 @@ pub enum Verdict {
     Accept,
     Drop,
     Return,
-    Jump(String),
-    Goto(String),
+    Jump(Arc<str>),
+    Goto(Arc<str>),
 }
 
 /// A state of a connection; `NF_CT_STATE_BIT` of `linux/netfilter/nf_conntrack_common.h`.
@@ -257,15 +256,19 @@ impl Statement {
             Self::Reset => expression(list, "reject", |data| data.plain_be32(1, 1).byte(2, 0)),
             // `NFT_REJECT_ICMPX_UNREACH` with `NFT_REJECT_ICMPX_ADMIN_PROHIBITED`.
             Self::Prohibit => expression(list, "reject", |data| data.plain_be32(1, 2).byte(2, 3)),
-            Self::Verdict(verdict) => expression(list, "immediate", |data| {
-                data.plain_be32(1, VERDICT_REGISTER)
-                    .nest(2, |data| verdict.put(data))
-            }),
         }
     }
 }
 
 impl Verdict {
+    /// Appends its expression to the list of a rule's.
+    pub(super) fn put_expression(&self, list: Request) -> Request {
+        expression(list, "immediate", |data| {
+            data.plain_be32(1, VERDICT_REGISTER)
+                .nest(2, |data| self.put(data))
+        })
+    }
+
     /// As `NFTA_DATA_VERDICT`.
     pub(super) fn put(&self, data: Request) -> Request {
         data.nest(2, |data| {

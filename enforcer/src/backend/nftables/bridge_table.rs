@@ -193,7 +193,7 @@ impl BridgeState {
         let Some(desired) = desired else {
             return Self::default();
         };
-        let comments = |rules: &Vec<NftRule>| rules.iter().map(|rule| rule.comment.clone()).collect();
+        let comments = |rules: &Vec<NftRule>| rules.iter().map(|rule| rule.comment.to_string()).collect();
         let chains = desired.chains.iter();
         let keys = |lookup: &Lookup| {
             let listed = lookup.elements.keys().flat_map(listed_keys);
@@ -232,7 +232,7 @@ fn counters(rules: &[NftRule]) -> Vec<NamedCounter> {
             Statement::Count(name) => Some(name.clone()),
             _ => None,
         });
-        names.map(|name| (name, rule.comment.clone()))
+        names.map(|name| (name, rule.comment.to_string()))
     });
     let counted: BTreeMap<String, String> = counted.collect();
     let counter = |(name, comment)| NamedCounter {

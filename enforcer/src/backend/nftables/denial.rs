@@ -68,8 +68,8 @@ impl Ends {
         };
         let [_, all] = counters(denial);
         let all = NftRule {
-            statements: vec![Statement::Count(all), Statement::Verdict(end)],
-            comment: "all".to_owned(),
+            comment: "all".into(),
+            ..to(end, [Statement::Count(all)])
         };
         Some(vec![tell(denial, self.telling?), all])
     }
@@ -93,12 +93,12 @@ pub(super) fn tell(denial: &Denial, telling: NflogSettings) -> NftRule {
     let (prefix, group) = (denial.prefix(), telling.group);
     let [told, _] = counters(denial);
     NftRule {
-        statements: vec![
+        comment: "told".into(),
+        ..rule([
             Statement::Limit { rate, burst },
             Statement::Count(told),
             Statement::Log { prefix, group },
-        ],
-        comment: "told".to_owned(),
+        ])
     }
 }
 

@@ -22,7 +22,7 @@ use egret_shared::net::IpNet;
 
 use super::denial::{self, Ends, ICMP_V6, SCTP, TCP, UDP, icmp, unknown_chain};
 use super::pod::rules_chain;
-use super::rules::{Rendered, goto, jump, labelled, to};
+use super::rules::{Rendered, behind, goto, jump, labelled, to};
 use crate::backend::netfilter::denials::label::Label;
 use crate::backend::netfilter::denials::{Cause, Denial, Outcome};
 use crate::backend::netfilter::marks::Marks;
@@ -288,14 +288,7 @@ fn by_pod(shared: &Shared, direction: Direction, lookups: &mut Lookups) -> Vec<N
     lookups.insert(own_name, own);
     for ((family, name), map) in Family::ALL.into_iter().zip([v4_name, v6_name]).zip(by_address) {
         if !map.elements.is_empty() {
-            lines.push(NftRule {
-                statements: [
-                    vec![Statement::Family(family)],
-                    to_map(name, &map.keys).statements,
-                ]
-                .concat(),
-                comment: String::new(),
-            });
+            lines.push(behind(&[Statement::Family(family)], &to_map(name, &map.keys)));
             lookups.insert(name, map);
         }
     }
@@ -576,14 +569,7 @@ fn put_ipvs(
         .zip(["behind-4", "behind-6"])
         .zip(by_source)
     {
-        egress.push(NftRule {
-            statements: [
-                vec![Statement::Family(family)],
-                to_map(name, &map.keys).statements,
-            ]
-            .concat(),
-            comment: String::new(),
-        });
+        egress.push(behind(&[Statement::Family(family)], &to_map(name, &map.keys)));
         lookups.insert(name, map);
     }
     egress.extend(shared.is_exposed.then(|| to(exposed_chain(), [])));

@@ -120,7 +120,7 @@ fn put_generation(rules: &PodRules, direction: Direction, mark: Mark, digest: &s
     let mut entry = vec![
         // A connection that a conntrack helper expects has the mark of its master, so that one is not looked at.
         NftRule {
-            comment: format!("{MARK}{:x}/{:x}", mark.value(), mark.mask()),
+            comment: format!("{MARK}{:x}/{:x}", mark.value(), mark.mask()).into(),
             ..to(
                 Verdict::Accept,
                 [Statement::Mark(mark, true), Statement::State(UNSOLICITED, false)],
@@ -132,7 +132,7 @@ fn put_generation(rules: &PodRules, direction: Direction, mark: Mark, digest: &s
     ];
     entry.extend(by_family(chains.entry(direction).as_str()));
     if let Some(last) = entry.last_mut() {
-        last.comment = format!("{RULES}{digest}");
+        last.comment = format!("{RULES}{digest}").into();
     }
     out.put(chains.entry(direction).as_str(), entry);
     let audit = !rules.audit.direction(direction).tiers.is_empty();
@@ -418,7 +418,7 @@ impl Renderer<'_> {
             .as_str()
             .to_owned();
         let shared = SharedChain {
-            lines: Arc::new(lines),
+            lines: lines.into(),
             denials: of_chain.denials,
         };
         out.shared.insert(chain.clone(), Arc::new(shared));

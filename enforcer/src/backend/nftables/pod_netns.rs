@@ -24,7 +24,7 @@ use egret_shared::net::PortRange;
 use super::denial::{deny, icmp};
 use super::dispatch::{neighbour_types, related, reply};
 use super::elements::SetElement;
-use super::rules::{goto, to};
+use super::rules::{behind, goto, to};
 use super::sets::{is_zero_end, lookup_keys, spec, target};
 use crate::backend::netfilter::model::desired_set::DesiredSet;
 use crate::backend::netfilter::model::egress_firewall::EgressFirewall;
@@ -138,10 +138,11 @@ impl DesiredTable {
                     Statement::Family(Family::V6),
                     Statement::Protocol(icmp(Family::V6)),
                 ];
-                lines.extend(neighbour_types().into_iter().map(|line| NftRule {
-                    statements: [&is_icmp_v6[..], &line.statements].concat(),
-                    ..line
-                }));
+                lines.extend(
+                    neighbour_types()
+                        .into_iter()
+                        .map(|line| behind(&is_icmp_v6, &line)),
+                );
                 lines.push(reply());
                 lines.extend(related());
             }
@@ -150,13 +151,15 @@ impl DesiredTable {
         }
         // The kernel lists comments, by which one rule is told from another.
         for rule in chains.values_mut().flatten() {
-            rule.comment = Digest::of(&format!("{:?}", rule.statements)).to_string();
+            rule.comment = Digest::of(&format!("{:?}{:?}", rule.statements, rule.verdict))
+                .to_string()
+                .into();
         }
         Self { chains, sets }
     }
 
     fn is_held(&self, held: &NftListing, reader: &mut TableReader) -> Result<bool, netlink::Error> {
-        let comments = |rules: &Vec<NftRule>| rules.iter().map(|rule| rule.comment.clone()).collect();
+        let comments = |rules: &Vec<NftRule>| rules.iter().map(|rule| rule.comment.to_string()).collect();
         let chains: BTreeMap<&String, Vec<String>> = self
             .chains
             .iter()

@@ -23,7 +23,7 @@ use super::counters::Counters;
 use super::denial::Ends;
 use super::dispatch::{self, Lookup, Lookups};
 use super::refusals::Concerned;
-use super::rules::{Lines, Rendered, SharedChain};
+use super::rules::{AlikeParts, Lines, Rendered, SharedChain, rule};
 use super::sets::{ListedSets, SetWrites, Sets, SharedSets};
 use crate::backend::netfilter::bridges;
 use crate::backend::netfilter::denials::Denial;
@@ -71,6 +71,7 @@ pub(super) struct Table {
     reader: TableReader,
     ends: Ends,
     desired: BTreeMap<ChainOwner, Rendered>,
+    alike: AlikeParts,
     lookups: Lookups,
     base: Vec<BaseChain>,
     /// Where ports of bridges are looked at.
@@ -82,10 +83,10 @@ pub(super) struct Table {
     unwritten: Unwritten,
     /// How many rules of desired chains lead to each reason.
     denials: BTreeMap<Denial, usize>,
-    /// How often desired chains of others lead to each shared one.
-    shared: BTreeMap<String, usize>,
+    /// The chains that desired ones of others lead to, and how often.
+    shared: BTreeMap<String, (usize, Arc<SharedChain>)>,
     /// How many desired rules count in each counter, and its comment.
-    counted: BTreeMap<String, (usize, String)>,
+    counted: BTreeMap<String, (usize, Arc<str>)>,
     /// Counters of the kernel.
     counters: BTreeSet<String>,
     read: Arc<Counters>,
@@ -153,6 +154,7 @@ impl Table {
             reader: TableReader::open()?,
             ends,
             desired: BTreeMap::new(),
+            alike: AlikeParts::default(),
             lookups: Lookups::new(),
             base: Vec::new(),
             bridge: None,
@@ -231,10 +233,16 @@ impl Table {
     }
 
     /// Desires these chains for an owner.
-    pub(super) fn set_desired(&mut self, owner: ChainOwner, rendered: Rendered) {
+    pub(super) fn set_desired(&mut self, owner: ChainOwner, mut rendered: Rendered) {
         if self.desired.get(&owner) == Some(&rendered) {
             return;
         }
+        for (name, shared) in &mut rendered.shared {
+            if let Some((_, known)) = self.shared.get(name) {
+                *shared = Arc::clone(known);
+            }
+        }
+        self.alike.share(&mut rendered);
         // What comes is counted first: a shared chain that stays never goes in between.
         self.count(&rendered, true);
         if let Some(before) = self.desired.insert(owner.clone(), rendered) {
@@ -275,8 +283,8 @@ impl Table {
     /// Writes down for which bridges `br_netfilter` was turned on.
     pub(super) fn set_recorded<'a>(&mut self, bridges: impl Iterator<Item = &'a (Family, InterfaceName)>) {
         let note = |(family, bridge): &(Family, InterfaceName)| NftRule {
-            statements: vec![Statement::Input(InterfacePattern::from(bridge.clone()))],
-            comment: bridges::remark(*family, bridge),
+            comment: bridges::remark(*family, bridge).into(),
+            ..rule([Statement::Input(InterfacePattern::from(bridge.clone()))])
         };
         let notes: Vec<NftRule> = bridges.map(note).collect();
         if notes.is_empty() {
@@ -308,12 +316,12 @@ impl Table {
             self.unwritten.denials = true;
         }
         for rule in rendered.chains.values().flat_map(|lines| lines.iter()) {
-            for statement in &rule.statements {
+            for statement in rule.statements.iter() {
                 if let Statement::Count(name) = statement {
                     let (uses, _) = self
                         .counted
                         .entry(name.clone())
-                        .or_insert_with(|| (0, rule.comment.clone()));
+                        .or_insert_with(|| (0, Arc::clone(&rule.comment)));
                     *uses = if comes { *uses + 1 } else { *uses - 1 };
                     self.unwritten.counters = true;
                 }
@@ -321,8 +329,9 @@ impl Table {
         }
     }
 
-    fn count_shared(&mut self, name: &str, shared: &SharedChain, comes: bool) {
-        let uses = self.shared.entry(name.to_owned()).or_default();
+    fn count_shared(&mut self, name: &str, shared: &Arc<SharedChain>, comes: bool) {
+        let known = || (0, Arc::clone(shared));
+        let (uses, _) = self.shared.entry(name.to_owned()).or_insert_with(known);
         *uses = if comes { *uses + 1 } else { *uses - 1 };
         let owner = || ChainOwner::SharedChain(name.to_owned());
         match (*uses, comes) {
@@ -602,7 +611,7 @@ impl Table {
             if !self.counters.contains(name) {
                 changes.add_counter(&NamedCounter {
                     name: name.clone(),
-                    comment: comment.clone(),
+                    comment: comment.to_string(),
                     packets: self.read.last(name),
                 });
             }

@@ -24,7 +24,7 @@ impl Table {
                 drift.note("chain_missing", name);
                 continue;
             };
-            let comments: Vec<&str> = lines.iter().map(|rule| rule.comment.as_str()).collect();
+            let comments: Vec<&str> = lines.iter().map(|rule| &*rule.comment).collect();
             let same = comments.len() == chain.rules.len()
                 && comments
                     .iter()
