@@ -1,12 +1,21 @@
 //! How much later an answer comes when the kernel has to know it first, with both daemons on one CPU.
 
-use anyhow::ensure;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use egret_benches::ruleset::Ruleset;
+use egret_kernel::iptables::Flavour;
 
 use crate::Situations;
 use crate::answers::{cached_questions, fill, round};
 use crate::configurations::Configuration;
 use crate::enforcer::{self, Enforcer};
 use crate::generator::Pace;
+use crate::meter;
 use crate::node::Node;
 use crate::questions::of_numbers;
 use crate::report::{Round, Situation, median, micros};
@@ -55,8 +64,15 @@ const LOADS: [Load; 4] = [
 
 /// The same questions by the pod whose answers wait for the kernel, and by the one whose answers do not.
 pub(crate) fn measure(rounds: u32) -> anyhow::Result<Situations> {
+    for ruleset in [Ruleset::Nftables, Ruleset::Netfilter(Flavour::Nft)] {
+        measure_with(ruleset, rounds)?;
+    }
+    Ok(Vec::new())
+}
+
+fn measure_with(ruleset: Ruleset, rounds: u32) -> anyhow::Result<()> {
     let node = Node::new()?;
-    let enforcer = enforcer::start(&node.world)?;
+    let enforcer = enforcer::start_with(&node.world, ruleset)?;
     let dnsd = servers::dnsd(&node.world, Configuration::Large)?;
     let mut holding = Holding {
         enforcer,
@@ -65,6 +81,11 @@ pub(crate) fn measure(rounds: u32) -> anyhow::Result<Situations> {
         next: 0,
     };
     holding.begin()?;
+    println!(
+        "\n## {}: a message to another process on the same CPU and its reply take {:.1} µs (p50)",
+        ruleset.name(),
+        micros(floor()?)
+    );
     for load in &LOADS {
         holding.compare(load, rounds)?;
     }
@@ -72,7 +93,37 @@ pub(crate) fn measure(rounds: u32) -> anyhow::Result<Situations> {
         holding.dnsd.counted("egret_dnsd_stalls_total")? == 0.0,
         "answers were given before they were realized"
     );
-    Ok(Vec::new())
+    Ok(())
+}
+
+/// What a message to another process on the servers' CPU and its reply take: as two daemons do, each waits for the other.
+fn floor() -> anyhow::Result<Duration> {
+    const TIMES: usize = 2_000;
+    /// About what an answer has on the link.
+    const MESSAGE: [u8; 64] = [0; 64];
+    let (mut ours, theirs) = UnixStream::pair()?;
+    let mut echo = meter::on_the_servers_cpu(|| {
+        let input = OwnedFd::from(theirs.try_clone()?);
+        Command::new("cat")
+            .stdin(input)
+            .stdout(OwnedFd::from(theirs))
+            .spawn()
+            .context("cat")
+    })?;
+    let mut times = meter::on_the_servers_cpu(|| {
+        let mut reply = MESSAGE;
+        let mut once = || -> anyhow::Result<Duration> {
+            let begin = Instant::now();
+            ours.write_all(&MESSAGE)?;
+            ours.read_exact(&mut reply)?;
+            Ok(begin.elapsed())
+        };
+        (0..TIMES).map(|_| once()).collect::<anyhow::Result<Vec<_>>>()
+    })?;
+    drop(ours);
+    echo.wait()?;
+    times.sort_unstable();
+    Ok(times[TIMES / 2])
 }
 
 /// Names in the cache.
