@@ -1,5 +1,5 @@
 //! A cluster on this machine: etcd, an API server, controllers, a scheduler and three nodes with kubelet, containerd and kube-proxy, each in
-//! namespaces of its own. The Helm chart is installed with the image of this source, and a policy with a name is shown.
+//! namespaces of its own, with IPv4 and IPv6. The Helm chart is installed with the image of this source, and a policy with a name is shown.
 
 mod backends;
 mod control_plane;
@@ -131,15 +131,16 @@ impl Cluster {
         self.control_plane.kubectl()
     }
 
-    /// Pods of one node are reached by the address of that node.
+    /// Pods of one node are reached by the addresses of that node.
     fn connect_nodes(&self) -> Result<(), Failure> {
         for node in &self.nodes {
-            let (pods, address) = (node.pods(), node.address());
-            self.control_plane
-                .machine()
-                .ip(&["route", "add", &pods, "via", &address])?;
-            for other in self.nodes.iter().filter(|other| other.address() != address) {
-                other.machine().ip(&["route", "add", &pods, "via", &address])?;
+            let addresses = node.addresses();
+            let others = self.nodes.iter().filter(|other| other.addresses() != addresses);
+            let machines = others.map(Node::machine).chain([self.control_plane.machine()]);
+            for machine in machines {
+                for (pods, address) in node.pods().iter().zip(&addresses) {
+                    machine.ip(&["route", "add", pods, "via", address])?;
+                }
             }
         }
         Ok(())

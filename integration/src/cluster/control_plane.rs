@@ -13,11 +13,18 @@ use super::{
     Failure, NODES, konnectivity, kubectl::Kubectl, machine::Machine, preconditions::Programs, until,
 };
 
-pub(super) const ADDRESS: &str = "10.100.0.1";
-pub(super) const ALLOWED_ADDRESS: &str = "10.100.0.201";
-pub(super) const REFUSED_ADDRESS: &str = "10.100.0.202";
-/// Allowed as an address.
-pub(super) const DIRECT_ADDRESS: &str = "10.100.0.203";
+/// Of IPv4, of IPv6.
+pub(super) type Addresses = [&'static str; 2];
+
+pub(super) const ADDRESSES: Addresses = ["10.100.0.1", "fd00:100::1"];
+pub(super) const ALLOWED_ADDRESSES: Addresses = ["10.100.0.201", "fd00:100::201"];
+pub(super) const REFUSED_ADDRESSES: Addresses = ["10.100.0.202", "fd00:100::202"];
+/// Allowed as addresses.
+pub(super) const DIRECT_ADDRESSES: Addresses = ["10.100.0.203", "fd00:100::203"];
+/// Those of the Service kube-dns.
+pub(super) const DNS_ADDRESSES: Addresses = ["10.96.0.10", "fd00:10:96::a"];
+/// Of the network of the nodes.
+const PREFIX_LENGTHS: [u8; 2] = [24, 64];
 const BRIDGE: &str = "cluster";
 const READY_WITHIN: Duration = Duration::from_secs(120);
 /// Who asks the API server beside the nodes, each with the groups.
@@ -74,16 +81,23 @@ impl ControlPlane {
     }
 
     /// A cable from a machine to the bridge.
-    pub(super) fn connect(&self, other: &Machine, name: &str, address: &str) -> Result<(), Failure> {
+    pub(super) fn connect(
+        &self,
+        other: &Machine,
+        name: &str,
+        addresses: &[String; 2],
+    ) -> Result<(), Failure> {
         let ip = |arguments: &str| self.machine.ip(&arguments.split(' ').collect::<Vec<_>>());
         ip(&format!(
             "link add {name} type veth peer name eth0 netns {}",
             other.init_process()
         ))?;
         ip(&format!("link set {name} master {BRIDGE} up"))?;
-        other.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"])?;
+        add_addresses(other, "eth0", addresses.each_ref().map(String::as_str))?;
         other.ip(&["link", "set", "eth0", "up"])?;
-        other.ip(&["route", "add", "default", "via", ADDRESS])?;
+        for (family, gateway) in ["-4", "-6"].into_iter().zip(ADDRESSES) {
+            other.ip(&[family, "route", "add", "default", "via", gateway])?;
+        }
         Ok(())
     }
 
@@ -97,8 +111,8 @@ impl ControlPlane {
     fn make_network(&self) -> Result<(), Failure> {
         let ip = |arguments: &str| self.machine.ip(&arguments.split(' ').collect::<Vec<_>>());
         ip(&format!("link add {BRIDGE} type bridge"))?;
-        for address in [ADDRESS, ALLOWED_ADDRESS, REFUSED_ADDRESS, DIRECT_ADDRESS] {
-            ip(&format!("address add {address}/24 dev {BRIDGE}"))?;
+        for addresses in [ADDRESSES, ALLOWED_ADDRESSES, REFUSED_ADDRESSES, DIRECT_ADDRESSES] {
+            add_addresses(&self.machine, BRIDGE, addresses)?;
         }
         ip(&format!("link set {BRIDGE} up"))?;
         konnectivity::partition(&self.machine, BRIDGE)
@@ -106,18 +120,26 @@ impl ControlPlane {
 
     fn start_internet(&mut self, programs: &Programs) -> Result<(), Failure> {
         let corefile = self.folder.join("Corefile");
+        let [address, address_6] = ADDRESSES;
+        let [allowed, allowed_6] = ALLOWED_ADDRESSES;
+        let [refused, refused_6] = REFUSED_ADDRESSES;
         let text = format!(
             "many.example.test:53 {{
- bind {ADDRESS}
+ bind {address} {address_6}
  template IN A {{
-  answer \"{{{{ .Name }}}} 30 IN A {ALLOWED_ADDRESS}\"
+  answer \"{{{{ .Name }}}} 30 IN A {allowed}\"
+ }}
+ template IN AAAA {{
+  answer \"{{{{ .Name }}}} 30 IN AAAA {allowed_6}\"
  }}
 }}
 .:53 {{
- bind {ADDRESS}
+ bind {address} {address_6}
  hosts {{
-  {ALLOWED_ADDRESS} allowed.example.test
-  {REFUSED_ADDRESS} refused.example.test
+  {allowed} allowed.example.test
+  {allowed_6} allowed.example.test
+  {refused} refused.example.test
+  {refused_6} refused.example.test
   ttl 30
  }}
 }}
@@ -129,14 +151,13 @@ impl ControlPlane {
         let pages = self.folder.join("pages");
         fs::create_dir_all(&pages)?;
         fs::write(pages.join("index.html"), "hello\n")?;
-        self.machine.spawn(
-            "busybox",
-            &format!("httpd -f -p 0.0.0.0:80 -h {}", pages.display()),
-        )
+        self.machine
+            .spawn("busybox", &format!("httpd -f -p [::]:80 -h {}", pages.display()))
     }
 
     fn start_kubernetes(&mut self, programs: &Programs, stop: &Stop) -> Result<(), Failure> {
         let folder = self.folder.display().to_string();
+        let [address, _] = ADDRESSES;
         konnectivity::write_files(&self.machine, &self.kubeconfig("proxy-server"))?;
         self.machine.spawn(
             "etcd",
@@ -145,10 +166,10 @@ impl ControlPlane {
         self.machine.spawn(
             &programs.api_server,
             &format!(
-                "--etcd-servers http://127.0.0.1:2379 --secure-port 6443 --bind-address {ADDRESS} --advertise-address {ADDRESS} \
+                "--etcd-servers http://127.0.0.1:2379 --secure-port 6443 --bind-address {address} --advertise-address {address} \
                  --cert-dir {folder}/certificates --service-account-key-file {folder}/tokens.pub \
                  --service-account-signing-key-file {folder}/tokens.key --service-account-issuer https://kubernetes.default.svc \
-                 --service-cluster-ip-range 10.96.0.0/16 --token-auth-file {folder}/tokens.csv --authorization-mode Node,RBAC \
+                 --service-cluster-ip-range 10.96.0.0/16,fd00:10:96::/112 --token-auth-file {folder}/tokens.csv --authorization-mode Node,RBAC \
                  --enable-admission-plugins NodeRestriction --allow-privileged --kubelet-preferred-address-types InternalIP \
                  --egress-selector-config-file {}",
                 konnectivity::SELECTOR
@@ -183,7 +204,7 @@ impl ControlPlane {
     /// The API server makes its own certificate, which the kubeconfigs trust.
     fn write_keys(&self) -> Result<(), Failure> {
         kubernetes::write_token_keys(&self.folder)?;
-        let server = SocketAddr::new(ADDRESS.parse()?, 6443);
+        let server = SocketAddr::new(ADDRESSES[0].parse()?, 6443);
         let mut tokens = String::new();
         let users = USERS.map(|(file, user, group)| (file.to_owned(), user.to_owned(), group));
         let nodes = NODES.map(|number| {
@@ -200,4 +221,17 @@ impl ControlPlane {
         fs::write(self.folder.join("tokens.csv"), tokens)?;
         Ok(())
     }
+}
+
+/// Without the second in which the kernel looks whether an address of IPv6 is another machine's.
+fn add_addresses(machine: &Machine, link: &str, addresses: [&str; 2]) -> Result<(), Failure> {
+    for ((address, length), flags) in addresses
+        .into_iter()
+        .zip(PREFIX_LENGTHS)
+        .zip([&[][..], &["nodad"]])
+    {
+        let address = format!("{address}/{length}");
+        machine.ip(&[&["address", "add", &*address, "dev", link], flags].concat())?;
+    }
+    Ok(())
 }

@@ -13,7 +13,7 @@ use crate::{
 
 use super::{
     Failure,
-    control_plane::ADDRESS,
+    control_plane::ADDRESSES,
     image::TOOLS,
     kubectl::Kubectl,
     machine::{Machine, output},
@@ -45,14 +45,17 @@ const REFUSED: &str =
 
 /// What the chart is installed with. The server is no pod of this cluster: its control plane has no kubelet.
 pub(super) fn values() -> String {
-    format!("konnectivity.enabled=true,konnectivity.server.enabled=false,konnectivity.servers={{{ADDRESS}}}")
+    let [address, _] = ADDRESSES;
+    format!("konnectivity.enabled=true,konnectivity.server.enabled=false,konnectivity.servers={{{address}}}")
 }
 
 /// Leaves the control plane of this machine no way to nodes, pods and Services: its first segment to them is refused. They reach it.
 pub(super) fn partition(machine: &Machine, bridge: &str) -> Result<(), Failure> {
-    machine.run(&[
-        "iptables", "-A", "OUTPUT", "-o", bridge, "-p", "tcp", "--syn", "-j", "REJECT",
-    ])?;
+    for program in ["iptables", "ip6tables"] {
+        machine.run(&[
+            program, "-A", "OUTPUT", "-o", bridge, "-p", "tcp", "--syn", "-j", "REJECT",
+        ])?;
+    }
     Ok(())
 }
 
@@ -136,8 +139,13 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
         .screen
         .heading("The API server's network proxy: the chart's agents connect to proxy-server");
     let machine = story.cluster.control_plane.machine();
-    let direct = machine.run(&["busybox", "nc", "-w", "5", "10.100.0.11", "10250"]);
-    story.conclude(direct.is_err(), "the control plane itself connects to no kubelet");
+    let connects = |address: &String| {
+        machine
+            .run(&["busybox", "nc", "-w", "5", address, "10250"])
+            .is_ok()
+    };
+    let direct = story.cluster.nodes[0].addresses().iter().any(connects);
+    story.conclude(!direct, "the control plane itself connects to no kubelet");
     create_extension(&story.kubectl)?;
     story.step("By it kubectl logs and exec reach pods of all nodes", |kubectl| {
         for node in ["node-1", "node-2", "node-3"] {

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Failure,
-    control_plane::{self, ControlPlane},
+    control_plane::{self, ControlPlane, DNS_ADDRESSES},
     image::{Images, TOOLS},
     machine::{Machine, output},
     preconditions::{CNI_PLUGINS, Programs},
@@ -36,7 +36,7 @@ impl Node {
         let name = format!("node-{number}");
         let machine = Machine::start(&name, folder)?;
         let mut node = Self { number, machine };
-        control_plane.connect(&node.machine, &name, &node.address())?;
+        control_plane.connect(&node.machine, &name, &node.addresses())?;
         node.write_files()?;
         node.start_containerd(images)?;
         node.start_kubelet(programs, control_plane)?;
@@ -44,12 +44,18 @@ impl Node {
         Ok(node)
     }
 
-    pub(super) fn address(&self) -> String {
-        format!("10.100.0.{}", 10 + self.number)
+    /// Of IPv4, of IPv6.
+    pub(super) fn addresses(&self) -> [String; 2] {
+        ["10.100.0.1", "fd00:100::1"].map(|prefix| format!("{prefix}{}", self.number))
     }
 
-    pub(super) fn pods(&self) -> String {
-        format!("10.244.{}.0/24", self.number)
+    /// The networks of its pods.
+    pub(super) fn pods(&self) -> [String; 2] {
+        let number = self.number;
+        [
+            format!("10.244.{number}.0/24"),
+            format!("fd00:10:244:{number}::/64"),
+        ]
     }
 
     /// Whether the chart has put the plugin behind `ptp`.
@@ -94,9 +100,9 @@ impl Node {
         self.machine
             .run(&["mkdir", "-p", "/etc/cni/net.d", "/opt/cni/bin", "/run/netns"])?;
         self.machine.run(&["cp", "-rT", CNI_PLUGINS, "/opt/cni/bin"])?;
+        let [pods, pods_6] = self.pods();
         let cni = format!(
-            r#"{{"cniVersion": "1.0.0", "name": "cluster", "plugins": [{{"type": "ptp", "ipam": {{"type": "host-local", "subnet": "{}", "routes": [{{"dst": "0.0.0.0/0"}}]}}}}]}}"#,
-            self.pods()
+            r#"{{"cniVersion": "1.0.0", "name": "cluster", "plugins": [{{"type": "ptp", "ipam": {{"type": "host-local", "ranges": [[{{"subnet": "{pods}"}}], [{{"subnet": "{pods_6}"}}]], "routes": [{{"dst": "0.0.0.0/0"}}, {{"dst": "::/0"}}]}}}}]}}"#
         );
         self.write("cni.conflist", &cni)?;
         let cni = self.path("cni.conflist");
@@ -118,7 +124,8 @@ conf_dir = "/etc/cni/net.d"
 "#
             ),
         )?;
-        self.write("resolv.conf", &format!("nameserver {}\n", control_plane::ADDRESS))?;
+        let resolvers = control_plane::ADDRESSES.map(|address| format!("nameserver {address}\n"));
+        self.write("resolv.conf", &resolvers.concat())?;
         let kubelet = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -127,7 +134,7 @@ authorization: {{mode: AlwaysAllow}}
 cgroupDriver: cgroupfs
 failCgroupV1: false
 failSwapOn: false
-clusterDNS: [10.96.0.10]
+clusterDNS: [{}]
 clusterDomain: cluster.local
 staticPodPath: {}
 containerRuntimeEndpoint: unix://{SOCKET}
@@ -135,6 +142,7 @@ resolvConf: {}
 imageGCHighThresholdPercent: 100
 evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%, imagefs.inodesFree: 0%}}
 ",
+            DNS_ADDRESSES.map(|address| format!("'{address}'")).join(", "),
             self.path(STATIC_PODS),
             self.path("resolv.conf")
         );
@@ -184,14 +192,14 @@ evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree:
             "--config {} --kubeconfig {} --hostname-override {name} --node-ip {} --root-dir /var/lib/kubelet --cert-dir /var/lib/kubelet/pki",
             self.path("kubelet.yaml"),
             control_plane.kubeconfig(&name),
-            self.address()
+            self.addresses().join(",")
         );
         self.machine.spawn(&programs.kubelet, &arguments)
     }
 
     fn start_kube_proxy(&mut self, programs: &Programs, control_plane: &ControlPlane) -> Result<(), Failure> {
         let arguments = format!(
-            "--kubeconfig {} --hostname-override node-{} --proxy-mode iptables --cluster-cidr 10.244.0.0/16 \
+            "--kubeconfig {} --hostname-override node-{} --proxy-mode iptables --cluster-cidr 10.244.0.0/16,fd00:10:244::/48 \
              --conntrack-max-per-core 0 --conntrack-min 0 --conntrack-tcp-timeout-established 0 --conntrack-tcp-timeout-close-wait 0",
             control_plane.kubeconfig("kube-proxy"),
             self.number

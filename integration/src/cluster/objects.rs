@@ -2,11 +2,11 @@
 
 use super::{
     NODES,
-    control_plane::{ALLOWED_ADDRESS, DIRECT_ADDRESS, REFUSED_ADDRESS},
+    control_plane::{ALLOWED_ADDRESSES, DIRECT_ADDRESSES, DNS_ADDRESSES, REFUSED_ADDRESSES},
     image::TOOLS,
 };
 
-/// Pods reach the cluster DNS, the API server, one address and some names outside the cluster; the agents of the API server's proxy also its
+/// Pods reach the cluster DNS, the API server, one host by its addresses and some names outside the cluster; the agents of the API server's proxy also its
 /// server and kubelets.
 pub(super) const POLICY: &str = "apiVersion: policy.egret.dev/v1alpha1
 kind: ClusterEgressFirewall
@@ -15,7 +15,7 @@ spec:
   rules:
   - name: dns
     action: Allow
-    to: [{networks: [169.254.20.10/32, 10.100.0.1/32]}]
+    to: [{networks: [169.254.20.10/32, 10.100.0.1/32, 'fd00:100::1/128']}]
     protocols: [{udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {number: 53}}}]
   - name: api-server
     action: Allow
@@ -30,7 +30,7 @@ spec:
     protocols: [{tcp: {destinationPort: {number: 10250}}}]
   - name: by-address
     action: Allow
-    to: [{networks: [10.100.0.203/32]}]
+    to: [{networks: [10.100.0.203/32, 'fd00:100::203/128']}]
   - name: by-name
     action: Allow
     to: [{domainNames: [allowed.example.test]}]
@@ -43,12 +43,15 @@ pub(super) const REFUSED: &str = "refused.example.test";
 
 /// CoreDNS behind the Service kube-dns, as clusters have it, and a client on each node.
 pub(super) fn dns_and_clients() -> String {
+    let [dns, dns_6] = DNS_ADDRESSES;
     format!(
         "apiVersion: v1
 kind: Service
 metadata: {{name: kube-dns, namespace: kube-system}}
 spec:
-  clusterIP: 10.96.0.10
+  ipFamilyPolicy: RequireDualStack
+  clusterIP: {dns}
+  clusterIPs: [{dns}, '{dns_6}']
   selector: {{k8s-app: kube-dns}}
   ports: [{{name: dns, port: 53, protocol: UDP}}, {{name: dns-tcp, port: 53, protocol: TCP}}]
 ---
@@ -105,28 +108,46 @@ spec:
     )
 }
 
-/// A pod whose first action is a connection to an allowed address. It prints the page, how many segments its kernel sent again,
-/// what comes of the refused address, and the page of the allowed name after a lookup.
+/// A pod whose first actions are connections to an allowed host, by IPv4 and by IPv6. It prints both pages, how many segments its kernel sent again,
+/// what comes of the refused addresses, and the pages of the allowed name after a lookup.
 pub(super) fn new_pod(name: &str, node: &str) -> String {
-    let script = format!(
-        "busybox timeout 20 wget -q -O - http://{DIRECT_ADDRESS}/
-busybox awk '/^Tcp: [0-9]/ {{ print $13 }}' /proc/net/snmp
-busybox timeout 3 wget -q -O - http://{REFUSED_ADDRESS}/ 2>/dev/null || echo refused
-nslookup {ALLOWED} >/dev/null
-busybox timeout 3 wget -q -O - http://{ALLOWED_ADDRESS}/
-"
-    );
+    let mut script = String::new();
+    for direct in DIRECT_ADDRESSES.map(page) {
+        script += &format!("busybox timeout 20 wget -q -O - {direct}\n");
+    }
+    script += "busybox awk '/^Tcp: [0-9]/ { print $13 }' /proc/net/snmp\n";
+    for refused in REFUSED_ADDRESSES.map(page) {
+        script += &format!("busybox timeout 3 wget -q -O - {refused} 2>/dev/null || echo refused\n");
+    }
+    script += &format!("nslookup {ALLOWED} >/dev/null\n");
+    for allowed in ALLOWED_ADDRESSES.map(page) {
+        script += &format!("busybox timeout 3 wget -q -O - {allowed}\n");
+    }
     pod(name, node, &script)
 }
 
-/// A pod that connects to an allowed address, first once and then until it succeeds.
+/// What a pod of [`new_pod`] prints.
+pub(super) const NEW_POD_PRINTS: [&str; 7] = ["hello", "hello", "0", "refused", "refused", "hello", "hello"];
+
+/// A pod that connects to an allowed host by IPv4 and by IPv6, first once and then until it succeeds.
 pub(super) fn unknown_pod(name: &str, node: &str) -> String {
-    let script = format!(
-        "busybox timeout 2 wget -q -O - http://{DIRECT_ADDRESS}/ 2>/dev/null || echo closed
-until busybox timeout 2 wget -q -O - http://{DIRECT_ADDRESS}/ 2>/dev/null; do sleep 1; done
-"
-    );
+    let mut script = String::new();
+    for direct in DIRECT_ADDRESSES.map(page) {
+        script += &format!("busybox timeout 2 wget -q -O - {direct} 2>/dev/null || echo closed\n");
+    }
+    for direct in DIRECT_ADDRESSES.map(page) {
+        script += &format!("until busybox timeout 2 wget -q -O - {direct} 2>/dev/null; do sleep 1; done\n");
+    }
     pod(name, node, &script)
+}
+
+/// The address of its page.
+fn page(address: &str) -> String {
+    if address.contains(':') {
+        format!("http://[{address}]/")
+    } else {
+        format!("http://{address}/")
+    }
 }
 
 /// A pod of this node that runs a script to its end.

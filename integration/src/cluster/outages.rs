@@ -20,7 +20,7 @@ metadata: {name: nothing}
 spec:
   priority: 1
   rules:
-  - {name: internet, action: Deny, to: [{networks: [10.100.0.203/32]}]}
+  - {name: internet, action: Deny, to: [{networks: [10.100.0.203/32, 'fd00:100::203/128']}]}
 ";
 
 pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
@@ -97,9 +97,10 @@ fn follows_policies(story: &mut Story<'_>) -> Result<(), Failure> {
     let says = |kubectl: &Kubectl, expected: &str| {
         let pods = kubectl.get(&["pods", "-n", "shop", "-l", "app=client", "-o", "name"])?;
         for pod in pods.lines() {
-            let script = "busybox timeout 3 wget -q -O - http://10.100.0.203/ 2>/dev/null || echo refused";
+            let script = "for address in 10.100.0.203 '[fd00:100::203]'; do \
+                          busybox timeout 3 wget -q -O - http://$address/ 2>/dev/null || echo refused; done";
             let said = kubectl.run(&["exec", "-n", "shop", pod, "--", "sh", "-c", script])?;
-            if said.trim() != expected {
+            if !said.lines().eq([expected; 2]) {
                 return Err(format!("{pod} says {}", said.trim()).into());
             }
         }

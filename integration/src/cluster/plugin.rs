@@ -3,7 +3,7 @@
 use super::{
     Failure,
     kubectl::Kubectl,
-    objects::{new_pod, unknown_pod},
+    objects::{NEW_POD_PRINTS, new_pod, unknown_pod},
     story::{Story, WORKLOADS, metrics_of},
 };
 
@@ -20,7 +20,7 @@ fn first_packet(story: &mut Story<'_>) -> Result<(), Failure> {
     let denied = denied(story)?;
     story.kubectl.apply(&new_pod("new", NODES[0]))?;
     story.step(
-        "A new pod's first SYN passes to an allowed address; to another one its first is refused",
+        "A new pod's first SYNs pass to allowed addresses of both families; to others its first are refused",
         |kubectl| says_all(kubectl, "new"),
     )?;
     let more = self::denied(story)? - denied;
@@ -80,17 +80,17 @@ fn enforcer_away(story: &mut Story<'_>) -> Result<(), Failure> {
         Ok(kubectl
             .run(&["logs", "-n", "shop", "starts"])?
             .lines()
-            .eq(["closed"]))
+            .eq(["closed", "closed"]))
     })?;
     select_nodes(story, "null")?;
     story.roll_out(&WORKLOADS)?;
     story.step(
-        "When enforcers run again, the first one starts, and its first SYN passes",
+        "When enforcers run again, the first one starts, and its first SYNs pass",
         |kubectl| says_all(kubectl, "waits"),
     )?;
     story.step("The second one is open to what policies allow", |kubectl| {
         let said = kubectl.run(&["logs", "-n", "shop", "starts"])?;
-        Ok(said.lines().eq(["closed", "hello"]))
+        Ok(said.lines().eq(["closed", "closed", "hello", "hello"]))
     })?;
     let metrics = metrics_of(&story.cluster.nodes[0])?;
     let labels = [("command", "add"), ("outcome", "ready")];
@@ -119,10 +119,10 @@ fn select_nodes(story: &Story<'_>, labels: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the pod says what [`new_pod`] has to say: the page by address, nothing sent again, refused, the page by name.
+/// Whether the pod says what [`new_pod`] has to say: the pages by address, nothing sent again, refused, the pages by name.
 pub(super) fn says_all(kubectl: &Kubectl, pod: &str) -> Result<bool, Failure> {
     let said = kubectl.run(&["logs", "-n", "shop", pod])?;
-    if said.lines().eq(["hello", "0", "refused", "hello"]) {
+    if said.lines().eq(NEW_POD_PRINTS) {
         Ok(true)
     } else {
         Err(said.into())

@@ -143,6 +143,23 @@ impl Story<'_> {
                 }
             },
         )?;
+        let nodes = self.cluster.nodes.iter().map(Node::addresses).collect::<Vec<_>>();
+        self.step(
+            "The report of each node names its addresses of both families",
+            |kubectl| {
+                let columns = "jsonpath={range .items[*]}{.addresses[*].ip}{'\\n'}{end}";
+                let reports = kubectl.get(&["nodeaddressreports", "-o", columns])?;
+                let names = |(report, addresses): (&str, &[String; 2])| {
+                    let reported = report.split(' ').collect::<Vec<_>>();
+                    addresses.iter().all(|address| reported.contains(&&**address))
+                };
+                if reports.lines().count() == nodes.len() && reports.lines().zip(&nodes).all(names) {
+                    Ok(true)
+                } else {
+                    Err(reports.into())
+                }
+            },
+        )?;
         self.screen.typed("$ kubectl", "get clusteregressfirewalls");
         self.screen.plain(&self.kubectl.get(&["clusteregressfirewalls"])?);
         Ok(())
@@ -260,7 +277,7 @@ pub(super) fn metrics_of(node: &Node) -> Result<Metrics, Failure> {
     Ok(Metrics::parse(&text)?)
 }
 
-/// Whether all clients, one on each node, say this of the page: `hello` when they get it, else `refused`.
+/// Whether all clients, one on each node, say this of the page by IPv4 and by IPv6: `hello` when they get it, else `refused`.
 pub(super) fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<bool, Failure> {
     let pods = kubectl.get(&[
         "pods",
@@ -274,12 +291,13 @@ pub(super) fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<b
     let pods = pods.split_whitespace().collect::<Vec<_>>();
     // The resolver of the C library is not in a static program.
     let script = format!(
-        "address=$(nslookup {name} | busybox awk '/^Address: / {{ print $2 }}'); [ -n \"$address\" ] || exit 1; \
-         busybox timeout 3 wget -q -O - http://$address/ 2>/dev/null || echo refused"
+        "for address in $(nslookup {name} | busybox awk '/^Address: / {{ print $2 }}'); do \
+         case $address in *:*) address=[$address];; esac; \
+         busybox timeout 3 wget -q -O - http://$address/ 2>/dev/null || echo refused; done"
     );
     for pod in &pods {
         let said = kubectl.run(&["exec", "-n", "shop", pod, "--", "sh", "-c", &script])?;
-        if said.trim() != expected {
+        if !said.lines().eq([expected; 2]) {
             return Err(format!("{pod} says {} of {name}", said.trim()).into());
         }
     }

@@ -1,9 +1,10 @@
-//! What the clients do all the time while parts of the cluster end or are replaced: they query, and connect to an address that is allowed and to one that is not.
+//! What the clients do all the time while parts of the cluster end or are replaced, by IPv4 and by IPv6: they query, and connect to an address that is allowed
+//! and to one that is not.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt, fs, io,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::AsFd as _,
     path::PathBuf,
     sync::{
@@ -16,7 +17,7 @@ use std::{
 
 use hickory_proto::{
     op::{Message, ResponseCode},
-    rr::{RData, RecordType},
+    rr::RecordType,
 };
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -28,11 +29,9 @@ use crate::Lookup;
 
 use super::{
     Failure,
-    control_plane::{ALLOWED_ADDRESS, REFUSED_ADDRESS},
+    control_plane::{ALLOWED_ADDRESSES, Addresses, DNS_ADDRESSES, REFUSED_ADDRESSES},
 };
 
-/// Where pods ask: the address of the Service kube-dns.
-const SERVER: &str = "10.96.0.10";
 const BETWEEN_QUERIES: Duration = Duration::from_millis(10);
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(50);
 /// As long as the C library waits. Each query is one datagram, sent once.
@@ -207,13 +206,17 @@ impl fmt::Display for Seen {
 
 struct Query {
     socket: UdpSocket,
+    server: IpAddr,
     id: u16,
+    /// What its answer has.
+    address: IpAddr,
     sent: Instant,
 }
 
-/// A name that every cache has, and one that none has, in turn. Each query has a socket of its own, as those of a C library.
+/// Addresses of IPv4 and IPv6, by IPv4 and by IPv6; in turn of a name that every cache has, and of one that none has. Each query has a socket of its own, as
+/// those of a C library.
 fn query(shared: &Shared) -> io::Result<()> {
-    let server = SocketAddr::new(SERVER.parse::<IpAddr>().map_err(io::Error::other)?, 53);
+    let (servers, addresses) = (parse(DNS_ADDRESSES)?, parse(ALLOWED_ADDRESSES)?);
     let run = rand::random::<u32>();
     let mut pending = VecDeque::new();
     for number in 0_u32.. {
@@ -225,13 +228,27 @@ fn query(shared: &Shared) -> io::Result<()> {
         } else {
             format!("{run:x}-{number}.many.example.test")
         };
-        let lookup = Lookup::of(&name, RecordType::A);
-        let socket = UdpSocket::bind("0.0.0.0:0")?;
-        socket.connect(server)?;
+        let server = servers[number as usize / 2 % 2];
+        let address = addresses[number as usize / 4 % 2];
+        let record_type = if address.is_ipv4() {
+            RecordType::A
+        } else {
+            RecordType::AAAA
+        };
+        let lookup = Lookup::of(&name, record_type);
+        let any: IpAddr = if server.is_ipv4() {
+            Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            Ipv6Addr::UNSPECIFIED.into()
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((server, 53))?;
         socket.set_nonblocking(true)?;
         let query = Query {
             socket,
+            server,
             id: u16::from_be_bytes([lookup.to_vec()[0], lookup.to_vec()[1]]),
+            address,
             sent: Instant::now(),
         };
         match query.socket.send(&lookup.to_vec()) {
@@ -251,7 +268,7 @@ fn query(shared: &Shared) -> io::Result<()> {
 fn is_pending(shared: &Shared, query: &Query) -> bool {
     let mut octets = [0; 1500];
     match query.socket.recv(&mut octets) {
-        Ok(length) => match address_in(&octets[..length], query.id) {
+        Ok(length) => match address_in(&octets[..length], query) {
             Ok(()) => shared.seen().answered += 1,
             Err(what) => shared.lose(query, &what),
         },
@@ -267,15 +284,15 @@ fn is_pending(shared: &Shared, query: &Query) -> bool {
 }
 
 /// Whether it is the answer that both names have.
-fn address_in(octets: &[u8], id: u16) -> Result<(), String> {
+fn address_in(octets: &[u8], query: &Query) -> Result<(), String> {
     let message = Message::from_vec(octets).map_err(|error| error.to_string())?;
-    if message.metadata.id != id || message.metadata.response_code != ResponseCode::NoError {
+    if message.metadata.id != query.id || message.metadata.response_code != ResponseCode::NoError {
         return Err(format!("{:?}", message.metadata.response_code));
     }
     let has_address = message
         .answers
         .iter()
-        .any(|record| matches!(&record.data, RData::A(address) if address.to_string() == ALLOWED_ADDRESS));
+        .any(|record| record.data.ip_addr() == Some(query.address));
     if has_address {
         Ok(())
     } else {
@@ -286,32 +303,46 @@ fn address_in(octets: &[u8], id: u16) -> Result<(), String> {
 impl Shared {
     fn lose(&self, query: &Query, what: &str) {
         let sent = query.sent.duration_since(self.begun);
-        self.seen().lost.push((sent, what.to_owned()));
+        let what = format!("{what} from {}", query.server);
+        self.seen().lost.push((sent, what));
     }
+}
+
+fn parse(addresses: Addresses) -> io::Result<[IpAddr; 2]> {
+    let [address, address_6] = addresses.map(str::parse::<IpAddr>);
+    Ok([
+        address.map_err(io::Error::other)?,
+        address_6.map_err(io::Error::other)?,
+    ])
 }
 
 // === Connections ===
 
 struct Attempt {
     socket: Socket,
+    to: IpAddr,
     begun: Instant,
     is_allowed: bool,
 }
 
 fn connect(shared: &Shared) -> io::Result<()> {
-    let to = |address: &str| -> io::Result<SocketAddr> {
-        Ok(SocketAddr::new(address.parse().map_err(io::Error::other)?, 80))
-    };
-    let targets = [(to(ALLOWED_ADDRESS)?, true), (to(REFUSED_ADDRESS)?, false)];
+    let targets = [(ALLOWED_ADDRESSES, true), (REFUSED_ADDRESSES, false)];
+    let targets = targets.map(|(addresses, is_allowed)| Ok((parse(addresses)?, is_allowed)));
+    let targets = targets.into_iter().collect::<io::Result<Vec<_>>>()?;
     let mut pending = Vec::new();
     while !shared.is_stopped() {
-        for (address, is_allowed) in targets {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+        let next = targets
+            .iter()
+            .flat_map(|(addresses, is_allowed)| addresses.map(|address| (address, *is_allowed)));
+        for (to, is_allowed) in next {
+            let address = SocketAddr::new(to, 80);
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
             socket.set_nonblocking(true)?;
             // What goes wrong at once is read from the socket, as what goes wrong later.
             drop(socket.connect(&address.into()));
             pending.push(Attempt {
                 socket,
+                to,
                 begun: Instant::now(),
                 is_allowed,
             });
@@ -339,20 +370,23 @@ fn is_under_way(shared: &Shared, attempt: &Attempt) -> bool {
         Ok(Some(())) => Ok(true),
         Err(error) => Err(error),
     };
-    let at = attempt.begun.duration_since(shared.begun).as_secs_f64();
+    let (to, at) = (
+        attempt.to,
+        attempt.begun.duration_since(shared.begun).as_secs_f64(),
+    );
     let mut seen = shared.seen();
     match (attempt.is_allowed, connected) {
         (true, Ok(true)) => seen.reached += 1,
         (false, Ok(false) | Err(_)) => seen.refused += 1,
         (true, Ok(false)) => seen
             .wrong
-            .push(format!("at {at:.1} s the allowed address was not reached")),
-        (true, Err(error)) => seen.wrong.push(format!(
-            "at {at:.1} s the allowed address was not reached: {error}"
-        )),
+            .push(format!("at {at:.1} s the allowed {to} was not reached")),
+        (true, Err(error)) => seen
+            .wrong
+            .push(format!("at {at:.1} s the allowed {to} was not reached: {error}")),
         (false, Ok(true)) => seen
             .wrong
-            .push(format!("at {at:.1} s the refused address was reached")),
+            .push(format!("at {at:.1} s the refused {to} was reached")),
     }
     false
 }

@@ -19,7 +19,7 @@ nft list tables | grep -v 'table ip6* raw$'
 ipset list -n | sed 's/^/set /'
 ip -o link | sed -E 's/^[0-9]+: //; s/[:@].*//; s/^/link /'
 ip -o address | awk '{ print "address", $2, $3, $4 }'
-ip rule | sed 's/^/rule /'
+for family in -4 -6; do ip $family rule | sed "s/^/rule $family /"; done
 ip route show table all | grep -v '^local fe80:' | sed 's/ metric .*//; s/^/route /'
 sysctl -a -r '^net\.(ipv[46]\.(conf\.(all|default|eth0)|ip_|vs)|bridge|netfilter)' 2>/dev/null | grep -v nf_conntrack_count
 find /etc/cni/net.d /opt/cni/bin -type f -exec sha256sum {} +

@@ -43,7 +43,7 @@ const OVERLAYS: [&str; 7] = [
 /// What of `konnectivity` is given to an API server.
 const KONNECTIVITY: [&str; 3] = ["proxy-agent", "proxy-server", "rbac"];
 /// Each value of values.yaml at least once other than its default, with what the objects then say.
-const VALUES: [(&str, &[&str]); 21] = [
+const VALUES: [(&str, &[&str]); 22] = [
     (
         "",
         &["ghcr.io/egret-project/egret:0.1.0", "--dns-address=10.96.0.10"],
@@ -72,6 +72,15 @@ const VALUES: [(&str, &[&str]); 21] = [
             "corp.example:53",
             "--dns-address=169.254.25.10",
             "--dns-address=10.96.0.53",
+        ],
+    ),
+    (
+        "dns.clusterIP=10.96.0.53\\,fd00:10:96::35",
+        &[
+            "bind 169.254.20.10 10.96.0.53 fd00:10:96::35\n",
+            "- 169.254.20.10,10.96.0.53,fd00:10:96::35\n",
+            "- --dns-address=10.96.0.53\n",
+            "- --dns-address=fd00:10:96::35\n",
         ],
     ),
     ("dns.kubeProxy=nftables", &["bind 169.254.20.10 10.96.0.10"]),
@@ -296,6 +305,7 @@ fn a_wrong_value_is_refused_by_its_name() -> TestResult {
     for (values, named) in [
         ("dns.kubeProxy=userspace", "iptables"),
         ("dns.address=nowhere", "/dns/address"),
+        ("dns.clusterIP=nowhere", "/dns/clusterIP"),
         ("enforcer.backend=memory", "/enforcer/backend"),
         ("enforcer.enforcment=audit", "enforcment"),
         ("enforcer.extraArgs={deny-action}", "/enforcer/extraArgs/0"),

@@ -1,11 +1,11 @@
-{{- /* The address of kube-dns. */ -}}
+{{- /* The addresses of kube-dns, with commas between them: of a Service of two families each is one that pods ask. */ -}}
 {{- define "egret.clusterIP" -}}
 {{- if .Values.dns.clusterIP -}}
 {{ .Values.dns.clusterIP }}
 {{- else if lookup "v1" "Namespace" "" "kube-system" -}}
 {{- $service := lookup "v1" "Service" "kube-system" "kube-dns" -}}
 {{- if not $service }}{{ fail "dns.clusterIP: there is no Service kube-system/kube-dns; name the address at which pods reach the cluster DNS" }}{{ end -}}
-{{ $service.spec.clusterIP }}
+{{ join "," $service.spec.clusterIPs }}
 {{- else -}}
 10.96.0.10
 {{- end -}}
@@ -22,7 +22,10 @@
 {{- if eq $values.dns.kubeProxy "ipvs" -}}
 {{- $text = $text | replace ",10.96.0.10" "" | replace " 10.96.0.10\n" "\n" | replace "        - --dns-address=10.96.0.10\n" "" -}}
 {{- else -}}
-{{- $text = $text | replace "10.96.0.10" (include "egret.clusterIP" .root) -}}
+{{- $addresses := include "egret.clusterIP" .root -}}
+{{- $option := "        - --dns-address=" -}}
+{{- $text = $text | replace ",10.96.0.10" (printf ",%s" $addresses) | replace " 10.96.0.10\n" (printf " %s\n" ($addresses | replace "," " ")) -}}
+{{- $text = $text | replace (printf "%s10.96.0.10" $option) (printf "%s%s" $option ($addresses | replace "," (printf "\n%s" $option))) -}}
 {{- end -}}
 {{- if $values.metrics.enabled -}}
 {{- $text = $text | replace "--admin=127.0.0.1:9254" (ternary "--admin=[$(HOST_IP)]:9254" "--admin=$(HOST_IP):9254" $values.metrics.ipv6) | replace "host: 127.0.0.1, port: 9254" "port: 9254" -}}
