@@ -95,12 +95,8 @@ impl Daemon {
             ActiveConfig::look_up(config, &metrics.upstream).await?,
         );
         let serving = ActiveConfig::new(config.clone(), None, &host_interfaces, &telemetry)?;
-        let (old_process, mut inheritance) = host::take_over(&config).await?;
-        if let (None, Some(host)) = (&old_process, &prepared_host) {
-            // The one that was there may have ended since, and its interface with it.
-            host.make_interface();
-        }
-        let listeners = BoundListeners::bind(&serving.tables, &mut inheritance)?;
+        let (old_process, mut inheritance, listeners) =
+            takeover::take_over_or_bind(&config, &serving.tables, prepared_host.as_ref()).await?;
         let encrypted = BoundListeners::bind_encrypted(&serving.encrypted, &mut inheritance)?;
         let encrypted_tables = serving.encrypted.clone();
         let links = Links::open().context("the kernel's routing table cannot be asked")?;

@@ -134,6 +134,44 @@ fn a_new_process_takes_the_place_of_a_stopped_one() {
     assert!(!end_stopped(Pid::this()).unwrap(), "who runs may be slow");
 }
 
+/// The old one holds the sockets until it has answered what it had read, and gives them to nobody before it reads again.
+#[test]
+fn a_dnsd_starts_right_after_the_one_that_took_over_was_killed() {
+    let Some(world) = world() else { return };
+    let place = world.files().join("handover.sock").display().to_string();
+    // Each waits to be stopped, as in a pod, and reads again if nobody else does.
+    let named = |name: &str| {
+        let spec = world.dnsd().with(["--rules", "--handover", &place]);
+        let mut spec = spec.with_variable("INVOCATION_ID", "unit");
+        spec.name = name.into();
+        spec
+    };
+    let old = world.start(named("dnsd-first")).unwrap();
+    eventually("it has set up its rules", || is_set_up(&world));
+    let slow = "slow.example.test";
+    let answer = Records::addresses(["203.0.113.8"]).after(Duration::from_secs(2));
+    world.upstream().set(slow, answer);
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| {
+            let lookup = Lookup::of(slow, RecordType::A).patience(PATIENCE);
+            world.pod("client").look_up(&lookup)
+        });
+        assert!(world.upstream().wait_until_asked(slow, 1, PATIENCE));
+        let mut killed = world.start(named("dnsd-second")).unwrap();
+        eventually("it has taken over", || {
+            old.log().contains("a new process answers")
+        });
+        killed.kill().unwrap();
+        let third = world.start(named("dnsd-third")).unwrap();
+        let waited = third.log().contains("the one before it may hold its sockets");
+        assert!(waited, "{}", third.log());
+        assert_is_answered(&world, Stage::None);
+        let reply = asked.join().unwrap();
+        assert!(reply.is_ok(), "{:?}", reply.err());
+    });
+    assert!(is_set_up(&world));
+}
+
 /// One that is told to stop removes its interface before its socket is gone.
 #[test]
 fn an_interface_that_goes_with_the_old_process_is_made_again() {

@@ -1,14 +1,60 @@
-//! The daemon's part of a takeover: it gives its sockets to a new process, and pauses while that one starts to read.
+//! The daemon's part of a takeover: it takes the sockets of an old process, gives them to a new one, and pauses while that one
+//! starts to read.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use egret_dnsd::listener::Service;
-use egret_dnsd::takeover::{OpenConnection, PAUSE_TIMEOUT, SocketName, TakeoverEvent, send_connections};
+use egret_dnsd::config::Config;
+use egret_dnsd::host::node_cache::reconciler::PreparedHost;
+use egret_dnsd::listener::{BoundListeners, Service, Tables};
+use egret_dnsd::takeover::{
+    InheritedSockets, OldProcess, OpenConnection, PAUSE_TIMEOUT, SocketName, TakeoverEvent, send_connections,
+};
 use egret_shared::rt::clock;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
-use super::Daemon;
+use super::{Daemon, host};
+
+/// How long a dnsd may hold its sockets that another one took over from, and that reads again because that one was killed.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(10);
+const RETURN_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Takes over the sockets of the dnsd that answers now, or binds them where there is none.
+///
+/// # Errors
+/// When an address cannot be listened on.
+pub(super) async fn take_over_or_bind(
+    config: &Config,
+    tables: &Tables,
+    prepared_host: Option<&PreparedHost>,
+) -> anyhow::Result<(Option<OldProcess>, InheritedSockets, BoundListeners)> {
+    let begun = clock::now();
+    let mut is_waiting = false;
+    loop {
+        let (old_process, mut inheritance) = host::take_over(config).await?;
+        if let (None, Some(host)) = (&old_process, prepared_host) {
+            // The one that was there may have ended since, and its interface with it.
+            host.make_interface();
+        }
+        // Who is killed leaves the file.
+        let was_killed = || config.fixed.handover.as_ref().is_some_and(|path| path.exists());
+        match BoundListeners::bind(tables, &mut inheritance) {
+            Err(error)
+                if error.is_in_use()
+                    && old_process.is_none()
+                    && was_killed()
+                    && clock::now().since(begun) < RETURN_TIMEOUT =>
+            {
+                if !std::mem::replace(&mut is_waiting, true) {
+                    tracing::warn!(%error, "a dnsd was killed, and the one before it may hold its sockets until it reads again: waiting");
+                }
+                tokio::time::sleep(RETURN_INTERVAL).await;
+            }
+            bound => return Ok((old_process, inheritance, bound?)),
+        }
+    }
+}
 
 impl Daemon {
     /// Handles a request of a new process. Returns whether the new process has taken over.
