@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use egret_shared::rt::clock;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response};
 use kube::client::{Body, ClientBuilder};
@@ -113,11 +114,12 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let contact = Arc::clone(&self.contact);
         let sent = Sent::read(request.method(), request.uri());
+        let asked = clock::now();
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;
             if let Some(sent) = &sent {
-                let pause = contact.note(sent, answer.status(), answer.headers());
+                let pause = contact.note(sent, asked, answer.status(), answer.headers());
                 tokio::time::sleep(pause).await;
             }
             Ok(answer)

@@ -42,7 +42,8 @@ struct OfKind {
 
 #[derive(Default)]
 struct LastWatch {
-    /// None where objects were listed since.
+    /// When it was asked for, or the end of the pause before it: a busy server answers late, and ends it by its own clock. None where
+    /// objects were listed since.
     began: Option<Timestamp>,
     backoff: DefaultBackoff,
 }
@@ -113,9 +114,15 @@ impl Contact {
         self.kinds[kind].resumed_from.load(Ordering::Acquire)
     }
 
-    /// Notes an answer, and returns how long to keep it back: the next watch of a kind is asked for when one has ended, so
+    /// Notes an answer to what was asked then, and returns how long to keep it back: the next watch of a kind is asked for when one has ended, so
     /// that those that end at once are asked for ever more seldom.
-    pub(super) fn note(&self, sent: &Sent, status: StatusCode, headers: &HeaderMap) -> Duration {
+    pub(super) fn note(
+        &self,
+        sent: &Sent,
+        asked: Timestamp,
+        status: StatusCode,
+        headers: &HeaderMap,
+    ) -> Duration {
         let of_kind = &self.kinds[sent.kind];
         if !status.is_success() {
             // RFC 9110, section 10.2.3; the API server sends seconds.
@@ -127,21 +134,20 @@ impl Contact {
                 .store(seconds.unwrap_or(0).min(LONGEST_RETRY_AFTER), Ordering::Release);
             return Duration::ZERO;
         }
-        let pause = self.note_watch(sent);
+        let pause = self.note_watch(sent, asked);
         of_kind.answered.fetch_add(1, Ordering::AcqRel);
         self.changed.notify_one();
         self.is_back.notify_waiters();
         pause
     }
 
-    fn note_watch(&self, sent: &Sent) -> Duration {
+    fn note_watch(&self, sent: &Sent, asked: Timestamp) -> Duration {
         let mut last = self.last_watch(sent.kind);
-        let now = clock::now();
         let before = last.began.take();
         let What::Watch(version) = sent.what else {
             return Duration::ZERO;
         };
-        let lasted = before.map(|before| now.since(before));
+        let lasted = before.map(|before| asked.since(before));
         if let Some(version) = version
             && lasted.is_some_and(|lasted| lasted < WHOLE_WATCH)
         {
@@ -151,7 +157,7 @@ impl Contact {
         }
         let is_short = lasted.is_some_and(|lasted| lasted < SHORT_WATCH);
         let pause = is_short.then(|| last.backoff.next()).flatten();
-        last.began = Some(now.after(pause.unwrap_or_default()));
+        last.began = Some(pause.map_or(asked, |pause| clock::now().after(pause)));
         pause.unwrap_or_default()
     }
 
@@ -191,7 +197,12 @@ mod tests {
     #[test]
     fn only_a_watch_that_was_cut_is_resumed() {
         let contact = Contact::default();
-        let answer = |uri| contact.note(&read(uri).unwrap(), StatusCode::OK, &HeaderMap::new());
+        let begun = clock::now();
+        let answer_to = |uri, seconds| {
+            let asked = begun.after(Duration::from_secs(seconds));
+            contact.note(&read(uri).unwrap(), asked, StatusCode::OK, &HeaderMap::new())
+        };
+        let answer = |uri| answer_to(uri, 0);
         let is_resumed = || {
             let mut resumed = std::pin::pin!(contact.resumed(1));
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -205,5 +216,10 @@ mod tests {
         answer("/api/v1/pods?limit=500");
         answer("/api/v1/pods?watch=true&resourceVersion=9");
         assert_eq!(is_resumed(), Pending);
+        // It lasted as long as it was asked for, however late its answer came.
+        answer_to("/api/v1/pods?watch=true&resourceVersion=10", 290);
+        assert_eq!(is_resumed(), Pending);
+        answer_to("/api/v1/pods?watch=true&resourceVersion=11", 300);
+        assert_eq!(is_resumed(), Ready(11));
     }
 }
