@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use egret_integration::{Peer, daemon};
 
@@ -22,17 +22,55 @@ ip route add default via 192.0.2.2
 mount --bind nsswitch.conf /etc/nsswitch.conf
 exec "$@"
 "#;
-/// Those of v0.36.0.
-const TESTS: usize = 26;
+/// Those of v0.36.0 but [`CANCELLED`].
+const TESTS: usize = 25;
+/// It wants its own client to notice a cancelled request before it notices the end of the tunnel, which ends at the same time. On two
+/// processors with work the client of v0.36.0 notices the end first once in twenty times, with upstream's agent as with ours.
+const CANCELLED: &str = "^TestProxyHandle_TunnelContextCancelled_GRPC$";
 const REQUESTS: usize = 10_000;
 /// The client makes all of its requests at once.
 const AT_ONCE: usize = 200;
 
 #[test]
 fn upstreams_tests_of_an_agent_pass_with_ours() {
-    let Some(tests) = Peer::KONNECTIVITY_TESTS.build().unwrap() else {
+    let Some(run) = run(&["-test.skip", CANCELLED]) else {
         return;
     };
+    assert_eq!(run.failed(), Vec::<&str>::new(), "{}", end(&run.log));
+    assert!(run.status.success(), "{}", end(&run.log));
+    assert_eq!(run.passed().len(), TESTS, "{:#?}", run.passed());
+}
+
+#[test]
+fn upstreams_test_of_a_cancelled_tunnel_passes_with_ours_where_its_client_is_in_time() {
+    let Some(run) = run(&["-test.run", CANCELLED, "-test.count", "5"]) else {
+        return;
+    };
+    assert_ne!(run.passed(), Vec::<&str>::new(), "{}", end(&run.log));
+}
+
+struct Run {
+    status: ExitStatus,
+    log: String,
+}
+
+impl Run {
+    fn passed(&self) -> Vec<&str> {
+        self.lines("--- PASS: ")
+    }
+
+    fn failed(&self) -> Vec<&str> {
+        self.lines("--- FAIL: ")
+    }
+
+    fn lines(&self, start: &str) -> Vec<&str> {
+        self.log.lines().filter(|line| line.starts_with(start)).collect()
+    }
+}
+
+/// Upstream's tests with our agent; `None` where they cannot be built.
+fn run(which: &[&str]) -> Option<Run> {
+    let tests = Peer::KONNECTIVITY_TESTS.build().unwrap()?;
     let folder = tempfile::tempdir().unwrap();
     let agent = folder.path().join("agent");
     let ours = daemon::binary("proxy-agent").unwrap().canonicalize().unwrap();
@@ -61,6 +99,7 @@ fn upstreams_tests_of_an_agent_pass_with_ours() {
         .arg("-agent-path")
         .arg(&agent)
         .args(["-test.v", "-test.timeout=600s"])
+        .args(which)
         .current_dir(folder.path())
         .env("TMPDIR", folder.path())
         .stdin(Stdio::null())
@@ -68,15 +107,10 @@ fn upstreams_tests_of_an_agent_pass_with_ours() {
         .stderr(output)
         .status()
         .unwrap();
-    let log = fs::read_to_string(&log).unwrap();
-    let of = |result: &str| {
-        log.lines()
-            .filter(|line| line.starts_with(result))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(of("--- FAIL: "), Vec::<&str>::new(), "{}", end(&log));
-    assert!(status.success(), "{}", end(&log));
-    assert_eq!(of("--- PASS: ").len(), TESTS, "{:#?}", of("--- "));
+    Some(Run {
+        status,
+        log: fs::read_to_string(&log).unwrap(),
+    })
 }
 
 #[test]
