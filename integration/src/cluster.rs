@@ -138,8 +138,8 @@ impl Cluster {
             let others = self.nodes.iter().filter(|other| other.addresses() != addresses);
             let machines = others.map(Node::machine).chain([self.control_plane.machine()]);
             for machine in machines {
-                for (pods, address) in node.pods().iter().zip(&addresses) {
-                    machine.ip(&["route", "add", pods, "via", address])?;
+                for (pods, address) in node.pods().iter().zip(addresses) {
+                    machine.ip(&["route", "add", pods, "via", &address.to_string()])?;
                 }
             }
         }

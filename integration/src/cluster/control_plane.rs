@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -14,15 +14,18 @@ use super::{
 };
 
 /// Of IPv4, of IPv6.
-pub(super) type Addresses = [&'static str; 2];
+pub(super) type Addresses = [IpAddr; 2];
 
-pub(super) const ADDRESSES: Addresses = ["10.100.0.1", "fd00:100::1"];
-pub(super) const ALLOWED_ADDRESSES: Addresses = ["10.100.0.201", "fd00:100::201"];
-pub(super) const REFUSED_ADDRESSES: Addresses = ["10.100.0.202", "fd00:100::202"];
+pub(super) const ADDRESSES: Addresses = of_nodes_network(1, 0x1);
+pub(super) const ALLOWED_ADDRESSES: Addresses = of_nodes_network(201, 0x201);
+pub(super) const REFUSED_ADDRESSES: Addresses = of_nodes_network(202, 0x202);
 /// Allowed as addresses.
-pub(super) const DIRECT_ADDRESSES: Addresses = ["10.100.0.203", "fd00:100::203"];
+pub(super) const DIRECT_ADDRESSES: Addresses = of_nodes_network(203, 0x203);
 /// Those of the Service kube-dns.
-pub(super) const DNS_ADDRESSES: Addresses = ["10.96.0.10", "fd00:10:96::a"];
+pub(super) const DNS_ADDRESSES: Addresses = [
+    IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x10, 0x96, 0, 0, 0, 0, 0xa)),
+];
 /// Of the network of the nodes.
 const PREFIX_LENGTHS: [u8; 2] = [24, 64];
 const BRIDGE: &str = "cluster";
@@ -81,22 +84,17 @@ impl ControlPlane {
     }
 
     /// A cable from a machine to the bridge.
-    pub(super) fn connect(
-        &self,
-        other: &Machine,
-        name: &str,
-        addresses: &[String; 2],
-    ) -> Result<(), Failure> {
+    pub(super) fn connect(&self, other: &Machine, name: &str, addresses: Addresses) -> Result<(), Failure> {
         let ip = |arguments: &str| self.machine.ip(&arguments.split(' ').collect::<Vec<_>>());
         ip(&format!(
             "link add {name} type veth peer name eth0 netns {}",
             other.init_process()
         ))?;
         ip(&format!("link set {name} master {BRIDGE} up"))?;
-        add_addresses(other, "eth0", addresses.each_ref().map(String::as_str))?;
+        add_addresses(other, "eth0", addresses)?;
         other.ip(&["link", "set", "eth0", "up"])?;
         for (family, gateway) in ["-4", "-6"].into_iter().zip(ADDRESSES) {
-            other.ip(&[family, "route", "add", "default", "via", gateway])?;
+            other.ip(&[family, "route", "add", "default", "via", &gateway.to_string()])?;
         }
         Ok(())
     }
@@ -204,7 +202,7 @@ impl ControlPlane {
     /// The API server makes its own certificate, which the kubeconfigs trust.
     fn write_keys(&self) -> Result<(), Failure> {
         kubernetes::write_token_keys(&self.folder)?;
-        let server = SocketAddr::new(ADDRESSES[0].parse()?, 6443);
+        let server = SocketAddr::new(ADDRESSES[0], 6443);
         let mut tokens = String::new();
         let users = USERS.map(|(file, user, group)| (file.to_owned(), user.to_owned(), group));
         let nodes = NODES.map(|number| {
@@ -224,7 +222,15 @@ impl ControlPlane {
 }
 
 /// Without the second in which the kernel looks whether an address of IPv6 is another machine's.
-fn add_addresses(machine: &Machine, link: &str, addresses: [&str; 2]) -> Result<(), Failure> {
+/// 10.100.0.`last` and fd00:100::`last_6`.
+pub(super) const fn of_nodes_network(last: u8, last_6: u16) -> Addresses {
+    [
+        IpAddr::V4(Ipv4Addr::new(10, 100, 0, last)),
+        IpAddr::V6(Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0, last_6)),
+    ]
+}
+
+fn add_addresses(machine: &Machine, link: &str, addresses: Addresses) -> Result<(), Failure> {
     for ((address, length), flags) in addresses
         .into_iter()
         .zip(PREFIX_LENGTHS)

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::IpAddr,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -139,12 +140,12 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
         .screen
         .heading("The API server's network proxy: the chart's agents connect to proxy-server");
     let machine = story.cluster.control_plane.machine();
-    let connects = |address: &String| {
+    let connects = |address: IpAddr| {
         machine
-            .run(&["busybox", "nc", "-w", "5", address, "10250"])
+            .run(&["busybox", "nc", "-w", "5", &address.to_string(), "10250"])
             .is_ok()
     };
-    let direct = story.cluster.nodes[0].addresses().iter().any(connects);
+    let direct = story.cluster.nodes[0].addresses().into_iter().any(connects);
     story.conclude(!direct, "the control plane itself connects to no kubelet");
     create_extension(&story.kubectl)?;
     story.step("By it kubectl logs and exec reach pods of all nodes", |kubectl| {

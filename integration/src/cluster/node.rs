@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Failure,
-    control_plane::{self, ControlPlane, DNS_ADDRESSES},
+    control_plane::{self, Addresses, ControlPlane, DNS_ADDRESSES},
     image::{Images, TOOLS},
     machine::{Machine, output},
     preconditions::{CNI_PLUGINS, Programs},
@@ -36,7 +36,7 @@ impl Node {
         let name = format!("node-{number}");
         let machine = Machine::start(&name, folder)?;
         let mut node = Self { number, machine };
-        control_plane.connect(&node.machine, &name, &node.addresses())?;
+        control_plane.connect(&node.machine, &name, node.addresses())?;
         node.write_files()?;
         node.start_containerd(images)?;
         node.start_kubelet(programs, control_plane)?;
@@ -44,9 +44,8 @@ impl Node {
         Ok(node)
     }
 
-    /// Of IPv4, of IPv6.
-    pub(super) fn addresses(&self) -> [String; 2] {
-        ["10.100.0.1", "fd00:100::1"].map(|prefix| format!("{prefix}{}", self.number))
+    pub(super) fn addresses(&self) -> Addresses {
+        control_plane::of_nodes_network(10 + self.number, 0x10 + u16::from(self.number))
     }
 
     /// The networks of its pods.
@@ -192,7 +191,7 @@ evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree:
             "--config {} --kubeconfig {} --hostname-override {name} --node-ip {} --root-dir /var/lib/kubelet --cert-dir /var/lib/kubelet/pki",
             self.path("kubelet.yaml"),
             control_plane.kubeconfig(&name),
-            self.addresses().join(",")
+            self.addresses().map(|address| address.to_string()).join(",")
         );
         self.machine.spawn(&programs.kubelet, &arguments)
     }

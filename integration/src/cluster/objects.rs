@@ -1,5 +1,7 @@
 //! What is applied to the cluster.
 
+use std::net::{IpAddr, SocketAddr};
+
 use super::{
     NODES,
     control_plane::{ALLOWED_ADDRESSES, DIRECT_ADDRESSES, DNS_ADDRESSES, REFUSED_ADDRESSES},
@@ -142,12 +144,8 @@ pub(super) fn unknown_pod(name: &str, node: &str) -> String {
 }
 
 /// The address of its page.
-fn page(address: &str) -> String {
-    if address.contains(':') {
-        format!("http://[{address}]/")
-    } else {
-        format!("http://{address}/")
-    }
+pub(super) fn page(address: IpAddr) -> String {
+    format!("http://{}/", SocketAddr::new(address, 80))
 }
 
 /// A pod of this node that runs a script to its end.

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use egret_shared::net::IpNet;
+
 use super::{
     Failure,
+    control_plane::DIRECT_ADDRESSES,
     kubectl::Kubectl,
     machine::Process,
     node::Node,
+    objects,
     story::{Story, WORKLOADS},
     until,
 };
@@ -14,14 +18,6 @@ use super::{
 /// Answered queries while something is away: some seconds.
 const QUERIES: usize = 400;
 const BACK_WITHIN: Duration = Duration::from_secs(90);
-const DENY_ALL: &str = "apiVersion: policy.egret.dev/v1alpha1
-kind: ClusterEgressFirewall
-metadata: {name: nothing}
-spec:
-  priority: 1
-  rules:
-  - {name: internet, action: Deny, to: [{networks: [10.100.0.203/32, 'fd00:100::203/128']}]}
-";
 
 pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
     let traffic = story.traffic(true)?;
@@ -93,13 +89,15 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
 
 /// A policy that is applied now is in force on all nodes, and is gone when it is deleted.
 fn follows_policies(story: &mut Story<'_>) -> Result<(), Failure> {
-    story.kubectl.apply(DENY_ALL)?;
+    story.kubectl.apply(&deny_direct())?;
+    let [page, page_6] = DIRECT_ADDRESSES.map(objects::page);
+    let script = format!(
+        "for page in {page} {page_6}; do busybox timeout 3 wget -q -O - $page 2>/dev/null || echo refused; done"
+    );
     let says = |kubectl: &Kubectl, expected: &str| {
         let pods = kubectl.get(&["pods", "-n", "shop", "-l", "app=client", "-o", "name"])?;
         for pod in pods.lines() {
-            let script = "for address in 10.100.0.203 '[fd00:100::203]'; do \
-                          busybox timeout 3 wget -q -O - http://$address/ 2>/dev/null || echo refused; done";
-            let said = kubectl.run(&["exec", "-n", "shop", pod, "--", "sh", "-c", script])?;
+            let said = kubectl.run(&["exec", "-n", "shop", pod, "--", "sh", "-c", &script])?;
             if !said.lines().eq([expected; 2]) {
                 return Err(format!("{pod} says {}", said.trim()).into());
             }
@@ -113,6 +111,21 @@ fn follows_policies(story: &mut Story<'_>) -> Result<(), Failure> {
         .kubectl
         .run(&["delete", "clusteregressfirewall", "nothing"])?;
     story.step("Once it is deleted it is not", |kubectl| says(kubectl, "hello"))
+}
+
+/// No pod reaches the host that is allowed by its addresses.
+fn deny_direct() -> String {
+    let [network, network_6] = DIRECT_ADDRESSES.map(IpNet::from);
+    format!(
+        "apiVersion: policy.egret.dev/v1alpha1
+kind: ClusterEgressFirewall
+metadata: {{name: nothing}}
+spec:
+  priority: 1
+  rules:
+  - {{name: internet, action: Deny, to: [{{networks: [{network}, '{network_6}']}}]}}
+"
+    )
 }
 
 /// The node's process of this program is killed. Waits until another one answers there.

@@ -8,7 +8,9 @@ use crate::{
 };
 
 use super::{
-    Cluster, Failure, NODES, backends, image, konnectivity,
+    Cluster, Failure, NODES, backends,
+    control_plane::Addresses,
+    image, konnectivity,
     kubectl::Kubectl,
     node::Node,
     node_local_dns,
@@ -149,9 +151,11 @@ impl Story<'_> {
             |kubectl| {
                 let columns = "jsonpath={range .items[*]}{.addresses[*].ip}{'\\n'}{end}";
                 let reports = kubectl.get(&["nodeaddressreports", "-o", columns])?;
-                let names = |(report, addresses): (&str, &[String; 2])| {
+                let names = |(report, addresses): (&str, &Addresses)| {
                     let reported = report.split(' ').collect::<Vec<_>>();
-                    addresses.iter().all(|address| reported.contains(&&**address))
+                    addresses
+                        .iter()
+                        .all(|address| reported.contains(&&*address.to_string()))
                 };
                 if reports.lines().count() == nodes.len() && reports.lines().zip(&nodes).all(names) {
                     Ok(true)

@@ -29,7 +29,7 @@ use crate::Lookup;
 
 use super::{
     Failure,
-    control_plane::{ALLOWED_ADDRESSES, Addresses, DNS_ADDRESSES, REFUSED_ADDRESSES},
+    control_plane::{ALLOWED_ADDRESSES, DNS_ADDRESSES, REFUSED_ADDRESSES},
 };
 
 const BETWEEN_QUERIES: Duration = Duration::from_millis(10);
@@ -216,7 +216,7 @@ struct Query {
 /// Addresses of IPv4 and IPv6, by IPv4 and by IPv6; in turn of a name that every cache has, and of one that none has. Each query has a socket of its own, as
 /// those of a C library.
 fn query(shared: &Shared) -> io::Result<()> {
-    let (servers, addresses) = (parse(DNS_ADDRESSES)?, parse(ALLOWED_ADDRESSES)?);
+    let (servers, addresses) = (DNS_ADDRESSES, ALLOWED_ADDRESSES);
     let run = rand::random::<u32>();
     let mut pending = VecDeque::new();
     for number in 0_u32.. {
@@ -308,14 +308,6 @@ impl Shared {
     }
 }
 
-fn parse(addresses: Addresses) -> io::Result<[IpAddr; 2]> {
-    let [address, address_6] = addresses.map(str::parse::<IpAddr>);
-    Ok([
-        address.map_err(io::Error::other)?,
-        address_6.map_err(io::Error::other)?,
-    ])
-}
-
 // === Connections ===
 
 struct Attempt {
@@ -327,13 +319,11 @@ struct Attempt {
 
 fn connect(shared: &Shared) -> io::Result<()> {
     let targets = [(ALLOWED_ADDRESSES, true), (REFUSED_ADDRESSES, false)];
-    let targets = targets.map(|(addresses, is_allowed)| Ok((parse(addresses)?, is_allowed)));
-    let targets = targets.into_iter().collect::<io::Result<Vec<_>>>()?;
     let mut pending = Vec::new();
     while !shared.is_stopped() {
         let next = targets
-            .iter()
-            .flat_map(|(addresses, is_allowed)| addresses.map(|address| (address, *is_allowed)));
+            .into_iter()
+            .flat_map(|(addresses, is_allowed)| addresses.map(|address| (address, is_allowed)));
         for (to, is_allowed) in next {
             let address = SocketAddr::new(to, 80);
             let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
