@@ -62,38 +62,39 @@ const LOADS: [Load; 4] = [
     },
 ];
 
-/// The same questions by the pod whose answers wait for the kernel, and by the one whose answers do not.
+/// The same questions by the pod whose answers wait for the kernel, and by the one whose answers do not. Backends take turns, and the first
+/// turn of each load does not count.
 pub(crate) fn measure(rounds: u32) -> anyhow::Result<Situations> {
-    for ruleset in [Ruleset::Nftables, Ruleset::Netfilter(Flavour::Nft)] {
-        measure_with(ruleset, rounds)?;
-    }
-    Ok(Vec::new())
-}
-
-fn measure_with(ruleset: Ruleset, rounds: u32) -> anyhow::Result<()> {
-    let node = Node::new()?;
-    let enforcer = enforcer::start_with(&node.world, ruleset)?;
-    let dnsd = servers::dnsd(&node.world, Configuration::Large)?;
-    let mut holding = Holding {
-        enforcer,
-        dnsd,
-        node,
-        next: 0,
-    };
-    holding.begin()?;
+    let rulesets = [Ruleset::Nftables, Ruleset::Netfilter(Flavour::Nft)];
+    let mut all = rulesets
+        .into_iter()
+        .map(Holding::begin)
+        .collect::<anyhow::Result<Vec<_>>>()?;
     println!(
-        "\n## {}: a message to another process on the same CPU and its reply take {:.1} µs (p50)",
-        ruleset.name(),
+        "\na message to another process on the same CPU and its reply take {:.1} µs (p50)",
         micros(floor()?)
     );
     for load in &LOADS {
-        holding.compare(load, rounds)?;
+        for holding in &mut all {
+            holding.turn(load)?;
+        }
+        let mut seen = rulesets.map(|ruleset| Seen::new(load, ruleset));
+        for _ in 0..rounds {
+            for (holding, seen) in all.iter_mut().zip(&mut seen) {
+                seen.note(load, holding.turn(load)?);
+            }
+        }
+        for seen in &seen {
+            seen.print();
+        }
     }
-    ensure!(
-        holding.dnsd.counted("egret_dnsd_stalls_total")? == 0.0,
-        "answers were given before they were realized"
-    );
-    Ok(())
+    for holding in &all {
+        ensure!(
+            holding.dnsd.counted("egret_dnsd_stalls_total")? == 0.0,
+            "answers were given before they were realized"
+        );
+    }
+    Ok(Vec::new())
 }
 
 /// What a message to another process on the servers' CPU and its reply take: as two daemons do, each waits for the other.
@@ -131,6 +132,54 @@ const CACHED: u32 = 1_000;
 const HELD: &str = "held";
 const FREE: &str = "not held";
 
+/// What the turns of a backend took.
+struct Seen {
+    situation: Situation,
+    /// How much later answers that are held come, in µs: p50 and p99.
+    later: Vec<[f64; 2]>,
+    /// Those percentiles of answers that are held.
+    whole: Vec<[f64; 2]>,
+    /// Of the enforcer for each answer, held and not held, in µs.
+    cpu: Vec<[f64; 2]>,
+}
+
+impl Seen {
+    fn new(load: &Load, ruleset: Ruleset) -> Self {
+        Self {
+            situation: Situation::new("held", format!("{}, {}", load.title, ruleset.name())),
+            later: Vec::new(),
+            whole: Vec::new(),
+            cpu: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, load: &Load, Turn { free, held }: Turn) {
+        let percentiles = |of: &MeasuredRound| {
+            [50, 99].map(|percent| micros(of.round.run.percentile_of(load.own, percent)))
+        };
+        let (of_free, of_held) = (percentiles(&free), percentiles(&held));
+        self.later
+            .push([of_held[0] - of_free[0], of_held[1] - of_free[1]]);
+        self.whole.push(of_held);
+        self.cpu.push([held.enforcer, free.enforcer]);
+        self.situation.note(FREE, free.round);
+        self.situation.note(HELD, held.round);
+    }
+
+    fn print(&self) {
+        self.situation.print();
+        let of = |rounds: &[[f64; 2]], at: usize| median(rounds.iter().map(|both| both[at]));
+        let figure = |at| format!("{:+.0} µs (to {:.0})", of(&self.later, at), of(&self.whole, at));
+        println!("\nadded by holding: p50 {}, p99 {}", figure(0), figure(1));
+        println!(
+            "enforcer: {:.1} µs of CPU an answer held, {:.1} not held",
+            of(&self.cpu, 0),
+            of(&self.cpu, 1)
+        );
+    }
+}
+
+/// Both daemons with a backend, and pods that ask.
 struct Holding {
     enforcer: Enforcer,
     dnsd: Server,
@@ -141,40 +190,26 @@ struct Holding {
 
 impl Holding {
     /// Fills the cache and the other pods' records.
-    fn begin(&mut self) -> anyhow::Result<()> {
-        self.dnsd.wait_for_interest()?;
-        let sockets = self.node.sockets(self.dnsd.address, 10)?;
-        fill(&self.dnsd, &sockets, CACHED)
+    fn begin(ruleset: Ruleset) -> anyhow::Result<Self> {
+        let node = Node::new()?;
+        let enforcer = enforcer::start_with(&node.world, ruleset)?;
+        let dnsd = servers::dnsd(&node.world, Configuration::Large)?;
+        dnsd.wait_for_interest()?;
+        let sockets = node.sockets(dnsd.address, 10)?;
+        fill(&dnsd, &sockets, CACHED)?;
+        Ok(Self {
+            enforcer,
+            dnsd,
+            node,
+            next: 0,
+        })
     }
 
-    fn compare(&mut self, load: &Load, rounds: u32) -> anyhow::Result<()> {
-        let mut situation = Situation::new("held", load.title);
-        let (mut later, mut cpu) = (Vec::new(), Vec::new());
-        for _ in 0..rounds {
-            let [free, held] = [self.ask(load, FREE)?, self.ask(load, HELD)?];
-            later.push([50, 99].map(|percent| {
-                let of =
-                    |measured: &MeasuredRound| micros(measured.round.run.percentile_of(load.own, percent));
-                (of(&held) - of(&free), of(&held))
-            }));
-            cpu.push([held.enforcer, free.enforcer]);
-            situation.note(FREE, free.round);
-            situation.note(HELD, held.round);
-        }
-        situation.print();
-        let figure = |at: usize| {
-            let added = median(later.iter().map(|both| both[at].0));
-            let whole = median(later.iter().map(|both| both[at].1));
-            format!("{added:+.0} µs (to {whole:.0})")
-        };
-        println!("\nadded by holding: p50 {}, p99 {}", figure(0), figure(1));
-        let cost = |at: usize| median(cpu.iter().map(|both| both[at]));
-        println!(
-            "enforcer: {:.1} µs of CPU an answer held, {:.1} not held",
-            cost(0),
-            cost(1)
-        );
-        Ok(())
+    fn turn(&mut self, load: &Load) -> anyhow::Result<Turn> {
+        Ok(Turn {
+            free: self.ask(load, FREE)?,
+            held: self.ask(load, HELD)?,
+        })
     }
 
     /// A round; ends the bench unless exactly what should be held was.
@@ -216,6 +251,11 @@ impl Holding {
     fn answers_held(&self) -> anyhow::Result<f64> {
         self.dnsd.counted("egret_dnsd_held_seconds_count")
     }
+}
+
+struct Turn {
+    free: MeasuredRound,
+    held: MeasuredRound,
 }
 
 /// A round, and the CPU time of the enforcer for each answer, in µs.

@@ -28,6 +28,10 @@ pub(crate) fn programs(rounds: usize) -> anyhow::Result<()> {
     let size = Size::TARGET;
     let testbed = |enforcing| Testbed::enforced_by(size, enforcing);
     let nothing = [testbed(Enforcing::Nothing)?, testbed(Enforcing::Nothing)?];
+    // As on a node with kube-proxy, which tracks connections whoever judges them.
+    let one_rule = testbed(Enforcing::OneRule(Ruleset::Nftables))?;
+    let ebpf_and_rule = testbed(Enforcing::Egret(Ruleset::Ebpf))?;
+    ebpf_and_rule.write_one_rule(Ruleset::Nftables)?;
     let mut enforced = Vec::new();
     for ruleset in RULESETS {
         enforced.push((ruleset, testbed(Enforcing::Egret(ruleset))?));
@@ -38,12 +42,18 @@ pub(crate) fn programs(rounds: usize) -> anyhow::Result<()> {
             .iter()
             .map(|(ruleset, testbed)| Row::new(ruleset.name(), testbed)),
     );
+    rows.push(Row::new("one rule", &one_rule));
+    rows.push(Row::new("ebpf and one rule", &ebpf_and_rule));
     rows.push(Row::new("no rules, again", &nothing[1]));
     let seen = turns::of(&rows, &Kind::ALL, rounds)?;
     seen.print(&format!("the programs beside the packet filters: {size}"));
     for (ruleset, _) in &enforced {
         seen.print_against(ruleset.name(), "no rules");
     }
+    for (ruleset, _) in enforced.iter().filter(|(ruleset, _)| !ruleset.judges_sockets()) {
+        seen.print_against(ruleset.name(), "one rule");
+    }
+    seen.print_against("ebpf and one rule", "one rule");
     let at_sockets: Vec<Row<'_>> = enforced
         .iter()
         .filter(|(ruleset, _)| ruleset.judges_sockets())

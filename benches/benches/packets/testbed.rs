@@ -82,7 +82,7 @@ impl Testbed {
     }
 
     /// What every stateful firewall begins with.
-    fn write_one_rule(&self, ruleset: Ruleset) -> anyhow::Result<()> {
+    pub(crate) fn write_one_rule(&self, ruleset: Ruleset) -> anyhow::Result<()> {
         let flavour = match ruleset {
             Ruleset::Netfilter(flavour) => flavour,
             Ruleset::Nftables | Ruleset::Ebpf | Ruleset::Both => {
