@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Failure,
+    Failure, NODES,
     control_plane::{self, Addresses, ControlPlane, DNS_ADDRESSES},
     image::{Images, TOOLS},
     machine::{Machine, output},
@@ -196,9 +196,15 @@ evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree:
         self.machine.spawn(&programs.kubelet, &arguments)
     }
 
+    /// In mode iptables, on the last node in mode nftables.
     fn start_kube_proxy(&mut self, programs: &Programs, control_plane: &ControlPlane) -> Result<(), Failure> {
+        let mode = if NODES.last() == Some(&self.number) {
+            "nftables"
+        } else {
+            "iptables"
+        };
         let arguments = format!(
-            "--kubeconfig {} --hostname-override node-{} --proxy-mode iptables --cluster-cidr 10.244.0.0/16,fd00:10:244::/48 \
+            "--kubeconfig {} --hostname-override node-{} --proxy-mode {mode} --cluster-cidr 10.244.0.0/16,fd00:10:244::/48 \
              --conntrack-max-per-core 0 --conntrack-min 0 --conntrack-tcp-timeout-established 0 --conntrack-tcp-timeout-close-wait 0",
             control_plane.kubeconfig("kube-proxy"),
             self.number

@@ -11,11 +11,12 @@ use crate::{Peer, demo::Screen};
 use super::Failure;
 
 /// Debian's programs, each with its package.
-const PACKAGES: [(&str, &str); 8] = [
+const PACKAGES: [(&str, &str); 9] = [
     ("etcd", "etcd-server"),
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("iptables", "iptables"),
+    ("nft", "nftables"),
     ("busybox", "busybox-static"),
     ("conntrack", "conntrack"),
     ("strip", "binutils"),
