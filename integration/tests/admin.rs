@@ -133,8 +133,9 @@ fn on_other_addresses_details_are_served_to_the_node_alone() -> TestResult {
     for (listens, loopback, family) in [
         (IpAddr::V4(Ipv4Addr::UNSPECIFIED), V4, 0),
         (IpAddr::V6(Ipv6Addr::UNSPECIFIED), V6, 1),
-        // A listener for both families knows the arrival of the other one as well.
+        // A listener for both families knows the arrival of the other one as well: each wildcard is one.
         (IpAddr::V6(Ipv6Addr::UNSPECIFIED), V4, 0),
+        (IpAddr::V4(Ipv4Addr::UNSPECIFIED), V6, 1),
     ] {
         let daemon = world.start(at(world.enforcer("netfilter"), listens))?;
         let node = world.node().addresses()[family];

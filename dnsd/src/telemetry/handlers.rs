@@ -173,18 +173,9 @@ fn wanted(config: &Config) -> BTreeSet<SocketAddr> {
     wanted
 }
 
-/// A wildcard has both families if the host has both.
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let any = |ip: IpAddr| admin::bind(SocketAddr::new(ip, address.port()));
-    let bound = if address.ip().is_unspecified() {
-        any(Ipv6Addr::UNSPECIFIED.into()).or_else(|error| match error.raw_os_error() {
-            Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) => any(Ipv4Addr::UNSPECIFIED.into()),
-            Some(_) | None => Err(error),
-        })
-    } else {
-        admin::bind(address)
-    };
-    bound.map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
+    admin::bind(address)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
 }
 
 async fn serve(mut changes: UnboundedReceiver<Change>, operators: Arc<AdminState>) {

@@ -43,7 +43,7 @@ const OVERLAYS: [&str; 7] = [
 /// What of `konnectivity` is given to an API server.
 const KONNECTIVITY: [&str; 3] = ["proxy-agent", "proxy-server", "rbac"];
 /// Each value of values.yaml at least once other than its default, with what the objects then say.
-const VALUES: [(&str, &[&str]); 22] = [
+const VALUES: [(&str, &[&str]); 23] = [
     (
         "",
         &["ghcr.io/egret-project/egret:0.1.0", "--dns-address=10.96.0.10"],
@@ -87,6 +87,15 @@ const VALUES: [(&str, &[&str]); 22] = [
     (
         "dns.kubeProxy=ipvs",
         &["bind 169.254.20.10\n", "- 169.254.20.10\n"],
+    ),
+    (
+        "dns.address=fd00:a9fe::a,dns.kubeProxy=ipvs",
+        &[
+            "bind fd00:a9fe::a\n",
+            "health [fd00:a9fe::a]:8080 {",
+            "host: fd00:a9fe::a\n",
+            "- --dns-address=fd00:a9fe::a\n",
+        ],
     ),
     ("enforcer.backend=ebpf", &["--backend=ebpf", "path: /sys/fs/bpf"]),
     ("enforcer.backend=nftables", &["--backend=nftables"]),

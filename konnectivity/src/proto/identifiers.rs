@@ -76,19 +76,16 @@ impl Identifiers {
 
     fn add(&mut self, key: &str, value: &str) -> Result<(), InvalidIdentifiers> {
         match key {
-            "ipv4" | "ipv6" => {
-                let address = value.parse::<IpAddr>();
-                let is_of_family = address.as_ref().is_ok_and(|it| it.is_ipv4() == (key == "ipv4"));
-                match address {
-                    Ok(address) if is_of_family => self.addresses.push(address),
-                    _ => {
-                        return Err(InvalidIdentifiers::Address {
-                            key: key.to_owned(),
-                            value: value.to_owned(),
-                        });
-                    }
+            // Manifests say `ipv4=$(HOST_IP)` on nodes of either family; upstream's agent takes it.
+            "ipv4" | "ipv6" => match value.parse() {
+                Ok(address) => self.addresses.push(address),
+                Err(_text) => {
+                    return Err(InvalidIdentifiers::Address {
+                        key: key.to_owned(),
+                        value: value.to_owned(),
+                    });
                 }
-            }
+            },
             "host" => self.hosts.push(value.to_owned()),
             "cidr" => match value.parse() {
                 Ok(network) => self.networks.push(network),

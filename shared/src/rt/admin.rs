@@ -55,13 +55,29 @@ const LARGEST: usize = 16 << 10;
 /// The interface of what comes from the machine itself.
 const LOOPBACK: &[u8] = b"lo";
 
-/// Binds a listener. On a loopback address it takes what comes in by `lo` alone, which is what the machine sends to itself:
-/// with `route_localnet`, others reach 127.0.0.0/8 as well.
+/// Binds a listener. A wildcard of either family has both if the machine has both: probes come by the family of a pod's or node's
+/// first address. On a loopback address it takes what comes in by `lo` alone, which is what the machine sends to itself: with
+/// `route_localnet`, others reach 127.0.0.0/8 as well.
 ///
 /// # Errors
 /// As the kernel says it, without the address.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    if !address.ip().is_unspecified() {
+        return bind_exactly(address);
+    }
+    let any = |ip: IpAddr| bind_exactly(SocketAddr::new(ip, address.port()));
+    any(Ipv6Addr::UNSPECIFIED.into()).or_else(|error| match error.raw_os_error() {
+        Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) => any(Ipv4Addr::UNSPECIFIED.into()),
+        Some(_) | None => Err(error),
+    })
+}
+
+fn bind_exactly(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        // Whatever `bindv6only` says.
+        socket.set_only_v6(false)?;
+    }
     socket.set_reuse_address(true)?;
     keep_to_loopback(&socket, address);
     socket.bind(&address.into())?;

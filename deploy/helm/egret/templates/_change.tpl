@@ -18,7 +18,8 @@
 {{- /* What is one word in the text of the base. */ -}}
 {{- define "egret.text" -}}
 {{- $values := .root.Values -}}
-{{- $text := .text | replace "169.254.20.10" $values.dns.address | replace "cluster.local" $values.dns.domain -}}
+{{- $local := $values.dns.address -}}
+{{- $text := .text | replace "169.254.20.10:" (printf (ternary "[%s]:" "%s:" (contains ":" $local)) $local) | replace "169.254.20.10" $local | replace "cluster.local" $values.dns.domain -}}
 {{- if eq $values.dns.kubeProxy "ipvs" -}}
 {{- $text = $text | replace ",10.96.0.10" "" | replace " 10.96.0.10\n" "\n" | replace "        - --dns-address=10.96.0.10\n" "" -}}
 {{- else -}}
