@@ -6,6 +6,7 @@
 mod node_world;
 
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
 use egret_enforcer::backend::netfilter::denials::{Cause, DenialRegistry, Outcome};
@@ -221,7 +222,7 @@ fn audit_rules_that_cannot_be_rendered_change_no_verdict() {
             list.tier = Tier::ClusterEgressFirewall;
         }
         let mut lost = tried();
-        lost[0].rules[2].peer = PeerMatch::In(set("nowhere"));
+        Arc::make_mut(&mut lost[0].rules)[2].peer = PeerMatch::In(set("nowhere"));
         for audit in [many, lost] {
             let (mut backend, _) = life(flavour, DenyAction::Drop, Some(TELLING));
             assert_settled(&backend.apply(&peers().rules(asked(audit)).0, NOW));

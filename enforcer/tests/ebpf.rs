@@ -9,6 +9,7 @@
 mod ebpf_world;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -591,7 +592,8 @@ fn a_change_of_ingress_policy_reaches_who_is_connected() {
         assert_eq!(outside.ask(question), Answer::Ok, "{question}");
     }
     let mut second = reached_by_one(&pod, 2);
-    second.rules_replaced[0].ingress.tiers[0].rules[0] = allow(PeerMatch::In(set("peers")), Some(8081));
+    Arc::make_mut(&mut second.rules_replaced[0].ingress.tiers[0].rules)[0] =
+        allow(PeerMatch::In(set("peers")), Some(8081));
     second.reevaluate.push((pod.key.clone(), Direction::Ingress));
     world.settled(&backend.apply(&second, world.now()));
     assert_eq!(outside.ask("exchange kept"), Answer::Ok);

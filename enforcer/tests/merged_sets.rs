@@ -359,7 +359,7 @@ fn node_rules(denied: Option<usize>) -> NodeRules {
     });
     let tier = said.map(|said| TierRules {
         tier: Tier::ClusterEgressFirewall,
-        rules: vec![said.rule()],
+        rules: [said.rule()].into(),
         default_action: DefaultAction::NextTier,
     });
     NodeRules {

@@ -443,7 +443,7 @@ fn hairpin_traffic_is_matched_by_both_addresses_and_the_input_interface() {
     let itself = || rule(Action::Allow, PeerMatch::Itself, PortMatch::Any);
     let isolating = || TierRules {
         tier: Tier::NetworkPolicy,
-        rules: vec![itself()],
+        rules: [itself()].into(),
         default_action: DefaultAction::Deny,
     };
     let rules = pod(

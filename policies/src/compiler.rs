@@ -150,6 +150,8 @@ impl Compiler<Syncing> {
     #[must_use]
     pub fn in_sync(mut self) -> Compiler<InSync> {
         self.set_due();
+        self.index.pack();
+        self.policies.pack();
         Compiler {
             settings: self.settings,
             index: self.index,

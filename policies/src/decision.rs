@@ -220,7 +220,11 @@ fn named_elsewhere(tiers: &[TierRules], tables: &[Arc<DecisionTable>]) -> BTreeS
         return BTreeSet::new();
     }
     let mut named: BTreeMap<SetId, usize> = BTreeMap::new();
-    for id in tiers.iter().flat_map(|tier| &tier.rules).flat_map(Rule::own_sets) {
+    for id in tiers
+        .iter()
+        .flat_map(|tier| tier.rules.iter())
+        .flat_map(Rule::own_sets)
+    {
         *named.entry(id).or_default() += 1;
     }
     let each = tables.iter().flat_map(|table| {
@@ -247,10 +251,13 @@ where
     C: Fn(SetId) -> Option<Content<'a>>,
     K: Fn(Digest) -> Option<Arc<DecisionTable>>,
 {
-    fn rules(&mut self, tier: &TierRules) -> Vec<Rule> {
+    fn rules(&mut self, tier: &TierRules) -> Arc<[Rule]> {
         match has_order(tier.tier) {
-            false => tier.rules.clone(),
-            true => self.looked_up(&tier.rules.iter().collect::<Vec<_>>(), &BTreeSet::new()),
+            false => Arc::clone(&tier.rules),
+            true => {
+                let rules: Vec<&Rule> = tier.rules.iter().collect();
+                self.looked_up(&rules, &BTreeSet::new()).into()
+            }
         }
     }
 

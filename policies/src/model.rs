@@ -266,7 +266,7 @@ pub enum Peers {
     /// Every peer: pods, nodes and anything else.
     Any,
     /// These; an empty list matches nothing.
-    OneOf(Vec<Peer>),
+    OneOf(Arc<[Peer]>),
 }
 
 impl Peers {
@@ -281,7 +281,7 @@ impl Peers {
 }
 
 /// A peer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
     /// Pods of the cluster (never hostNetwork pods, never terminal ones), by both selectors.
     Pods {
@@ -319,7 +319,7 @@ pub enum Ports {
     /// Every protocol and port, ICMP among them.
     Any,
     /// These; an empty list matches nothing.
-    OneOf(Vec<Port>),
+    OneOf(Arc<[Port]>),
 }
 
 /// A port at the destination.

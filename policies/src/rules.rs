@@ -303,7 +303,7 @@ impl DirectionRules {
     pub fn sets(&self) -> impl Iterator<Item = SetId> {
         let records = self.names.iter().map(|names| names.records);
         self.lists()
-            .flat_map(|tier| &tier.rules)
+            .flat_map(|tier| tier.rules.iter())
             .flat_map(Rule::sets)
             .chain(records)
     }
@@ -332,7 +332,7 @@ impl DirectionRules {
             .tiers
             .iter_mut()
             .chain(without)
-            .flat_map(|tier| &mut tier.rules)
+            .flat_map(|tier| Arc::make_mut(&mut tier.rules))
         {
             if let PeerMatch::In(set) = &mut rule.peer {
                 rename(set);
@@ -354,8 +354,8 @@ impl DirectionRules {
 pub struct TierRules {
     /// Which tier.
     pub tier: Tier,
-    /// Its rules.
-    pub rules: Vec<Rule>,
+    /// Its rules. Copies share them: the compiler and a backend have those of each pod.
+    pub rules: Arc<[Rule]>,
     /// What happens without a match.
     pub default_action: DefaultAction,
 }

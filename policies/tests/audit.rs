@@ -11,7 +11,9 @@ use egret_policies::simulator::{Connection, Verdict};
 
 use fixture::*;
 
-const NOBODY: Peers = Peers::OneOf(Vec::new());
+fn nobody() -> Peers {
+    Peers::OneOf([].into())
+}
 
 fn audited(policy: Policy) -> Policy {
     Policy {
@@ -118,7 +120,7 @@ fn what_a_stronger_enforced_policy_allows_is_not_logged() {
 fn a_pass_in_audit_is_followed_to_who_would_deny() {
     let tried = admin_policy("tried", 1, "").egress(vec![pass(networks(&["192.0.2.0/24"]))]);
     let strong = admin_policy("strong", 2, "").egress(vec![allow(networks(&["192.0.2.0/24"]))]);
-    let closed = network_policy("default/closed", "").egress(vec![allow(NOBODY)]);
+    let closed = network_policy("default/closed", "").egress(vec![allow(nobody())]);
     let fixture = cluster([audited(tried), strong, closed]);
     assert_eq!(asked(&fixture, "192.0.2.1"), would("np"));
 }

@@ -78,10 +78,13 @@ fn asks(fixture: &Fixture) -> Verdict {
 }
 
 fn kube_dns_pods() -> Peers {
-    Peers::OneOf(vec![Peer::Pods {
-        namespaces: NamespaceSelector::Matching(selector("kubernetes.io/metadata.name=kube-system")),
-        pods: selector("k8s-app=kube-dns"),
-    }])
+    Peers::OneOf(
+        [Peer::Pods {
+            namespaces: NamespaceSelector::Matching(selector("kubernetes.io/metadata.name=kube-system")),
+            pods: selector("k8s-app=kube-dns"),
+        }]
+        .into(),
+    )
 }
 
 fn at_53(transports: &[Transport]) -> Ports {
@@ -185,38 +188,38 @@ fn a_rule_is_about_dnsd_only_at_its_own_ports() {
     let (udp, tcp_) = (Transport::Udp, Transport::Tcp);
     for (name, ports, expected) in [
         ("no ports at all", Ports::Any, [Allow, Allow]),
-        ("an empty list", Ports::OneOf(vec![]), [Deny, Deny]),
+        ("an empty list", Ports::OneOf([].into()), [Deny, Deny]),
         ("UDP alone", at_53(&[udp]), [Allow, Deny]),
         (
             "a range around it",
-            Ports::OneOf(vec![range(tcp_, 1, 65535)]),
+            Ports::OneOf([range(tcp_, 1, 65535)].into()),
             [Deny, Allow],
         ),
         (
             "a range beside it",
-            Ports::OneOf(vec![range(udp, 54, 100)]),
+            Ports::OneOf([range(udp, 54, 100)].into()),
             [Deny, Deny],
         ),
         ("SCTP", at_53(&[Transport::Sctp]), [Deny, Deny]),
-        ("ICMP", Ports::OneOf(vec![Port::Icmp]), [Deny, Deny]),
+        ("ICMP", Ports::OneOf([Port::Icmp].into()), [Deny, Deny]),
         (
             "a name that is UDP 53",
-            Ports::OneOf(vec![named("dns", None)]),
+            Ports::OneOf([named("dns", None)].into()),
             [Allow, Deny],
         ),
         (
             "a name that is TCP 53",
-            Ports::OneOf(vec![named("dns-tcp", Some(tcp_))]),
+            Ports::OneOf([named("dns-tcp", Some(tcp_))].into()),
             [Deny, Allow],
         ),
         (
             "its name, another protocol",
-            Ports::OneOf(vec![named("dns", Some(tcp_))]),
+            Ports::OneOf([named("dns", Some(tcp_))].into()),
             [Deny, Deny],
         ),
         (
             "the name of another port",
-            Ports::OneOf(vec![named("metrics", None)]),
+            Ports::OneOf([named("metrics", None)].into()),
             [Deny, Deny],
         ),
     ] {
@@ -230,7 +233,7 @@ fn a_rule_is_about_dnsd_only_at_its_own_ports() {
     let any = vec![rule(
         Action::Allow,
         Peers::Any,
-        Ports::OneOf(vec![named("dns", None)]),
+        Ports::OneOf([named("dns", None)].into()),
     )];
     let fixture = cluster(vec![network_policy("default/p", "").egress(any)]);
     assert_eq!(
@@ -345,10 +348,13 @@ fn whoever_changes_the_way_is_open_while_the_service_has_such_a_pod() {
 
 #[test]
 fn labels_of_the_services_namespace_count() {
-    let by_label = Peers::OneOf(vec![Peer::Pods {
-        namespaces: NamespaceSelector::Matching(selector("team=infra")),
-        pods: selector(""),
-    }]);
+    let by_label = Peers::OneOf(
+        [Peer::Pods {
+            namespaces: NamespaceSelector::Matching(selector("team=infra")),
+            pods: selector(""),
+        }]
+        .into(),
+    );
     let mut fixture = cluster(vec![
         network_policy("default/p", "").egress(vec![allow(by_label)]),
     ]);
@@ -372,7 +378,8 @@ fn networks_and_nodes_go_on_matching_the_address_itself() {
         "f",
         "",
     );
-    firewall.egress = Effect::Rules(vec![deny(Peers::OneOf(vec![Peer::NodeAddresses(selector(""))]))].into());
+    firewall.egress =
+        Effect::Rules(vec![deny(Peers::OneOf([Peer::NodeAddresses(selector(""))].into()))].into());
     let mut fixture = cluster(vec![firewall, allow_dns()]);
     fixture.apply(node("here", "", &["192.0.2.1"]));
     let to_own_node = fixture.decide_connection(&Connection {

@@ -94,7 +94,7 @@ fn is_deny_all(rule: &Rule) -> bool {
 }
 
 fn matches_nothing(rule: &Rule) -> bool {
-    rule.peers == Peers::OneOf(Vec::new()) || rule.ports == Ports::OneOf(Vec::new())
+    rule.peers == Peers::OneOf([].into()) || rule.ports == Ports::OneOf([].into())
 }
 
 /// Fail closed, as the types' comments of both groups prescribe it.
@@ -233,7 +233,11 @@ fn peers_of_egress() {
         ] {
             let (rules, codes) = dialect.egress("Deny", &format!("to: [{{{peer}}}]"));
             assert_eq!(codes, [], "{dialect:?} {peer}");
-            assert_eq!(rules[0].peers, Peers::OneOf(vec![expected]), "{dialect:?} {peer}");
+            assert_eq!(
+                rules[0].peers,
+                Peers::OneOf([expected].into()),
+                "{dialect:?} {peer}"
+            );
             assert_eq!(rules[0].ports, Ports::Any);
         }
     }
@@ -253,7 +257,7 @@ fn domain_names_are_read_with_any_case_and_final_dot() {
         ];
         assert_eq!(
             rules[0].peers,
-            Peers::OneOf(vec![Peer::Names(names)]),
+            Peers::OneOf([Peer::Names(names)].into()),
             "{dialect:?}"
         );
     }
@@ -276,11 +280,11 @@ fn invalid_names_match_nothing_and_the_others_count() {
         let (rules, codes) = As::Cnp.egress("Accept", &format!("to: [{{domainNames: [{name}, good.io]}}]"));
         assert_eq!(codes, [Code::InvalidDomain], "{name}");
         let names = Peer::Names(vec!["good.io".parse().unwrap()]);
-        assert_eq!(rules[0].peers, Peers::OneOf(vec![names]), "{name}");
+        assert_eq!(rules[0].peers, Peers::OneOf([names].into()), "{name}");
     }
     let (rules, codes) = As::Anp.egress("Allow", "to: [{domainNames: ['*']}]");
     assert_eq!(codes, [Code::InvalidDomain]);
-    assert_eq!(rules[0].peers, Peers::OneOf(vec![Peer::Names(Vec::new())]));
+    assert_eq!(rules[0].peers, Peers::OneOf([Peer::Names(Vec::new())].into()));
     let (_, codes) = As::Anp.egress("Allow", "to: [{domainNames: [1.2.3.4, x.io, X.io]}]");
     assert_eq!(codes, [Code::DomainNameIsAddress, Code::DuplicateItem]);
 }
@@ -499,7 +503,7 @@ fn ports_of_the_first_version() {
             let (rules, codes) =
                 As::Anp.egress(action, &format!("to: [{{namespaces: {{}}}}]\nports: {ports}"));
             assert_eq!(codes, Vec::from_iter(warned), "{ports}");
-            assert_eq!(rules[0].ports, Ports::OneOf(expected.clone()), "{ports}");
+            assert_eq!(rules[0].ports, Ports::OneOf(expected.clone().into()), "{ports}");
             assert_ne!(rules[0].peers, Peers::Any, "{ports}");
         }
     }
@@ -562,7 +566,7 @@ fn protocols_of_the_second_version() {
             &format!("to: [{{namespaces: {{}}}}]\nprotocols: {protocols}"),
         );
         assert_eq!(codes, Vec::from_iter(noted), "{protocols}");
-        assert_eq!(rules[0].ports, Ports::OneOf(expected), "{protocols}");
+        assert_eq!(rules[0].ports, Ports::OneOf(expected.into()), "{protocols}");
     }
     for (protocol, code) in [
         ("tcp: null", Code::UnknownAlternative),
@@ -644,7 +648,7 @@ fn a_subject_that_cannot_be_read_denies_to_all_that_may_be_meant_and_allows_noth
         assert!(matches_nothing(&rules[0]), "{subject}");
         assert_eq!(
             rules[1].peers,
-            Peers::OneOf(vec![Peer::Networks(vec![net("10.0.0.0/8")])]),
+            Peers::OneOf([Peer::Networks(vec![net("10.0.0.0/8")])].into()),
             "{subject}"
         );
         assert!(is_deny_all(&rules[2]), "{subject}");

@@ -47,7 +47,7 @@ fn ingress_rule(rule: &str) -> (Vec<Rule>, Vec<Code>) {
 }
 
 fn matches_nothing(rule: &Rule) -> bool {
-    rule.peers == Peers::OneOf(Vec::new()) && rule.ports == Ports::OneOf(Vec::new())
+    rule.peers == Peers::OneOf([].into()) && rule.ports == Ports::OneOf([].into())
 }
 
 fn tcp(first: u16, last: u16) -> Port {
@@ -180,7 +180,7 @@ fn peers_mean_what_the_documentation_says() {
     ] {
         let (rules, codes) = egress_rule(&format!("to:\n- {peer}"));
         assert_eq!(codes, [], "{peer}");
-        assert_eq!(rules[0].peers, Peers::OneOf(vec![expected]), "{peer}");
+        assert_eq!(rules[0].peers, Peers::OneOf([expected].into()), "{peer}");
     }
 }
 
@@ -195,7 +195,7 @@ fn exceptions_are_subtracted_from_their_own_block_only() {
         Peer::Networks(nets(&["10.0.0.0/10"])),
         Peer::Networks(nets(&["10.200.0.0/16"])),
     ];
-    assert_eq!(rules[0].peers, Peers::OneOf(expected));
+    assert_eq!(rules[0].peers, Peers::OneOf(expected.into()));
 }
 
 /// Corner case 26: objects stored before validation became strict.
@@ -213,7 +213,7 @@ fn old_notations_are_read_as_the_network_that_they_mean() {
         assert_eq!(codes, [Code::LegacyCidr], "{text}");
         assert_eq!(
             rules[0].peers,
-            Peers::OneOf(vec![Peer::Networks(nets(&[meant]))]),
+            Peers::OneOf([Peer::Networks(nets(&[meant]))].into()),
             "{text}"
         );
     }
@@ -383,7 +383,7 @@ fn ports_mean_what_the_documentation_says() {
     ] {
         let (rules, codes) = ingress_rule(&format!("ports: [{port}]"));
         assert_eq!(codes, [], "{port}");
-        assert_eq!(rules[0].ports, Ports::OneOf(vec![expected]), "{port}");
+        assert_eq!(rules[0].ports, Ports::OneOf([expected].into()), "{port}");
     }
 }
 
@@ -396,7 +396,7 @@ fn all_but_two_ports_are_three_ranges() {
     assert_eq!(codes, []);
     assert_eq!(
         rules[0].ports,
-        Ports::OneOf(vec![tcp(1, 110), tcp(112, 444), tcp(446, 65535)])
+        Ports::OneOf([tcp(1, 110), tcp(112, 444), tcp(446, 65535)].into())
     );
 }
 
@@ -439,11 +439,11 @@ fn a_named_port_is_one_of_pods() {
     };
     let (rules, codes) = egress_rule("ports: [{port: web}]");
     assert_eq!((codes.as_slice(), &rules[0].peers), ([].as_slice(), &Peers::Any));
-    assert_eq!(rules[0].ports, Ports::OneOf(vec![named.clone()]));
+    assert_eq!(rules[0].ports, Ports::OneOf([named.clone()].into()));
 
     let (rules, codes) = ingress_rule("from: [{ipBlock: {cidr: 10.0.0.0/8}}]\nports: [{port: web}]");
     assert_eq!(codes, [], "for ingress the port is the subject's");
-    assert_eq!(rules[0].ports, Ports::OneOf(vec![named.clone()]));
+    assert_eq!(rules[0].ports, Ports::OneOf([named.clone()].into()));
 
     let (rules, codes) = egress_rule("to: [{ipBlock: {cidr: 10.0.0.0/8}}]\nports: [{port: web}]");
     assert_eq!(codes, [Code::NamedPortWithoutPod]);
@@ -454,12 +454,12 @@ fn a_named_port_is_one_of_pods() {
     );
     assert_eq!(rules.len(), 2);
     assert!(matches!(&rules[0].peers, Peers::OneOf(peers) if matches!(peers[..], [Peer::Pods { .. }])));
-    assert_eq!(rules[0].ports, Ports::OneOf(vec![named, tcp(443, 443)]));
+    assert_eq!(rules[0].ports, Ports::OneOf([named, tcp(443, 443)].into()));
     assert_eq!(
         rules[1].peers,
-        Peers::OneOf(vec![Peer::Networks(nets(&["10.0.0.0/8"]))])
+        Peers::OneOf([Peer::Networks(nets(&["10.0.0.0/8"]))].into())
     );
-    assert_eq!(rules[1].ports, Ports::OneOf(vec![tcp(443, 443)]));
+    assert_eq!(rules[1].ports, Ports::OneOf([tcp(443, 443)].into()));
     assert_eq!((rules[0].index, rules[1].index), (0, 0));
 }
 

@@ -3,12 +3,14 @@
 mod random;
 mod fixture;
 
-use egret_policies::model::Shared;
+use std::sync::Arc;
+
 use egret_policies::model::cluster::Entity;
+use egret_policies::model::{Effect, Peer, Peers, Policy, Port, Ports, Shared};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use fixture::pod;
+use fixture::{Say, allow, names, network_policy, pod};
 use random::entity;
 
 proptest! {
@@ -38,4 +40,34 @@ fn what_no_object_has_any_more_is_forgotten() {
     };
     let value = |pod: &egret_policies::model::cluster::Pod| pod.labels.get("app").map(str::as_ptr);
     assert_eq!(value(one), value(other), "one text");
+}
+
+fn lists(policy: &Policy) -> (&Arc<[Peer]>, &Arc<[Port]>) {
+    let Effect::Rules(rules) = &policy.egress else {
+        panic!("{policy:?}")
+    };
+    let (Peers::OneOf(peers), Ports::OneOf(ports)) = (&rules[0].peers, &rules[0].ports) else {
+        panic!("{rules:?}")
+    };
+    (peers, ports)
+}
+
+#[test]
+fn equal_lists_of_peers_and_of_ports_are_there_once_and_go_with_the_last_policy() {
+    let mut shared = Shared::default();
+    let mut policy = |name: &str, peer: &str| {
+        let mut rule = allow(names(&[peer]));
+        rule.ports = Ports::OneOf([Port::Icmp].into());
+        match shared.entity(Entity::Policy(network_policy(name, "").egress(vec![rule]))) {
+            Entity::Policy(policy) => policy,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (one, other) = (policy("default/one", "a.test"), policy("default/other", "a.test"));
+    assert!(Arc::ptr_eq(lists(&one).0, lists(&other).0), "one list of peers");
+    assert!(Arc::ptr_eq(lists(&one).1, lists(&other).1), "one list of ports");
+    for number in 0..10_000 {
+        drop(policy("default/goes", &format!("a{number}.test")));
+    }
+    assert!(shared.count() < 5_000, "{}", shared.count());
 }

@@ -17,7 +17,9 @@ use egret_shared::net::Transport;
 
 use fixture::*;
 
-const NOBODY: Peers = Peers::OneOf(Vec::new());
+fn nobody() -> Peers {
+    Peers::OneOf([].into())
+}
 
 fn client() -> Pod {
     pod("default/client", "app=client", &["10.0.0.1", "fd00::1"])
@@ -69,10 +71,10 @@ fn a_network_policy_is_about_its_own_namespace() {
 fn an_empty_peer_list_and_an_empty_selector_are_opposites() {
     for (peers, ports, expected) in [
         (Peers::Any, Ports::Any, Allow),
-        (NOBODY, Ports::Any, Deny),
-        (Peers::Any, Ports::OneOf(vec![]), Deny),
-        (Peers::OneOf(vec![Peer::Networks(vec![])]), Ports::Any, Deny),
-        (Peers::OneOf(vec![Peer::Names(vec![])]), Ports::Any, Deny),
+        (nobody(), Ports::Any, Deny),
+        (Peers::Any, Ports::OneOf([].into()), Deny),
+        (Peers::OneOf([Peer::Networks(vec![])].into()), Ports::Any, Deny),
+        (Peers::OneOf([Peer::Names(vec![])].into()), Ports::Any, Deny),
     ] {
         let fixture = cluster(vec![
             network_policy("default/p", "app=client").egress(vec![rule(Action::Allow, peers.clone(), ports)]),
@@ -325,14 +327,20 @@ fn of_two_live_pods_with_one_address_the_newer_has_it() {
 
 #[test]
 fn a_namespace_without_an_object_has_its_default_label() {
-    let by_name = Peers::OneOf(vec![Peer::Pods {
-        namespaces: NamespaceSelector::Matching(selector("kubernetes.io/metadata.name=prod")),
-        pods: Selector::everything(),
-    }]);
-    let by_label = Peers::OneOf(vec![Peer::Pods {
-        namespaces: NamespaceSelector::Matching(selector("team=data")),
-        pods: Selector::everything(),
-    }]);
+    let by_name = Peers::OneOf(
+        [Peer::Pods {
+            namespaces: NamespaceSelector::Matching(selector("kubernetes.io/metadata.name=prod")),
+            pods: Selector::everything(),
+        }]
+        .into(),
+    );
+    let by_label = Peers::OneOf(
+        [Peer::Pods {
+            namespaces: NamespaceSelector::Matching(selector("team=data")),
+            pods: Selector::everything(),
+        }]
+        .into(),
+    );
     let mut fixture = cluster(vec![
         network_policy("default/p", "app=client").egress(vec![allow(by_name)]),
         network_policy("default/q", "app=web").egress(vec![allow(by_label)]),
@@ -357,10 +365,13 @@ fn an_empty_selector_selects_pods_and_not_the_internet() {
 #[test]
 fn a_named_port_is_the_destinations() {
     let named = |transport| {
-        Ports::OneOf(vec![Port::Named {
-            name: "http".into(),
-            transport,
-        }])
+        Ports::OneOf(
+            [Port::Named {
+                name: "http".into(),
+                transport,
+            }]
+            .into(),
+        )
     };
     let serving = |mut pod: Pod, ports: &[(Transport, u16)]| {
         pod.ports = ports
@@ -410,7 +421,7 @@ fn a_named_port_is_the_destinations() {
 
 #[test]
 fn nodes_are_known_by_the_addresses_in_their_status() {
-    let nodes = |text| Peers::OneOf(vec![Peer::Nodes(selector(text))]);
+    let nodes = |text| Peers::OneOf([Peer::Nodes(selector(text))].into());
     let mut fixture = cluster(vec![
         admin_policy("p", 1, "app=client").egress(vec![deny(nodes("role=master"))]),
     ]);
@@ -615,7 +626,7 @@ fn equal_contents_share_a_set_and_keep_its_name() {
 fn a_set_is_narrow_by_what_it_stands_for() {
     let of = |namespaces: NamespaceSelector| {
         let pods = selector("app=web");
-        Peers::OneOf(vec![Peer::Pods { namespaces, pods }])
+        Peers::OneOf([Peer::Pods { namespaces, pods }].into())
     };
     let matching = |text: &str| of(NamespaceSelector::Matching(selector(text)));
     let two = Values::from(["default", "prod"].map(Arc::<str>::from));
@@ -656,7 +667,7 @@ fn a_set_is_narrow_by_what_it_stands_for() {
         ),
         (
             "nodes",
-            Peers::OneOf(vec![Peer::Nodes(selector(""))]),
+            Peers::OneOf([Peer::Nodes(selector(""))].into()),
             Breadth::Wide,
         ),
         ("names", names(&["example.com"]), Breadth::Wide),

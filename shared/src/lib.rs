@@ -14,5 +14,6 @@ pub mod observation;
 pub mod link;
 pub mod cni;
 pub mod escape;
+pub mod tree;
 #[cfg(feature = "rt")]
 pub mod rt;

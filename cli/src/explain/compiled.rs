@@ -13,7 +13,7 @@ pub(super) fn holding(view: &Viewpoint<'_>, policy: &str, index: usize) -> Vec<S
     };
     let tiers = rules.direction(view.direction).tiers.iter();
     tiers
-        .flat_map(|tier| &tier.rules)
+        .flat_map(|tier| tier.rules.iter())
         .filter(|rule| rule.origin.policy.as_ref() == policy && rule.origin.rule == index)
         .filter(|rule| !rule.except.is_some_and(|except| is_in(view, except)))
         .filter_map(|rule| held_by(view, rule))

@@ -159,7 +159,7 @@ impl RuleSet {
     }
 
     fn rules(&self) -> impl Iterator<Item = &ReachRule> {
-        self.0.iter().flat_map(|tier| &tier.rules)
+        self.0.iter().flat_map(|tier| tier.rules.iter())
     }
 
     /// What becomes of every port: the slices have no port in common, and together all of them.

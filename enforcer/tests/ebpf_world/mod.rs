@@ -811,7 +811,7 @@ pub(crate) fn egress(tiers: Vec<TierRules>) -> DirectionRules {
 pub(crate) fn tier(tier: Tier, rules: Vec<Rule>, otherwise: DefaultAction) -> TierRules {
     TierRules {
         tier,
-        rules,
+        rules: rules.into(),
         default_action: otherwise,
     }
 }

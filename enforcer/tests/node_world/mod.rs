@@ -241,7 +241,7 @@ pub(crate) fn rule(action: Action, peer: PeerMatch, port: PortMatch) -> Rule {
 pub(crate) fn tier(tier: Tier, rules: Vec<Rule>, otherwise: DefaultAction) -> TierRules {
     TierRules {
         tier,
-        rules,
+        rules: rules.into(),
         default_action: otherwise,
     }
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use egret_shared::pod::PodKey;
+use egret_shared::tree::pack_map;
 
 use super::settings::DnsStandIn;
 use crate::model::cluster::{Namespace, Node, Pod};
@@ -76,6 +77,18 @@ impl Index {
             dns: DnsService::new(dns),
             ..Self::default()
         }
+    }
+
+    /// Has all that came so far take as little memory as it can.
+    pub(crate) fn pack(&mut self) {
+        pack_map(&mut self.namespaces);
+        pack_map(&mut self.pods);
+        pack_map(&mut self.nodes);
+        pack_map(&mut self.live);
+        self.claims.pack();
+        self.by_label.pack();
+        self.namespaces_by_label.pack();
+        self.cluster_addresses.pack();
     }
 
     /// A pod that counts, by its key.

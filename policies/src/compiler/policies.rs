@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use egret_shared::tree::{pack_map, pack_set};
+
 use crate::compiler::index::LivePod;
 use crate::compiler::pod_rules::{CompileContext, DnsRules, FilledTemplate, Template};
 use crate::model::{Enforcement, Exposure, NamespaceSelector, Policy, PolicyId, Rank};
@@ -38,6 +40,15 @@ impl Policies {
             templates: BTreeMap::new(),
             dns,
         }
+    }
+
+    /// Has all that came so far take as little memory as it can.
+    pub(super) fn pack(&mut self) {
+        pack_map(&mut self.all);
+        self.of_namespace.values_mut().for_each(pack_set);
+        pack_map(&mut self.of_namespace);
+        pack_set(&mut self.of_cluster);
+        pack_set(&mut self.exposed);
     }
 
     /// Whether there is one that is not only asked.

@@ -389,6 +389,7 @@ impl Sets {
                 set.touch(addresses.into_iter().map(Member::Address));
             }
         }
+        set.pack();
         self.live.insert(named.id, set);
         self.touched.insert(named.id);
     }

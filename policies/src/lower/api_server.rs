@@ -133,8 +133,8 @@ fn rule(item: &Field<'_>, index: usize, is_sound: bool, notes: &mut Notes) -> Ap
         .and_then(|()| Ok((peers?, ports?, server_names?, limits?)));
     let matches_nothing = |action| ApiServerRule {
         action,
-        peers: Peers::OneOf(Vec::new()),
-        ports: Ports::OneOf(Vec::new()),
+        peers: Peers::OneOf([].into()),
+        ports: Ports::OneOf([].into()),
         ..denying(&label)
     };
     let (rule, enforced) = match (action, body) {

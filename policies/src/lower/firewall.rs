@@ -92,7 +92,7 @@ fn policy(object: &Object, priority: u32, rules: Vec<Rule>, exposure: Exposure) 
 /// What a Deny becomes that cannot be understood.
 fn deny_external(label: &RuleLabel) -> Rule {
     Rule {
-        peers: Peers::OneOf(external()),
+        peers: Peers::OneOf(external().into()),
         ..rule::deny_all(label)
     }
 }

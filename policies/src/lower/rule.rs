@@ -38,8 +38,8 @@ pub(super) fn nothing(label: &RuleLabel, action: Action) -> Rule {
         index: label.index,
         name: label.name.clone(),
         action,
-        peers: Peers::OneOf(Vec::new()),
-        ports: Ports::OneOf(Vec::new()),
+        peers: Peers::OneOf([].into()),
+        ports: Ports::OneOf([].into()),
     }
 }
 
@@ -94,19 +94,20 @@ pub(super) fn rules(
         notes,
     );
     let (pods, places): (Vec<_>, Vec<_>) = peers
-        .into_iter()
+        .iter()
+        .cloned()
         .partition(|peer| matches!(peer, Peer::Pods { .. }));
-    let numbers: Vec<_> = ports
+    let numbers: Vec<Port> = ports
         .iter()
         .filter(|port| !matches!(port, Port::Named { .. }))
         .cloned()
         .collect();
     let mut rules = Vec::new();
     if !pods.is_empty() {
-        rules.push(whole(Peers::OneOf(pods), Ports::OneOf(ports)));
+        rules.push(whole(Peers::OneOf(pods.into()), Ports::OneOf(ports)));
     }
     if !numbers.is_empty() {
-        rules.push(whole(Peers::OneOf(places), Ports::OneOf(numbers)));
+        rules.push(whole(Peers::OneOf(places.into()), Ports::OneOf(numbers.into())));
     }
     if rules.is_empty() {
         rules.push(nothing(label, action));

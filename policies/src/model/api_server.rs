@@ -224,7 +224,7 @@ impl ApiServerPolicy {
         let mut policies = policies.to_vec();
         for rule in policies.iter_mut().flat_map(|policy| &mut policy.rules) {
             if !rule.server_names.concern(rule.action, name) {
-                rule.peers = Peers::OneOf(Vec::new());
+                rule.peers = Peers::OneOf([].into());
             }
         }
         policies

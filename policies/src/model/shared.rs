@@ -1,4 +1,5 @@
-//! What many objects of a cluster have in common, kept once: label keys and values, selectors, names of nodes and namespaces.
+//! What many objects of a cluster have in common, kept once: label keys and values, selectors, lists of peers and of ports, names
+//! of nodes and namespaces.
 //! Of ten thousand policies most say `app=web` or `k8s-app=kube-dns` in some place, and each would have its own copy of it
 //! in a dozen small blocks of memory.
 
@@ -14,6 +15,8 @@ pub struct Shared {
     texts: HashSet<Arc<str>>,
     requirements: HashSet<Arc<[Requirement]>>,
     labels: HashSet<Labels>,
+    peers: HashSet<Arc<[Peer]>>,
+    ports: HashSet<Arc<[Port]>>,
     /// When there are so many, it is looked which of them nobody has any more.
     limit: usize,
 }
@@ -27,6 +30,8 @@ impl Default for Shared {
             texts: HashSet::new(),
             requirements: HashSet::new(),
             labels: HashSet::new(),
+            peers: HashSet::new(),
+            ports: HashSet::new(),
             limit: FEW,
         }
     }
@@ -106,13 +111,31 @@ impl Shared {
             action: rule.action,
             peers: match &rule.peers {
                 Peers::Any => Peers::Any,
-                Peers::OneOf(peers) => Peers::OneOf(peers.iter().map(|peer| self.peer(peer)).collect()),
+                Peers::OneOf(peers) => Peers::OneOf(self.peers(peers)),
             },
             ports: match &rule.ports {
                 Ports::Any => Ports::Any,
-                Ports::OneOf(ports) => Ports::OneOf(ports.iter().map(|port| self.port(port)).collect()),
+                Ports::OneOf(ports) => Ports::OneOf(self.ports(ports)),
             },
         }
+    }
+
+    fn peers(&mut self, list: &Arc<[Peer]>) -> Arc<[Peer]> {
+        if let Some(known) = self.peers.get(list) {
+            return Arc::clone(known);
+        }
+        let list: Arc<[Peer]> = list.iter().map(|peer| self.peer(peer)).collect();
+        self.peers.insert(Arc::clone(&list));
+        list
+    }
+
+    fn ports(&mut self, list: &Arc<[Port]>) -> Arc<[Port]> {
+        if let Some(known) = self.ports.get(list) {
+            return Arc::clone(known);
+        }
+        let list: Arc<[Port]> = list.iter().map(|port| self.port(port)).collect();
+        self.ports.insert(Arc::clone(&list));
+        list
     }
 
     fn peer(&mut self, peer: &Peer) -> Peer {
@@ -175,11 +198,13 @@ impl Shared {
     /// How much is kept.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.texts.len() + self.requirements.len() + self.labels.len()
+        self.texts.len() + self.requirements.len() + self.labels.len() + self.peers.len() + self.ports.len()
     }
 
-    /// What was made of texts goes before them.
+    /// What was made of others goes before them.
     fn forget_unused(&mut self) {
+        self.peers.retain(|list| Arc::strong_count(list) > 1);
+        self.ports.retain(|list| Arc::strong_count(list) > 1);
         self.requirements.retain(|list| Arc::strong_count(list) > 1);
         self.labels.retain(Labels::is_used);
         self.texts.retain(|text| Arc::strong_count(text) > 1);

@@ -118,10 +118,13 @@ pub(crate) fn churn() -> impl Strategy<Value = Entity> {
                 index,
                 name: None,
                 action: if is_deny { Action::Deny } else { Action::Allow },
-                peers: Peers::OneOf(vec![Peer::Pods {
-                    namespaces: NamespaceSelector::Named(NAMESPACES[0].into()),
-                    pods: is(key, value),
-                }]),
+                peers: Peers::OneOf(
+                    [Peer::Pods {
+                        namespaces: NamespaceSelector::Named(NAMESPACES[0].into()),
+                        pods: is(key, value),
+                    }]
+                    .into(),
+                ),
                 ports: Ports::Any,
             });
             let (kind, tier) = if is_deny {
@@ -476,11 +479,11 @@ fn effect(direction: Direction) -> impl Strategy<Value = Effect> {
 fn rule(direction: Direction) -> impl Strategy<Value = Rule> {
     let peers = prop_oneof![
         1 => Just(Peers::Any),
-        5 => vec(peer(direction), 0..3).prop_map(Peers::OneOf),
+        5 => vec(peer(direction), 0..3).prop_map(|peers| Peers::OneOf(peers.into())),
     ];
     let ports = prop_oneof![
         1 => Just(Ports::Any),
-        1 => vec(port(), 0..3).prop_map(Ports::OneOf),
+        1 => vec(port(), 0..3).prop_map(|ports| Ports::OneOf(ports.into())),
     ];
     let action = prop_oneof![
         3 => Just(Action::Allow),

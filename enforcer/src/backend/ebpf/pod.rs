@@ -234,7 +234,7 @@ impl Pod {
 
     fn sets(&self) -> impl Iterator<Item = (Action, SetId)> {
         let tiers = self.rules.egress.tiers.iter().chain(&self.rules.ingress.tiers);
-        let rules = tiers.flat_map(|tier| &tier.rules);
+        let rules = tiers.flat_map(|tier| tier.rules.iter());
         rules.flat_map(|rule| {
             let peer = match rule.peer {
                 PeerMatch::In(set) => Some((rule.action, set)),

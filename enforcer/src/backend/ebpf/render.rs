@@ -191,7 +191,7 @@ impl List {
         };
         let tier = TierRules {
             tier,
-            rules: rules.to_vec(),
+            rules: Arc::clone(rules),
             default_action: DefaultAction::NextTier,
         };
         let several = DirectionRules::of(vec![tier]);
@@ -290,7 +290,7 @@ mod tests {
     fn tier(tier: Tier, rules: Vec<Rule>, otherwise: DefaultAction) -> TierRules {
         TierRules {
             tier,
-            rules,
+            rules: rules.into(),
             default_action: otherwise,
         }
     }

@@ -201,7 +201,7 @@ impl Compiler {
 fn nothing_exposed() -> NodeRules {
     let tier = TierRules {
         tier: Tier::ClusterEgressFirewall,
-        rules: Vec::new(),
+        rules: [].into(),
         default_action: DefaultAction::Deny,
     };
     NodeRules {

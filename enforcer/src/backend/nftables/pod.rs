@@ -378,7 +378,7 @@ impl Renderer<'_> {
 
     fn list(&self, tier: &TierRules, out: &mut Rendered) -> Vec<NftRule> {
         let mut lines = Vec::new();
-        for rule in shadowed_rules::without(&tier.rules, self.context.sets, self.family) {
+        for rule in shadowed_rules::without(tier.rules.iter(), self.context.sets, self.family) {
             self.rule(tier, rule, out, &mut lines);
         }
         match tier.default_action {

@@ -11,6 +11,7 @@ use egret_policies::diagnostic::{Diagnostic, Severity};
 use egret_policies::lower::lower;
 use egret_policies::model::Shared;
 use egret_policies::model::cluster::Entity;
+use egret_shared::tree::pack_map;
 use kube::api::ApiResource;
 use serde_json::{Map, Value as Json};
 
@@ -187,6 +188,7 @@ impl Store {
         // It was listed: an API server that was restored from a backup begins with lower numbers.
         let listed = self.kinds[kind].values().map(|object| object.version);
         self.versions[kind] = listed.max().unwrap_or(0);
+        pack_map(&mut self.kinds[kind]);
     }
 
     fn replace(&mut self, kind: usize, name: ObjectName, object: Option<Object>) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use egret_shared::pod::PodKey;
+use egret_shared::tree::pack_map;
 
 use crate::model::cluster::{Pod, PodLife};
 
@@ -17,6 +18,11 @@ pub(super) struct AddressClaims {
 }
 
 impl AddressClaims {
+    pub(super) fn pack(&mut self) {
+        pack_map(&mut self.pods);
+        pack_map(&mut self.nodes);
+    }
+
     /// The pod that has the address: none where a node has it, else the one that started last.
     pub(super) fn owner(&self, address: IpAddr, pods: &BTreeMap<PodKey, Pod>) -> Option<&PodKey> {
         if self.nodes.contains_key(&address) {

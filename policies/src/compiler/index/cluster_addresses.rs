@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use egret_shared::net::{IpNet, PortRange, Transport};
 use egret_shared::pod::PodKey;
+use egret_shared::tree::pack_map;
 
 use super::Index;
 use crate::model::cluster::{EndpointSlice, Service, is_api_server};
@@ -30,6 +31,12 @@ fn is_of_api_server(slice: &EndpointSlice) -> bool {
 }
 
 impl ClusterAddresses {
+    pub(super) fn pack(&mut self) {
+        pack_map(&mut self.reports);
+        pack_map(&mut self.services);
+        pack_map(&mut self.node_addresses);
+    }
+
     /// A node has these addresses no longer, or now.
     pub(super) fn count(&mut self, addresses: &[IpAddr], is_there: bool) {
         for address in addresses.iter().map(IpAddr::to_canonical) {

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use egret_shared::tree::{pack_map, pack_set};
+
 use crate::model::{Labels, Requirement, Selector};
 
 /// Those that have a label with a value, by label and value.
@@ -41,6 +43,13 @@ impl<K: Clone + Ord> LabelIndex<K> {
             if values.is_empty() {
                 self.0.remove(key);
             }
+        }
+    }
+
+    pub(super) fn pack(&mut self) {
+        for by_value in self.0.values_mut() {
+            by_value.values_mut().for_each(pack_set);
+            pack_map(by_value);
         }
     }
 

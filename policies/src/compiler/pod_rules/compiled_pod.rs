@@ -420,7 +420,7 @@ fn one_list(
     }
     (is_isolated || !rules.is_empty()).then_some(TierRules {
         tier,
-        rules,
+        rules: rules.into(),
         default_action: if is_isolated {
             DefaultAction::Deny
         } else {

@@ -103,6 +103,8 @@ fn fill_rules(
     for template in templates {
         push_rules(&mut rules, pod, template, direction, around, &mut uses);
     }
+    rules.shrink_to_fit();
+    uses.patterns.shrink_to_fit();
     RuleList {
         rules,
         uses: uses.sets.into_values().collect(),

@@ -71,7 +71,7 @@ impl FirewallLists {
             .filter(|rules| !rules.is_empty())
             .map(|rules| TierRules {
                 tier: Tier::ClusterEgressFirewall,
-                rules,
+                rules: rules.into(),
                 default_action: DefaultAction::NextTier,
             })
             .collect()

@@ -272,7 +272,7 @@ impl PeerSource {
         };
         let mut sources = Vec::new();
         let (mut networks, mut outside, mut names) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        for peer in peers {
+        for peer in peers.iter() {
             match peer {
                 Peer::Pods { namespaces, pods } => sources.push(Self::of_pods(namespaces, pods)),
                 Peer::Nodes(selector) => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use egret_shared::pod::PodKey;
 use egret_shared::time::Timestamp;
+use egret_shared::tree::pack_map;
 
 use crate::compiler::set_content::{NamedSet, SetContent};
 use crate::records::Records;
@@ -68,6 +69,13 @@ impl LiveSet {
             touched: Vec::new(),
             protected: BTreeSet::new(),
         }
+    }
+
+    /// Has all that came so far take as little memory as it can.
+    pub(super) fn pack(&mut self) {
+        pack_map(&mut self.contributions);
+        pack_map(&mut self.members);
+        self.touched.shrink_to_fit();
     }
 
     /// The pods that put members in.

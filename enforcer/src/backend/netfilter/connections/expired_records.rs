@@ -53,7 +53,7 @@ fn try_to_carry_over(in_force: InForce<'_>, before: &[(PodKey, PodMarks)]) -> Re
 
 /// Whether there are records that may have expired.
 fn may_stand_between(rules: &PodRules, sets: &dyn SetContents) -> bool {
-    let mut rules = rules.egress.tiers.iter().flat_map(|tier| &tier.rules);
+    let mut rules = rules.egress.tiers.iter().flat_map(|tier| tier.rules.iter());
     rules.any(|rule| has_lapsed(rule, sets))
 }
 
@@ -102,6 +102,6 @@ fn sets_with(rules: &DirectionRules) -> impl Iterator<Item = SetId> {
     rules
         .tiers
         .iter()
-        .flat_map(|tier| &tier.rules)
+        .flat_map(|tier| tier.rules.iter())
         .flat_map(Rule::sets)
 }

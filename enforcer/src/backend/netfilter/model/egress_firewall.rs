@@ -30,7 +30,7 @@ impl EgressFirewall {
     pub(in crate::backend) fn sets(&self) -> impl Iterator<Item = SetId> {
         self.tiers
             .iter()
-            .flat_map(|tier| &tier.rules)
+            .flat_map(|tier| tier.rules.iter())
             .flat_map(Rule::sets)
     }
 }

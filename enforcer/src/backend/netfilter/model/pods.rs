@@ -308,7 +308,7 @@ impl Pods {
         let of_pods = self.rules().flat_map(|rules| [&rules.egress, &rules.ingress]);
         let of_node = self.node_rules.iter().map(|rules| &rules.exposed);
         let needed = of_pods.chain(of_node).flat_map(|direction| {
-            let rules = direction.lists().flat_map(|tier| &tier.rules);
+            let rules = direction.lists().flat_map(|tier| tier.rules.iter());
             let of_rules = rules.flat_map(|rule| {
                 let all = (rule.action != Action::Allow).then(|| rule.sets());
                 all.into_iter().flatten().chain(rule.except)

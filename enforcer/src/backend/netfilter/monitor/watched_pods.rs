@@ -92,7 +92,7 @@ mod tests {
         };
         let tiers = vec![TierRules {
             tier: Tier::ClusterEgressFirewall,
-            rules: vec![deny],
+            rules: [deny].into(),
             default_action: DefaultAction::NextTier,
         }];
         PodRules {

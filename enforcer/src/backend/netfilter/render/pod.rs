@@ -238,7 +238,7 @@ impl<'a> PodDirection<'a> {
     }
 
     fn tier(&mut self, tier: &TierRules, next: &Target) -> Vec<Line> {
-        let rules = shadowed_rules::without(&tier.rules, self.context.sets, self.context.family);
+        let rules = shadowed_rules::without(tier.rules.iter(), self.context.sets, self.context.family);
         self.put_attributions(tier, &rules);
         if self.spare == 0 {
             return self.all_of(tier, &rules, next);
@@ -277,7 +277,7 @@ impl<'a> PodDirection<'a> {
     }
 
     fn rules(&mut self, tier: &TierRules, next: &Target) -> Vec<Line> {
-        let rules = shadowed_rules::without(&tier.rules, self.context.sets, self.context.family);
+        let rules = shadowed_rules::without(tier.rules.iter(), self.context.sets, self.context.family);
         self.put_attributions(tier, &rules);
         let rules = rules.into_iter();
         rules.flat_map(|rule| self.lines(tier, rule, next)).collect()

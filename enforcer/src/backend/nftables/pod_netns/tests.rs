@@ -50,7 +50,7 @@ fn firewall(number: usize) -> (EgressFirewall, Contents) {
     };
     let tier = TierRules {
         tier: Tier::ClusterEgressFirewall,
-        rules: vec![rule("others"), rule("fence")],
+        rules: [rule("others"), rule("fence")].into(),
         default_action: DefaultAction::NextTier,
     };
     (EgressFirewall { tiers: vec![tier] }, contents)

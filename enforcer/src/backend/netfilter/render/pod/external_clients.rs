@@ -58,7 +58,7 @@ impl PodDirection<'_> {
 
 /// An Allow of a ClusterEgressFirewall only leaves its list, so there is none.
 fn has_allow(tiers: &[TierRules]) -> bool {
-    let mut rules = tiers.iter().flat_map(|tier| &tier.rules);
+    let mut rules = tiers.iter().flat_map(|tier| tier.rules.iter());
     rules.any(|rule| rule.action == Action::Allow)
 }
 

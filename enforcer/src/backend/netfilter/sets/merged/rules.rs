@@ -4,6 +4,7 @@
 //! ones.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use egret_policies::rules::{
     Action, DirectionRules, Names, Origin, PeerMatch, PortMatch, Rule, SEVERAL, SetId, SetKind, TierRules,
@@ -44,10 +45,17 @@ fn merge_tiers(
         kind,
         excluded: named_otherwise(tiers),
     };
-    let tiers = tiers.iter().map(|tier| TierRules {
-        tier: tier.tier,
-        rules: merge(&tier.rules, &mergeable, merged),
-        default_action: tier.default_action,
+    let tiers = tiers.iter().map(|tier| {
+        let rules = merge(&tier.rules, &mergeable, merged);
+        TierRules {
+            tier: tier.tier,
+            rules: if *rules == *tier.rules {
+                Arc::clone(&tier.rules)
+            } else {
+                rules.into()
+            },
+            default_action: tier.default_action,
+        }
     });
     tiers.collect()
 }
@@ -77,7 +85,7 @@ impl<K: Fn(SetId) -> Option<SetKind>> MergeableSets<K> {
 /// Sets that do something else in these rules than to allow. A member would come to such a set and to a merged ones in two
 /// steps, and what is judged between them would be judged as neither before nor after.
 fn named_otherwise(tiers: &[TierRules]) -> BTreeSet<SetId> {
-    let all = tiers.iter().flat_map(|tier| &tier.rules);
+    let all = tiers.iter().flat_map(|tier| tier.rules.iter());
     let otherwise = all.flat_map(|rule| match rule.action {
         Action::Allow => rule.except.into_iter().collect::<Vec<_>>(),
         Action::Deny | Action::Pass => rule.sets().collect(),
