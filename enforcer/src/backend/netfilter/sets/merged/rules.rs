@@ -222,3 +222,34 @@ fn name(parts: &[SetId]) -> SetId {
     let text = digests.fold("any of".to_owned(), |text, digest| text + " " + digest.as_str());
     SetId::of_content(&text)
 }
+
+#[cfg(test)]
+mod tests {
+    use egret_policies::model::Tier;
+    use egret_policies::rules::DefaultAction;
+
+    use super::*;
+
+    #[test]
+    fn a_tier_of_which_nothing_is_merged_keeps_its_rules_in_the_same_memory() {
+        let rule = Rule {
+            action: Action::Allow,
+            peer: PeerMatch::Any,
+            except: None,
+            port: PortMatch::Any,
+            origin: Origin {
+                policy: "NetworkPolicy/a/b".into(),
+                rule: 0,
+                name: None,
+            },
+            attribution: None,
+        };
+        let rules = DirectionRules::of(vec![TierRules {
+            tier: Tier::NetworkPolicy,
+            rules: [rule].into(),
+            default_action: DefaultAction::Deny,
+        }]);
+        let merged = MergedRules::of(&rules, |_| None);
+        assert!(Arc::ptr_eq(&merged.rules.tiers[0].rules, &rules.tiers[0].rules));
+    }
+}
