@@ -225,8 +225,7 @@ fn name(parts: &[SetId]) -> SetId {
 
 #[cfg(test)]
 mod tests {
-    use egret_policies::model::Tier;
-    use egret_policies::rules::DefaultAction;
+    use egret_policies::rules::{DefaultAction, Tier};
 
     use super::*;
 
