@@ -221,7 +221,6 @@ impl ControlPlane {
     }
 }
 
-/// Without the second in which the kernel looks whether an address of IPv6 is another machine's.
 /// 10.100.0.`last` and fd00:100::`last_6`.
 pub(super) const fn of_nodes_network(last: u8, last_6: u16) -> Addresses {
     [
@@ -230,6 +229,7 @@ pub(super) const fn of_nodes_network(last: u8, last_6: u16) -> Addresses {
     ]
 }
 
+/// Without the second in which the kernel looks whether an address of IPv6 is another machine's.
 fn add_addresses(machine: &Machine, link: &str, addresses: Addresses) -> Result<(), Failure> {
     for ((address, length), flags) in addresses
         .into_iter()
