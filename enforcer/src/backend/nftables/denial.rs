@@ -1,20 +1,12 @@
 //! Ends of denied packets: logged below a rate, then dropped or rejected.
 
-use egret_kernel::Family;
 use egret_kernel::nftables::{NftRule, Statement, Verdict};
 use egret_policies::rules::Direction;
 
-use super::rules::{Rendered, goto, rule, to};
+use super::rules::{Rendered, TCP, goto, rule, to};
 use crate::backend::netfilter::denials::{Denial, Outcome};
 use crate::backend::netfilter::model::settings::{DenyAction, NflogSettings};
 use crate::backend::netfilter::names;
-
-/// IP protocol numbers.
-pub(super) const ICMP: u8 = 1;
-pub(super) const TCP: u8 = 6;
-pub(super) const UDP: u8 = 17;
-pub(super) const ICMP_V6: u8 = 58;
-pub(super) const SCTP: u8 = 132;
 
 /// How denied packets end.
 #[derive(Clone, Copy, Debug)]
@@ -106,14 +98,6 @@ pub(super) fn tell(denial: &Denial, telling: NflogSettings) -> NftRule {
 pub(in crate::backend) fn counters(denial: &Denial) -> [String; 2] {
     let chain = denial.chain();
     ["told", "all"].map(|what| format!("{what}-{}", chain.as_str()))
-}
-
-/// The ICMP of a family.
-pub(super) const fn icmp(family: Family) -> u8 {
-    match family {
-        Family::V4 => ICMP,
-        Family::V6 => ICMP_V6,
-    }
 }
 
 /// The chain that unknown pods are led to.

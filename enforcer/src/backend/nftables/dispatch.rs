@@ -20,9 +20,9 @@ use egret_kernel::nftables::{
 use egret_policies::rules::{Direction, PodRules, Tier};
 use egret_shared::net::IpNet;
 
-use super::denial::{self, Ends, ICMP_V6, SCTP, TCP, UDP, icmp, unknown_chain};
+use super::denial::{self, Ends, unknown_chain};
 use super::pod::rules_chain;
-use super::rules::{Rendered, behind, goto, jump, labelled, to};
+use super::rules::{ICMP_V6, Rendered, SCTP, TCP, UDP, behind, goto, icmp, jump, labelled, to};
 use crate::backend::netfilter::denials::label::Label;
 use crate::backend::netfilter::denials::{Cause, Denial, Outcome};
 use crate::backend::netfilter::marks::Marks;

@@ -26,9 +26,8 @@ use egret_policies::rules::{
 };
 use egret_shared::net::IpNet;
 
-use super::denial::{Ends, icmp};
-use super::pod_netns::port;
-use super::rules::{Rendered, SharedChain, goto, jump, labelled, rule, to};
+use super::denial::Ends;
+use super::rules::{Rendered, SharedChain, goto, icmp, jump, labelled, port, rule, to};
 use super::sets::KernelSet;
 use crate::backend::netfilter::denials::label::Label;
 use crate::backend::netfilter::denials::{Denial, ISOLATION};

@@ -16,15 +16,12 @@ use egret_kernel::nftables::{
     BaseChain, Changes, Element, ElementKey, Key, NfHook, NftListing, NftRule, SetSpec, Statement,
     TableFamily, TableName, TableReader, TableWriter, Verdict, listed_keys,
 };
-use egret_policies::rules::{
-    Action, DefaultAction, Digest, PeerMatch, PortMatch, Rule, SetId, SetKind, TierRules,
-};
-use egret_shared::net::PortRange;
+use egret_policies::rules::{Action, DefaultAction, Digest, PeerMatch, Rule, SetId, SetKind, TierRules};
 
-use super::denial::{deny, icmp};
+use super::denial::deny;
 use super::dispatch::{neighbour_types, related, reply};
 use super::elements::SetElement;
-use super::rules::{behind, goto, to};
+use super::rules::{behind, goto, icmp, port, to};
 use super::sets::{is_zero_end, lookup_keys, spec, target};
 use crate::backend::netfilter::model::desired_set::DesiredSet;
 use crate::backend::netfilter::model::egress_firewall::EgressFirewall;
@@ -297,21 +294,6 @@ fn of_rule(rule: &Rule, next: &Verdict, kinds: &BTreeMap<SetId, SetKind>, family
         }
         (None, Action::Allow) => None,
         (None, Action::Deny | Action::Pass) => Some(to(goto(DENY), when)),
-    }
-}
-
-/// The port of a rule.
-pub(super) fn port(port: PortMatch, family: Family) -> Vec<Statement> {
-    match port {
-        PortMatch::Any => Vec::new(),
-        PortMatch::Icmp => vec![Statement::Protocol(icmp(family))],
-        PortMatch::Range(transport, range) if range == PortRange::ALL => {
-            vec![Statement::Protocol(transport.number())]
-        }
-        PortMatch::Range(transport, range) => vec![
-            Statement::Protocol(transport.number()),
-            Statement::Ports(range.first(), range.last()),
-        ],
     }
 }
 

@@ -4,11 +4,20 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use egret_kernel::Family;
 use egret_kernel::nftables::{NftRule, Statement, Verdict};
-use egret_policies::rules::Digest;
+use egret_policies::rules::{Digest, PortMatch};
+use egret_shared::net::PortRange;
 
 use crate::backend::netfilter::denials::Denial;
 use crate::backend::netfilter::denials::label::Label;
+
+/// IP protocol numbers.
+pub(super) const ICMP: u8 = 1;
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+pub(super) const ICMP_V6: u8 = 58;
+pub(super) const SCTP: u8 = 132;
 
 /// Rules of one chain.
 pub(super) type Lines = Arc<[NftRule]>;
@@ -116,6 +125,29 @@ pub(super) fn labelled(verdict: Verdict, when: impl Into<Vec<Statement>>, label:
     }
 }
 
+/// The ICMP of a family.
+pub(super) const fn icmp(family: Family) -> u8 {
+    match family {
+        Family::V4 => ICMP,
+        Family::V6 => ICMP_V6,
+    }
+}
+
+/// The port of a rule.
+pub(super) fn port(port: PortMatch, family: Family) -> Vec<Statement> {
+    match port {
+        PortMatch::Any => Vec::new(),
+        PortMatch::Icmp => vec![Statement::Protocol(icmp(family))],
+        PortMatch::Range(transport, range) if range == PortRange::ALL => {
+            vec![Statement::Protocol(transport.number())]
+        }
+        PortMatch::Range(transport, range) => vec![
+            Statement::Protocol(transport.number()),
+            Statement::Ports(range.first(), range.last()),
+        ],
+    }
+}
+
 /// The counter of a comment.
 pub(super) fn counter(comment: &str) -> String {
     format!("rule-{}", Digest::of(comment))
@@ -132,8 +164,6 @@ pub(super) fn jump(chain: impl Into<Arc<str>>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const TCP: u8 = 6;
 
     fn chain(name: &str, leads_to: &str) -> Rendered {
         let mut rendered = Rendered::default();

@@ -3,7 +3,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use egret_policies::rules::{Member, Origin, Tier};
+use egret_policies::rules::{Member, Origin, PortMatch, Tier};
 use nix::sched::{CloneFlags, unshare};
 
 use super::*;
