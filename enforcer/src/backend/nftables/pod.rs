@@ -29,7 +29,7 @@ use egret_shared::net::IpNet;
 use super::denial::Ends;
 use super::rules::{Rendered, SharedChain, goto, icmp, jump, labelled, port, rule, to};
 use super::sets::KernelSet;
-use crate::backend::netfilter::denials::label::Label;
+use crate::backend::netfilter::denials::label::{Label, RuleMode};
 use crate::backend::netfilter::denials::{Denial, ISOLATION};
 use crate::backend::netfilter::marks::PodMarks;
 use crate::backend::netfilter::model::available_sets::AvailableSets;
@@ -163,7 +163,7 @@ fn direction_chains(rules: &PodRules, direction: Direction, context: RenderConte
             direction,
             family,
             own: own_addresses(rules, family),
-            mode: Mode::Enforced,
+            mode: RuleMode::Enforced,
             tier_chain: PodChains::tier,
             context,
         };
@@ -255,7 +255,7 @@ fn put_audit(
             direction,
             family,
             own: own_addresses(rules, family),
-            mode: Mode::Audit,
+            mode: RuleMode::Audit,
             tier_chain: PodChains::audit_tier,
             context,
         };
@@ -294,7 +294,7 @@ pub(super) fn exposed(rules: &NodeRules, context: RenderContext<'_>) -> Rendered
             direction,
             family,
             own: Vec::new(),
-            mode: Mode::Enforced,
+            mode: RuleMode::Enforced,
             tier_chain: PodChains::tier,
             context,
         };
@@ -304,21 +304,13 @@ pub(super) fn exposed(rules: &NodeRules, context: RenderContext<'_>) -> Rendered
     out
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// The verdict of the policies in force.
-    Enforced,
-    /// The verdict as if the policies in audit were in force.
-    Audit,
-}
-
 struct Renderer<'a> {
     chains: PodChains,
     direction: Direction,
     family: Family,
     /// The pod's own addresses in the family.
     own: Vec<IpAddr>,
-    mode: Mode,
+    mode: RuleMode,
     /// The name of a list's own chain.
     tier_chain: fn(PodChains, Direction, Tier, usize) -> ChainName,
     context: RenderContext<'a>,
@@ -442,7 +434,7 @@ impl Renderer<'_> {
             (PeerMatch::In(id), _) => self.push(tier, rule, vec![self.lookup(*id, true)], out, lines),
             (PeerMatch::OwnNode, _) => {
                 let peer = Statement::IsToThisHost(true);
-                if self.mode == Mode::Enforced
+                if self.mode == RuleMode::Enforced
                     && rule.origin.policy.as_ref() == OWN_NODE
                     && rule.port == PortMatch::Any
                 {
@@ -463,8 +455,8 @@ impl Renderer<'_> {
     ) {
         let label = self.label(tier, rule, rule.action);
         let end = match (rule.action, &rule.attribution, self.mode) {
-            (Action::Allow, _, Mode::Enforced) => goto(self.chains.allow(self.direction).as_str()),
-            (Action::Allow, _, Mode::Audit) => Verdict::Accept,
+            (Action::Allow, _, RuleMode::Enforced) => goto(self.chains.allow(self.direction).as_str()),
+            (Action::Allow, _, RuleMode::Audit) => Verdict::Accept,
             (Action::Deny, Some(rules), _) => self.attribution(tier, rule, rules, out),
             (Action::Deny, None, _) => self.denial(&label, out),
             (Action::Pass, _, _) => Verdict::Return,
@@ -525,23 +517,15 @@ impl Renderer<'_> {
     }
 
     fn key(&self, tier: &TierRules, action: Action) -> VerdictKey {
-        VerdictKey {
-            decider: Decider::Tier(tier.tier),
-            action: match (self.mode, action) {
-                (Mode::Audit, Action::Deny) => backend::Action::WouldDeny,
-                (Mode::Enforced | Mode::Audit, action) => action.into(),
-            },
-            direction: self.direction,
-        }
+        self.mode.verdict(tier.tier, action, self.direction)
     }
 
     /// In audit only rules that would deny are counted.
     fn labelled(&self, verdict: Verdict, when: Vec<Statement>, label: &Label) -> NftRule {
-        match (self.mode, label.key.action) {
-            (Mode::Enforced, _) | (Mode::Audit, backend::Action::WouldDeny) => labelled(verdict, when, label),
-            (Mode::Audit, backend::Action::Allow | backend::Action::Deny | backend::Action::Pass) => {
-                to(verdict, when)
-            }
+        if self.mode.is_labelled(label.key) {
+            labelled(verdict, when, label)
+        } else {
+            to(verdict, when)
         }
     }
 
@@ -549,8 +533,8 @@ impl Renderer<'_> {
         let is_exposed = self.chains == PodChains::of_node();
         let denial = Denial::of_label(label, is_exposed);
         match self.mode {
-            Mode::Enforced => self.context.ends.target(denial, out),
-            Mode::Audit => self.context.ends.would_target(denial, out),
+            RuleMode::Enforced => self.context.ends.target(denial, out),
+            RuleMode::Audit => self.context.ends.would_target(denial, out),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use egret_kernel::iptables::Chain;
-use egret_policies::rules::Direction;
+use egret_policies::rules::{self, Direction, Tier};
 
 use crate::backend::{Action, Decider, VerdictCount, VerdictKey};
 
@@ -59,6 +59,39 @@ impl Label {
             rule: words.next()?.parse().ok()?,
             policy: words.next()?.into(),
         })
+    }
+}
+
+/// Whether rules decide packets or only tell what they would decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleMode {
+    /// The verdict of the policies in force.
+    Enforced,
+    /// The verdict as if the policies in audit were in force.
+    Audit,
+}
+
+impl RuleMode {
+    /// The verdict of a rule of a tier.
+    #[must_use]
+    pub fn verdict(self, tier: Tier, action: rules::Action, direction: Direction) -> VerdictKey {
+        VerdictKey {
+            decider: Decider::Tier(tier),
+            action: match (self, action) {
+                (Self::Audit, rules::Action::Deny) => Action::WouldDeny,
+                (Self::Enforced | Self::Audit, action) => action.into(),
+            },
+            direction,
+        }
+    }
+
+    /// Whether a rule with this verdict has its label, which counts it: in audit those alone that would deny.
+    #[must_use]
+    pub const fn is_labelled(self, verdict: VerdictKey) -> bool {
+        match (self, verdict.action) {
+            (Self::Enforced, _) | (Self::Audit, Action::WouldDeny) => true,
+            (Self::Audit, Action::Allow | Action::Deny | Action::Pass) => false,
+        }
     }
 }
 

@@ -35,7 +35,7 @@ use super::chains::Chains;
 use super::conn_state;
 use super::encapsulation;
 use super::nflog;
-use crate::backend::netfilter::denials::label::Label;
+use crate::backend::netfilter::denials::label::{Label, RuleMode};
 use crate::backend::netfilter::denials::{self, Denial};
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::names::{self, PodChains};
@@ -125,15 +125,6 @@ struct PodDirection<'a> {
     spare: usize,
     attributions: Attributions,
     out: Chains,
-}
-
-/// Whether the chains decide packets or only audit them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RuleMode {
-    /// The verdict of the policies in force.
-    Enforced,
-    /// The verdict as if the policies in audit were in force.
-    Audit,
 }
 
 impl<'a> PodDirection<'a> {
@@ -373,23 +364,15 @@ impl<'a> PodDirection<'a> {
     }
 
     fn key(&self, tier: &TierRules, action: Action) -> VerdictKey {
-        VerdictKey {
-            decider: Decider::Tier(tier.tier),
-            action: match (self.mode, action) {
-                (RuleMode::Audit, Action::Deny) => backend::Action::WouldDeny,
-                (RuleMode::Enforced | RuleMode::Audit, action) => action.into(),
-            },
-            direction: self.direction,
-        }
+        self.mode.verdict(tier.tier, action, self.direction)
     }
 
     /// In audit mode only rules that would deny are counted.
     fn labelled(&self, line: Line, label: &Label) -> Line {
-        match (self.mode, label.key.action) {
-            (RuleMode::Enforced, _) | (RuleMode::Audit, backend::Action::WouldDeny) => {
-                line.comment(&label.to_string())
-            }
-            (RuleMode::Audit, backend::Action::Allow | backend::Action::Deny | backend::Action::Pass) => line,
+        if self.mode.is_labelled(label.key) {
+            line.comment(&label.to_string())
+        } else {
+            line
         }
     }
 

@@ -15,8 +15,9 @@
 use egret_kernel::iptables::{Rule as Line, Target};
 use egret_policies::rules::{Action, DefaultAction, Direction, DirectionRules, PodRules, TierRules};
 
+use super::PodDirection;
 use super::tiers::TierGroup;
-use super::{PodDirection, RuleMode};
+use crate::backend::netfilter::denials::label::RuleMode;
 use crate::backend::netfilter::model::available_sets::AvailableSets;
 use crate::backend::netfilter::render::dispatch::MOST_BRANCHES;
 

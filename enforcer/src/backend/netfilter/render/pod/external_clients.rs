@@ -15,7 +15,8 @@ use egret_kernel::iptables::{InterfaceName, Rule as Line, Target};
 use egret_policies::rules::{Action, Direction, DirectionRules, NodeRules, TierRules};
 
 use super::tiers::TierGroup;
-use super::{PodDirection, RenderContext, RuleMode};
+use super::{PodDirection, RenderContext};
+use crate::backend::netfilter::denials::label::RuleMode;
 use crate::backend::netfilter::names::PodChains;
 use crate::backend::netfilter::render::chains::Chains;
 use crate::backend::netfilter::render::conn_state;

@@ -14,8 +14,9 @@
 use egret_kernel::iptables::{Rule as Line, Target};
 use egret_policies::rules::{Action, Digest, PeerMatch, PortMatch, Rule, TierRules};
 
+use super::PodDirection;
 use super::port_groups::PortGroup;
-use super::{PodDirection, RuleMode};
+use crate::backend::netfilter::denials::label::RuleMode;
 use crate::backend::netfilter::names;
 
 impl PodDirection<'_> {
