@@ -2,7 +2,7 @@
 //! it expires. Every answer is recorded, whether or not a policy names it, so that a later policy works at once.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -103,7 +103,7 @@ pub(crate) struct Records {
     settings: RecordSettings,
     pods: BTreeMap<PodKey, PodRecords>,
     /// The names that policies of a pod mention. What nobody mentions makes room first.
-    mentioned: BTreeMap<PodKey, Arc<BTreeSet<NamePattern>>>,
+    mentioned: HashMap<PodKey, Arc<BTreeSet<NamePattern>>>,
     by_expiry: BTreeSet<(Timestamp, RecordKey)>,
     /// Pods by their live records.
     by_size: PodsBySize,
@@ -140,7 +140,7 @@ impl Records {
             protected: ProtectedAddresses::new(settings.names_may_open),
             settings,
             pods: BTreeMap::new(),
-            mentioned: BTreeMap::new(),
+            mentioned: HashMap::new(),
             by_expiry: BTreeSet::new(),
             by_size: PodsBySize::default(),
             by_expired: PodsBySize::default(),
@@ -610,7 +610,7 @@ fn in_all_forms(mut addresses: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
 }
 
 fn is_mentioned(
-    mentioned: &BTreeMap<PodKey, Arc<BTreeSet<NamePattern>>>,
+    mentioned: &HashMap<PodKey, Arc<BTreeSet<NamePattern>>>,
     pod: &PodKey,
     name: &DnsName,
 ) -> bool {

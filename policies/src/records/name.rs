@@ -89,22 +89,19 @@ impl NameRecords {
 
     /// So many of the addresses that were told after this one, the oldest first.
     pub(super) fn behind(&self, last: Option<(u64, IpAddr)>, most: usize) -> Vec<(IpAddr, AddressEntry)> {
-        let life = |address: &IpAddr| Some((*address, *self.addresses.get(address)?));
         if !self.ages.is_empty() {
+            let life = |address: &IpAddr| Some((*address, *self.addresses.get(address)?));
             let from = last.map_or(Unbounded, Excluded);
             let ages = self.ages.range((from, Unbounded)).take(most);
             return ages.filter_map(|(_, address)| life(address)).collect();
         }
-        let ages = self
-            .addresses
-            .iter()
-            .map(|(address, life)| (life.answer, *address));
-        let mut ages: Vec<_> = ages.filter(|age| Some(*age) > last).collect();
-        ages.sort_unstable();
-        ages.iter()
-            .take(most)
-            .filter_map(|(_, address)| life(address))
-            .collect()
+        let lives = self.addresses.iter().map(|(address, life)| (*address, *life));
+        let mut found: Vec<_> = lives
+            .filter(|(address, life)| Some((life.answer, *address)) > last)
+            .collect();
+        found.sort_unstable_by_key(|(address, life)| (life.answer, *address));
+        found.truncate(most);
+        found
     }
 
     pub(super) fn get(&self, address: IpAddr) -> Option<AddressEntry> {

@@ -236,13 +236,14 @@ impl PodRecords {
                     address,
                     expires: until,
                 });
-                end = Some(LivePosition {
-                    latest: *latest,
-                    name: Arc::clone(name),
-                    told: (answer, address),
-                });
+                end = Some((*latest, name, (answer, address)));
             }
         }
+        let end = end.map(|(latest, name, told)| LivePosition {
+            latest,
+            name: Arc::clone(name),
+            told,
+        });
         (found, end)
     }
 

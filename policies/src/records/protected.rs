@@ -4,7 +4,7 @@
 //! They come and go with the cluster's objects, so what is told of them is recorded all the same and asked at every
 //! reading: the order of objects and answers makes no difference.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use egret_shared::pod::PodKey;
@@ -23,7 +23,7 @@ pub(crate) struct ProtectedAddresses {
     services: BTreeMap<IpAddr, usize>,
     api_server: BTreeSet<IpAddr>,
     /// The own addresses of each local pod: closed to that pod alone.
-    pods: BTreeMap<PodKey, BTreeSet<IpAddr>>,
+    pods: HashMap<PodKey, BTreeSet<IpAddr>>,
 }
 
 /// Who has a protected address.
@@ -34,13 +34,13 @@ pub(crate) enum AddressOwner {
 }
 
 impl ProtectedAddresses {
-    pub(super) const fn new(opens: NamesMayOpen) -> Self {
+    pub(super) fn new(opens: NamesMayOpen) -> Self {
         Self {
             opens,
             nodes: BTreeMap::new(),
             services: BTreeMap::new(),
             api_server: BTreeSet::new(),
-            pods: BTreeMap::new(),
+            pods: HashMap::new(),
         }
     }
 

@@ -477,10 +477,11 @@ impl Sets {
         let mut transaction = Changes::of(TABLE);
         let mut writes = SetWrites::default();
         let mut together: BTreeMap<String, [Vec<Element>; 2]> = BTreeMap::new();
+        let mut planned = Vec::with_capacity(changes.len());
         for change in changes {
             // What is not in the kernel yet comes with the rules.
             if self.programmed.contains_key(&change.set)
-                && let Some(touched) = self.dirty.get(&change.set).cloned()
+                && let Some(touched) = self.dirty.remove(&change.set)
             {
                 let put = |_: &mut Changes, set: KernelSet, gone, added| {
                     let [all_gone, all_added] = together.entry(set.name).or_default();
@@ -488,14 +489,17 @@ impl Sets {
                     all_added.extend::<Vec<Element>>(added);
                 };
                 self.plan_one(change.set, &touched, &mut transaction, &mut writes, put, now);
-                writes.planned.push(change.set);
+                planned.push((change.set, touched));
             }
         }
         for (set, [gone, added]) in &together {
             transaction.destroy_elements(set.as_str(), gone);
             transaction.add_elements(set.as_str(), added);
         }
-        self.writer.commit(transaction)?;
+        if let Err(error) = self.writer.commit(transaction) {
+            self.dirty.extend(planned);
+            return Err(error);
+        }
         self.done(writes);
         Ok(())
     }
