@@ -53,7 +53,7 @@ spec:
     )
 }
 
-/// CoreDNS behind the Service kube-dns, as clusters have it, and a client on each node.
+/// CoreDNS behind the Service kube-dns, as clusters have it, and a client on each node. Without kubeadm's request of CPU a busy machine runs it hardly at all.
 pub(super) fn dns_and_clients(network: Network) -> String {
     let dns = network.dns();
     format!(
@@ -95,6 +95,7 @@ spec:
       - name: coredns
         image: {TOOLS}
         command: [/bin/coredns, -conf, /config/Corefile]
+        resources: {{requests: {{cpu: 100m, memory: 70Mi}}}}
         volumeMounts: [{{name: config, mountPath: /config}}]
       volumes: [{{name: config, configMap: {{name: coredns}}}}]
 ---
