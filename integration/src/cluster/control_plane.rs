@@ -219,6 +219,8 @@ fn zones(network: Network) -> String {
             " template IN {record_type} {{\n  answer \"{{{{ .Name }}}} 30 IN {record_type} {allowed}\"\n }}\n"
         );
     }
+    // A name that has no address of a family exists nevertheless.
+    zones += " template ANY ANY {\n  rcode NOERROR\n }\n";
     zones += &format!("}}\n.:53 {{\n{bind} hosts {{\n");
     for (name, addresses) in [(ALLOWED, network.allowed()), (REFUSED, network.refused())] {
         for address in addresses {
