@@ -205,13 +205,9 @@ impl ControlPlane {
 
 /// The Corefile of the resolver that stands for the internet's.
 fn zones(network: Network) -> String {
-    let words = |addresses: Vec<IpAddr>| {
-        addresses
-            .iter()
-            .map(|address| format!(" {address}"))
-            .collect::<String>()
-    };
-    let bind = format!(" bind{}\n", words(network.control_plane()));
+    let addresses = network.control_plane();
+    let addresses = addresses.iter().map(|address| format!(" {address}"));
+    let bind = format!(" bind{}\n", addresses.collect::<String>());
     let mut zones = format!("many.example.test:53 {{\n{bind}");
     for allowed in network.allowed() {
         let record_type = record_type(allowed);
