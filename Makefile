@@ -38,12 +38,12 @@ demo: packages-demo build ## A node, pods and a little internet on this machine:
 # OTHER=commit: upgraded to that commit's chart and programs, and rolled back. They are compiled apart: cargo would take one's libraries for the other's.
 OTHER_SOURCE = target/other/$(OTHER)
 .PHONY: cluster
-cluster: packages-cluster build ## A Kubernetes cluster of three nodes on this machine, with the chart and a policy; needs Go (KEEP=1 leaves it running, OTHER=commit upgrades to that).
+cluster: packages-cluster build ## A Kubernetes cluster of three nodes on this machine, with the chart and a policy; needs Go (KEEP=1 leaves it running, IP_FAMILY=ipv6 is of IPv6 alone, OTHER=commit upgrades to that).
 ifneq ($(OTHER),)
 	@[[ -d "$(OTHER_SOURCE)" ]] || { mkdir -p "$(OTHER_SOURCE)" && git archive "$(OTHER)" | tar -xm -C "$(OTHER_SOURCE)"; }
 	@CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) build --locked --workspace --bins --manifest-path "$(OTHER_SOURCE)/Cargo.toml" --target-dir "$(OTHER_SOURCE)/target"
 endif
-	@$(AS_ROOT) env KEEP="$(KEEP)" EGRET_BIN_DIR="$(CURDIR)/target/debug" $(if $(OTHER),EGRET_OTHER_SOURCE="$(CURDIR)/$(OTHER_SOURCE)") target/debug/cluster
+	@$(AS_ROOT) env KEEP="$(KEEP)" IP_FAMILY="$(IP_FAMILY)" EGRET_BIN_DIR="$(CURDIR)/target/debug" $(if $(OTHER),EGRET_OTHER_SOURCE="$(CURDIR)/$(OTHER_SOURCE)") target/debug/cluster
 
 # Tests wait for the most part, for processes to start and for time-outs, those with an API server most of all: they run beside the others. Three threads each on two cores.
 WITH_API_SERVER := deploy konnectivity kubernetes kubernetes_watch policy_status

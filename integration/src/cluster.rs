@@ -1,5 +1,5 @@
 //! A cluster on this machine: etcd, an API server, controllers, a scheduler and three nodes with kubelet, containerd and kube-proxy, each in
-//! namespaces of its own, with IPv4 and IPv6. The Helm chart is installed with the image of this source, and a policy with a name is shown.
+//! namespaces of its own, with IPv4, IPv6 or both. The Helm chart is installed with the image of this source, and a policy with a name is shown.
 
 mod backends;
 mod control_plane;
@@ -7,6 +7,7 @@ mod image;
 mod konnectivity;
 mod kubectl;
 mod machine;
+mod network;
 mod node;
 mod node_local_dns;
 mod objects;
@@ -33,6 +34,7 @@ use self::{
 };
 
 pub use machine::init;
+pub use network::Network;
 
 /// Nodes, counted from 1: their number is in their addresses.
 const NODES: [u8; 3] = [1, 2, 3];
@@ -44,6 +46,7 @@ struct Cluster {
     // Nodes end first: their kubelets would see the API server go.
     nodes: Vec<Node>,
     control_plane: ControlPlane,
+    network: Network,
     screen: Screen,
     folder: Folder,
 }
@@ -52,12 +55,13 @@ struct Cluster {
 ///
 /// # Errors
 /// When a part is missing on this machine, or does not become ready: with its name and the end of its log.
-pub fn run(keep: bool) -> Result<Ending, Failure> {
+pub fn run(network: Network, keep: bool) -> Result<Ending, Failure> {
     let begun = Instant::now();
     let stop = Stop::listen()?;
     let screen = Screen::of_stdout();
     let programs = Programs::find(screen)?;
-    let result = Cluster::start(&programs, screen, &stop).and_then(|cluster| cluster.play(keep, &stop));
+    let result =
+        Cluster::start(&programs, network, screen, &stop).and_then(|cluster| cluster.play(keep, &stop));
     match result {
         Ok(all_as_expected) => {
             let seconds = begun.elapsed().as_secs();
@@ -74,16 +78,17 @@ pub fn run(keep: bool) -> Result<Ending, Failure> {
 }
 
 impl Cluster {
-    fn start(programs: &Programs, screen: Screen, stop: &Stop) -> Result<Self, Failure> {
+    fn start(programs: &Programs, network: Network, screen: Screen, stop: &Stop) -> Result<Self, Failure> {
         let folder = Folder::new()?;
         screen.heading("The control plane");
         let images = Images::build(programs, &folder.0, screen)?;
-        let control_plane = ControlPlane::start(programs, &folder.0, stop)?;
+        let control_plane = ControlPlane::start(programs, network, &folder.0, stop)?;
         screen.line("etcd, kube-apiserver, proxy-server, kube-controller-manager, kube-scheduler run");
         screen.heading("The nodes");
         let mut cluster = Self {
             nodes: Vec::new(),
             control_plane,
+            network,
             screen,
             folder,
         };
@@ -91,6 +96,7 @@ impl Cluster {
             let node = Node::start(
                 number,
                 programs,
+                network,
                 &cluster.control_plane,
                 &cluster.folder.0,
                 &images,
@@ -138,7 +144,7 @@ impl Cluster {
             let others = self.nodes.iter().filter(|other| other.addresses() != addresses);
             let machines = others.map(Node::machine).chain([self.control_plane.machine()]);
             for machine in machines {
-                for (pods, address) in node.pods().iter().zip(addresses) {
+                for (pods, address) in node.pods().iter().zip(&addresses) {
                     machine.ip(&["route", "add", pods, "via", &address.to_string()])?;
                 }
             }

@@ -41,10 +41,11 @@ pub(super) fn ebpf_and_back(story: &mut Story<'_>) -> Result<(), Failure> {
         left.iter().all(|objects| *objects == 0),
         &format!("of ebpf's programs, links and maps are left: {left:?} pins and descriptors"),
     );
-    story.kubectl.apply(&new_pod("after-ebpf", "node-1"))?;
+    let network = story.cluster.network;
+    story.kubectl.apply(&new_pod("after-ebpf", "node-1", network))?;
     story.step(
         "A new pod has a network, and is judged by the policy",
-        |kubectl| plugin::says_all(kubectl, "after-ebpf"),
+        |kubectl| plugin::says_all(kubectl, "after-ebpf", network),
     )
 }
 
@@ -59,9 +60,15 @@ pub(super) fn ebpf(story: &mut Story<'_>) -> Result<(), Failure> {
 }
 
 fn judges(story: &mut Story<'_>) -> Result<(), Failure> {
+    let network = story.cluster.network;
     story.step(
         "The allowed name is reached, the other one is refused",
-        |kubectl| Ok(all_say(kubectl, ALLOWED, "hello")? && all_say(kubectl, REFUSED, "refused")?),
+        |kubectl| {
+            Ok(
+                all_say(kubectl, network, ALLOWED, "hello")?
+                    && all_say(kubectl, network, REFUSED, "refused")?,
+            )
+        },
     )
 }
 

@@ -2,32 +2,25 @@
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use egret_shared::net::Family;
+
 use crate::{demo::Stop, kubernetes};
 
 use super::{
-    Failure, NODES, konnectivity, kubectl::Kubectl, machine::Machine, preconditions::Programs, until,
+    Failure, NODES, konnectivity,
+    kubectl::Kubectl,
+    machine::Machine,
+    network::{Network, record_type},
+    objects::{ALLOWED, REFUSED},
+    preconditions::Programs,
+    until,
 };
 
-/// Of IPv4, of IPv6.
-pub(super) type Addresses = [IpAddr; 2];
-
-pub(super) const ADDRESSES: Addresses = of_nodes_network(1, 0x1);
-pub(super) const ALLOWED_ADDRESSES: Addresses = of_nodes_network(201, 0x201);
-pub(super) const REFUSED_ADDRESSES: Addresses = of_nodes_network(202, 0x202);
-/// Allowed as addresses.
-pub(super) const DIRECT_ADDRESSES: Addresses = of_nodes_network(203, 0x203);
-/// Those of the Service kube-dns.
-pub(super) const DNS_ADDRESSES: Addresses = [
-    IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x10, 0x96, 0, 0, 0, 0, 0xa)),
-];
-/// Of the network of the nodes.
-const PREFIX_LENGTHS: [u8; 2] = [24, 64];
 const BRIDGE: &str = "cluster";
 const READY_WITHIN: Duration = Duration::from_secs(120);
 /// Who asks the API server beside the nodes, each with the groups.
@@ -42,18 +35,25 @@ const USERS: [(&str, &str, &str); 5] = [
 /// The machine that it runs on.
 pub(super) struct ControlPlane {
     machine: Machine,
+    network: Network,
     folder: PathBuf,
     kubectl: String,
     helm: String,
 }
 
 impl ControlPlane {
-    pub(super) fn start(programs: &Programs, folder: &Path, stop: &Stop) -> Result<Self, Failure> {
+    pub(super) fn start(
+        programs: &Programs,
+        network: Network,
+        folder: &Path,
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
         let machine = Machine::start("control-plane", folder)?;
         let folder = folder.join("kubernetes");
         fs::create_dir_all(&folder)?;
         let mut control_plane = Self {
             machine,
+            network,
             folder,
             kubectl: programs.kubectl.clone(),
             helm: programs.helm.clone(),
@@ -84,7 +84,7 @@ impl ControlPlane {
     }
 
     /// A cable from a machine to the bridge.
-    pub(super) fn connect(&self, other: &Machine, name: &str, addresses: Addresses) -> Result<(), Failure> {
+    pub(super) fn connect(&self, other: &Machine, name: &str, addresses: &[IpAddr]) -> Result<(), Failure> {
         let ip = |arguments: &str| self.machine.ip(&arguments.split(' ').collect::<Vec<_>>());
         ip(&format!(
             "link add {name} type veth peer name eth0 netns {}",
@@ -93,8 +93,8 @@ impl ControlPlane {
         ip(&format!("link set {name} master {BRIDGE} up"))?;
         add_addresses(other, "eth0", addresses)?;
         other.ip(&["link", "set", "eth0", "up"])?;
-        for (family, gateway) in ["-4", "-6"].into_iter().zip(ADDRESSES) {
-            other.ip(&[family, "route", "add", "default", "via", &gateway.to_string()])?;
+        for (everything, gateway) in self.network.everything().iter().zip(self.network.control_plane()) {
+            other.ip(&["route", "add", everything, "via", &gateway.to_string()])?;
         }
         Ok(())
     }
@@ -109,8 +109,14 @@ impl ControlPlane {
     fn make_network(&self) -> Result<(), Failure> {
         let ip = |arguments: &str| self.machine.ip(&arguments.split(' ').collect::<Vec<_>>());
         ip(&format!("link add {BRIDGE} type bridge"))?;
-        for addresses in [ADDRESSES, ALLOWED_ADDRESSES, REFUSED_ADDRESSES, DIRECT_ADDRESSES] {
-            add_addresses(&self.machine, BRIDGE, addresses)?;
+        let network = self.network;
+        for addresses in [
+            network.control_plane(),
+            network.allowed(),
+            network.refused(),
+            network.direct(),
+        ] {
+            add_addresses(&self.machine, BRIDGE, &addresses)?;
         }
         ip(&format!("link set {BRIDGE} up"))?;
         konnectivity::partition(&self.machine, BRIDGE)
@@ -118,32 +124,7 @@ impl ControlPlane {
 
     fn start_internet(&mut self, programs: &Programs) -> Result<(), Failure> {
         let corefile = self.folder.join("Corefile");
-        let [address, address_6] = ADDRESSES;
-        let [allowed, allowed_6] = ALLOWED_ADDRESSES;
-        let [refused, refused_6] = REFUSED_ADDRESSES;
-        let text = format!(
-            "many.example.test:53 {{
- bind {address} {address_6}
- template IN A {{
-  answer \"{{{{ .Name }}}} 30 IN A {allowed}\"
- }}
- template IN AAAA {{
-  answer \"{{{{ .Name }}}} 30 IN AAAA {allowed_6}\"
- }}
-}}
-.:53 {{
- bind {address} {address_6}
- hosts {{
-  {allowed} allowed.example.test
-  {allowed_6} allowed.example.test
-  {refused} refused.example.test
-  {refused_6} refused.example.test
-  ttl 30
- }}
-}}
-"
-        );
-        fs::write(&corefile, text)?;
+        fs::write(&corefile, zones(self.network))?;
         self.machine
             .spawn(&programs.coredns, &format!("-conf {}", corefile.display()))?;
         let pages = self.folder.join("pages");
@@ -155,7 +136,7 @@ impl ControlPlane {
 
     fn start_kubernetes(&mut self, programs: &Programs, stop: &Stop) -> Result<(), Failure> {
         let folder = self.folder.display().to_string();
-        let [address, _] = ADDRESSES;
+        let address = self.network.control_plane()[0];
         konnectivity::write_files(&self.machine, &self.kubeconfig("proxy-server"))?;
         self.machine.spawn(
             "etcd",
@@ -167,9 +148,10 @@ impl ControlPlane {
                 "--etcd-servers http://127.0.0.1:2379 --secure-port 6443 --bind-address {address} --advertise-address {address} \
                  --cert-dir {folder}/certificates --service-account-key-file {folder}/tokens.pub \
                  --service-account-signing-key-file {folder}/tokens.key --service-account-issuer https://kubernetes.default.svc \
-                 --service-cluster-ip-range 10.96.0.0/16,fd00:10:96::/112 --token-auth-file {folder}/tokens.csv --authorization-mode Node,RBAC \
+                 --service-cluster-ip-range {} --token-auth-file {folder}/tokens.csv --authorization-mode Node,RBAC \
                  --enable-admission-plugins NodeRestriction --allow-privileged --kubelet-preferred-address-types InternalIP \
                  --egress-selector-config-file {}",
+                self.network.services().join(","),
                 konnectivity::SELECTOR
             ),
         )?;
@@ -202,7 +184,7 @@ impl ControlPlane {
     /// The API server makes its own certificate, which the kubeconfigs trust.
     fn write_keys(&self) -> Result<(), Failure> {
         kubernetes::write_token_keys(&self.folder)?;
-        let server = SocketAddr::new(ADDRESSES[0], 6443);
+        let server = SocketAddr::new(self.network.control_plane()[0], 6443);
         let mut tokens = String::new();
         let users = USERS.map(|(file, user, group)| (file.to_owned(), user.to_owned(), group));
         let nodes = NODES.map(|number| {
@@ -221,21 +203,36 @@ impl ControlPlane {
     }
 }
 
-/// 10.100.0.`last` and fd00:100::`last_6`.
-pub(super) const fn of_nodes_network(last: u8, last_6: u16) -> Addresses {
-    [
-        IpAddr::V4(Ipv4Addr::new(10, 100, 0, last)),
-        IpAddr::V6(Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0, last_6)),
-    ]
+/// The Corefile of the resolver that stands for the internet's.
+fn zones(network: Network) -> String {
+    let addresses = network.control_plane();
+    let addresses = addresses.iter().map(|address| format!(" {address}"));
+    let bind = format!(" bind{}\n", addresses.collect::<String>());
+    let mut zones = format!("many.example.test:53 {{\n{bind}");
+    for allowed in network.allowed() {
+        let record_type = record_type(allowed);
+        zones += &format!(
+            " template IN {record_type} {{\n  answer \"{{{{ .Name }}}} 30 IN {record_type} {allowed}\"\n }}\n"
+        );
+    }
+    // A name that has no address of a family exists nevertheless.
+    zones += " template ANY ANY {\n  rcode NOERROR\n }\n";
+    zones += &format!("}}\n.:53 {{\n{bind} hosts {{\n");
+    for (name, addresses) in [(ALLOWED, network.allowed()), (REFUSED, network.refused())] {
+        for address in addresses {
+            zones += &format!("  {address} {name}\n");
+        }
+    }
+    zones + "  ttl 30\n }\n}\n"
 }
 
 /// Without the second in which the kernel looks whether an address of IPv6 is another machine's.
-fn add_addresses(machine: &Machine, link: &str, addresses: Addresses) -> Result<(), Failure> {
-    for ((address, length), flags) in addresses
-        .into_iter()
-        .zip(PREFIX_LENGTHS)
-        .zip([&[][..], &["nodad"]])
-    {
+fn add_addresses(machine: &Machine, link: &str, addresses: &[IpAddr]) -> Result<(), Failure> {
+    for address in addresses {
+        let (length, flags) = match Family::of(*address) {
+            Family::V4 => (24, &[][..]),
+            Family::V6 => (64, &["nodad"][..]),
+        };
         let address = format!("{address}/{length}");
         machine.ip(&[&["address", "add", &*address, "dev", link], flags].concat())?;
     }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -14,10 +14,11 @@ use crate::{
 
 use super::{
     Failure,
-    control_plane::ADDRESSES,
     image::TOOLS,
     kubectl::Kubectl,
     machine::{Machine, output},
+    network::Network,
+    objects::networks,
     story::Story,
 };
 
@@ -30,23 +31,11 @@ const POLICIES: &str = "/etc/kubernetes/konnectivity/policies";
 const NO_AGENT: &str = "No agent available";
 /// A port of the control plane, for kubectl.
 const FORWARDED: u16 = 18080;
-const POLICY: &str = "apiVersion: policy.egret.dev/v1alpha1
-kind: APIServerEgressPolicy
-metadata: {name: no-exec}
-spec:
-  selections: [cluster]
-  rules:
-  - name: third-node
-    action: Deny
-    to: [{networks: [10.100.0.13/32]}]
-    protocols: [{tcp: {destinationPort: {number: 10250}}}]
-";
-const REFUSED: &str =
-    "egress denied by APIServerEgressPolicy/no-exec rule 0 (third-node): cluster -> 10.100.0.13:10250";
+const KUBELET: u16 = 10250;
 
 /// What the chart is installed with. The server is no pod of this cluster: its control plane has no kubelet.
-pub(super) fn values() -> String {
-    let [address, _] = ADDRESSES;
+pub(super) fn values(network: Network) -> String {
+    let address = network.control_plane()[0];
     format!("konnectivity.enabled=true,konnectivity.server.enabled=false,konnectivity.servers={{{address}}}")
 }
 
@@ -142,7 +131,14 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
     let machine = story.cluster.control_plane.machine();
     let connects = |address: IpAddr| {
         machine
-            .run(&["busybox", "nc", "-w", "5", &address.to_string(), "10250"])
+            .run(&[
+                "busybox",
+                "nc",
+                "-w",
+                "5",
+                &address.to_string(),
+                &KUBELET.to_string(),
+            ])
             .is_ok()
     };
     let direct = story.cluster.nodes[0].addresses().into_iter().any(connects);
@@ -221,7 +217,10 @@ fn policy(story: &mut Story<'_>) -> Result<(), Failure> {
         .control_plane
         .machine()
         .path(&format!("{POLICIES}/no-exec.yaml"));
-    fs::write(&file, POLICY)?;
+    let kubelet = SocketAddr::new(story.cluster.nodes[2].addresses()[0], KUBELET);
+    fs::write(&file, no_exec(kubelet.ip()))?;
+    let refusal =
+        format!("egress denied by APIServerEgressPolicy/no-exec rule 0 (third-node): cluster -> {kubelet}");
     let exec = |kubectl: &Kubectl, node: &str| -> Result<Vec<String>, Failure> {
         let pod = client_on(kubectl, node)?;
         let command = ["exec", "-n", "shop", &pod, "--", "cat", "/etc/hostname"];
@@ -233,7 +232,7 @@ fn policy(story: &mut Story<'_>) -> Result<(), Failure> {
         |kubectl| {
             let command = exec(kubectl, "node-3")?;
             let command = command.iter().map(String::as_str).collect::<Vec<_>>();
-            said = refused(kubectl, &command, REFUSED)?;
+            said = refused(kubectl, &command, &refusal)?;
             Ok(true)
         },
     )?;
@@ -263,6 +262,24 @@ fn policy(story: &mut Story<'_>) -> Result<(), Failure> {
         kubectl.run(&command.iter().map(String::as_str).collect::<Vec<_>>())?;
         Ok(true)
     })
+}
+
+/// The API server does not reach the kubelet of a node.
+fn no_exec(node: IpAddr) -> String {
+    format!(
+        "apiVersion: policy.egret.dev/v1alpha1
+kind: APIServerEgressPolicy
+metadata: {{name: no-exec}}
+spec:
+  selections: [cluster]
+  rules:
+  - name: third-node
+    action: Deny
+    to: [{{networks: {}}}]
+    protocols: [{{tcp: {{destinationPort: {{number: {KUBELET}}}}}}}]
+",
+        networks([node])
+    )
 }
 
 /// What the command says when it fails with this text; else an error.

@@ -2,15 +2,20 @@
 
 use std::{
     fs,
+    net::IpAddr,
     path::{Path, PathBuf},
     process::Command,
 };
 
+use serde_json::json;
+
 use super::{
     Failure, NODES,
-    control_plane::{self, Addresses, ControlPlane, DNS_ADDRESSES},
+    control_plane::ControlPlane,
     image::{Images, TOOLS},
     machine::{Machine, output},
+    network::Network,
+    objects::list,
     preconditions::{CNI_PLUGINS, Programs},
 };
 
@@ -22,6 +27,7 @@ const SOCKET: &str = "/run/containerd/containerd.sock";
 /// A machine that runs pods.
 pub(super) struct Node {
     number: u8,
+    network: Network,
     machine: Machine,
 }
 
@@ -29,14 +35,19 @@ impl Node {
     pub(super) fn start(
         number: u8,
         programs: &Programs,
+        network: Network,
         control_plane: &ControlPlane,
         folder: &Path,
         images: &Images,
     ) -> Result<Self, Failure> {
         let name = format!("node-{number}");
         let machine = Machine::start(&name, folder)?;
-        let mut node = Self { number, machine };
-        control_plane.connect(&node.machine, &name, node.addresses())?;
+        let mut node = Self {
+            number,
+            network,
+            machine,
+        };
+        control_plane.connect(&node.machine, &name, &node.addresses())?;
         node.write_files()?;
         node.start_containerd(images)?;
         node.start_kubelet(programs, control_plane)?;
@@ -44,17 +55,13 @@ impl Node {
         Ok(node)
     }
 
-    pub(super) fn addresses(&self) -> Addresses {
-        control_plane::of_nodes_network(10 + self.number, 0x10 + u16::from(self.number))
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        self.network.node(self.number)
     }
 
     /// The networks of its pods.
-    pub(super) fn pods(&self) -> [String; 2] {
-        let number = self.number;
-        [
-            format!("10.244.{number}.0/24"),
-            format!("fd00:10:244:{number}::/64"),
-        ]
+    pub(super) fn pods(&self) -> Vec<String> {
+        self.network.pods_of_node(self.number)
     }
 
     /// Whether the chart has put the plugin behind `ptp`.
@@ -74,7 +81,7 @@ impl Node {
         let mut files = files.flatten().map(|entry| entry.path());
         files.find(|file| {
             let net = format!("--net={}", file.display());
-            let argv = ["nsenter", &net, "ip", "-o", "-4", "address"];
+            let argv = ["nsenter", &net, "ip", "-o", "address"];
             let said = output(Command::new(argv[0]).args(&argv[1..]), &argv);
             said.is_ok_and(|said| said.contains(&format!(" {address}/")))
         })
@@ -99,11 +106,12 @@ impl Node {
         self.machine
             .run(&["mkdir", "-p", "/etc/cni/net.d", "/opt/cni/bin", "/run/netns"])?;
         self.machine.run(&["cp", "-rT", CNI_PLUGINS, "/opt/cni/bin"])?;
-        let [pods, pods_6] = self.pods();
-        let cni = format!(
-            r#"{{"cniVersion": "1.0.0", "name": "cluster", "plugins": [{{"type": "ptp", "ipam": {{"type": "host-local", "ranges": [[{{"subnet": "{pods}"}}], [{{"subnet": "{pods_6}"}}]], "routes": [{{"dst": "0.0.0.0/0"}}, {{"dst": "::/0"}}]}}}}]}}"#
-        );
-        self.write("cni.conflist", &cni)?;
+        let ranges = self.pods().into_iter().map(|pods| json!([{"subnet": pods}]));
+        let routes = self.network.everything().into_iter().map(|to| json!({"dst": to}));
+        let ipam = json!({"type": "host-local", "ranges": ranges.collect::<Vec<_>>(), "routes": routes.collect::<Vec<_>>()});
+        let cni =
+            json!({"cniVersion": "1.0.0", "name": "cluster", "plugins": [{"type": "ptp", "ipam": ipam}]});
+        self.write("cni.conflist", &cni.to_string())?;
         let cni = self.path("cni.conflist");
         self.machine.run(&["cp", &cni, CNI_CONFIG])?;
         self.write(
@@ -123,8 +131,9 @@ conf_dir = "/etc/cni/net.d"
 "#
             ),
         )?;
-        let resolvers = control_plane::ADDRESSES.map(|address| format!("nameserver {address}\n"));
-        self.write("resolv.conf", &resolvers.concat())?;
+        let resolvers = self.network.control_plane();
+        let resolvers = resolvers.iter().map(|address| format!("nameserver {address}\n"));
+        self.write("resolv.conf", &resolvers.collect::<String>())?;
         let kubelet = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -133,7 +142,7 @@ authorization: {{mode: AlwaysAllow}}
 cgroupDriver: cgroupfs
 failCgroupV1: false
 failSwapOn: false
-clusterDNS: [{}]
+clusterDNS: {}
 clusterDomain: cluster.local
 staticPodPath: {}
 containerRuntimeEndpoint: unix://{SOCKET}
@@ -141,7 +150,7 @@ resolvConf: {}
 imageGCHighThresholdPercent: 100
 evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%, imagefs.inodesFree: 0%}}
 ",
-            DNS_ADDRESSES.map(|address| format!("'{address}'")).join(", "),
+            list(self.network.dns()),
             self.path(STATIC_PODS),
             self.path("resolv.conf")
         );
@@ -191,7 +200,11 @@ evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree:
             "--config {} --kubeconfig {} --hostname-override {name} --node-ip {} --root-dir /var/lib/kubelet --cert-dir /var/lib/kubelet/pki",
             self.path("kubelet.yaml"),
             control_plane.kubeconfig(&name),
-            self.addresses().map(|address| address.to_string()).join(",")
+            self.addresses()
+                .iter()
+                .map(IpAddr::to_string)
+                .collect::<Vec<_>>()
+                .join(",")
         );
         self.machine.spawn(&programs.kubelet, &arguments)
     }
@@ -204,10 +217,11 @@ evictionHard: {{memory.available: 50Mi, nodefs.available: 0%, nodefs.inodesFree:
             "iptables"
         };
         let arguments = format!(
-            "--kubeconfig {} --hostname-override node-{} --proxy-mode {mode} --cluster-cidr 10.244.0.0/16,fd00:10:244::/48 \
+            "--kubeconfig {} --hostname-override node-{} --proxy-mode {mode} --cluster-cidr {} \
              --conntrack-max-per-core 0 --conntrack-min 0 --conntrack-tcp-timeout-established 0 --conntrack-tcp-timeout-close-wait 0",
             control_plane.kubeconfig("kube-proxy"),
-            self.number
+            self.number,
+            self.network.pods().join(",")
         );
         self.machine.spawn(&programs.kube_proxy, &arguments)
     }

@@ -1,12 +1,13 @@
 //! node-local-dns by its public manifest, with upstream's program, then dnsd in its place, then upstream's again: while pods query.
 
-use std::fs;
+use std::{fs, net::SocketAddr, path::Path};
 
 use crate::peers::go_module;
 
 use super::{
     Failure, NODES,
     image::{EGRET, TOOLS},
+    network::Network,
     story::{ROLLED_OUT_WITHIN, Story},
     until,
 };
@@ -14,14 +15,12 @@ use super::{
 /// Has the add-on's manifest.
 const KUBERNETES: &str = "k8s.io/kubernetes@v1.36.3";
 const MANIFEST: &str = "cluster/addons/dns/nodelocaldns/nodelocaldns.yaml";
-const OVERLAY: &str = concat!(
+/// The same with what dnsd needs.
+const OWN_MANIFEST: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../deploy/kustomize/overlays/node-local-dns/node-local-dns.yaml"
+    "/../deploy/node-local-dns/node-local-dns.yaml"
 );
 const WORKLOAD: [(&str, &str); 1] = [("kube-system", "daemonset/node-local-dns")];
-/// Not every kernel has interfaces of the type dummy, and one that is there is taken as it is.
-const ENTRY: &str =
-    "ip link add nodelocaldns type dummy || ip link add nodelocaldns type ifb; exec /node-cache \"$@\"";
 /// Of a change on all nodes.
 const LOST_AT_MOST: usize = 10 * NODES.len();
 /// Answered queries before and after each change.
@@ -29,16 +28,19 @@ const QUERIES: usize = 200;
 
 pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
     story.screen.heading("node-local-dns");
+    let network = story.cluster.network;
     let add_on = story.kubectl.folder.join("nodelocaldns.yaml");
-    fs::write(&add_on, manifest()?)?;
+    fs::write(&add_on, manifest(network)?)?;
     let add_on = add_on.display().to_string();
-    let (first, later) = (story.kubectl.folder.join("first.yaml"), OVERLAY);
-    let text = fs::read_to_string(OVERLAY)?;
+    let first = story.kubectl.folder.join("first.yaml");
+    let later = story.kubectl.folder.join("node-local-dns.yaml");
+    let text = fill(Path::new(OWN_MANIFEST), network)?;
+    fs::write(&later, &text)?;
     let one_by_one = text
         .replace("maxSurge: 1", "maxSurge: 0")
         .replace("maxUnavailable: 0", "maxUnavailable: 1");
     fs::write(&first, one_by_one)?;
-    let first = first.display().to_string();
+    let (first, later) = (first.display().to_string(), later.display().to_string());
     story.screen.typed("$ kubectl", "create -f nodelocaldns.yaml");
     story.kubectl.run(&["create", "-f", &add_on])?;
     runs(story, TOOLS)?;
@@ -53,7 +55,7 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
             &*egret,
             // Then both could run at once, and the next upgrade lets them.
             "sed 's/maxSurge: 1/maxSurge: 0/; s/maxUnavailable: 0/maxUnavailable: 1/' node-local-dns.yaml | kubectl replace -f -; kubectl replace -f node-local-dns.yaml",
-            [&*first, later],
+            [&*first, &*later],
         ),
         (
             "node-local-dns again, while pods query",
@@ -121,14 +123,21 @@ fn runs(story: &Story<'_>, image: &str) -> Result<(), Failure> {
     })
 }
 
-/// The public manifest, filled in as its page says, with upstream's program in the image of this cluster.
-fn manifest() -> Result<String, Failure> {
-    let path = go_module(KUBERNETES)?.join(MANIFEST);
-    let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let text = text
-        .replace("__PILLAR__LOCAL__DNS__", "169.254.20.10")
-        .replace("__PILLAR__DNS__SERVER__", "10.96.0.10")
-        .replace("__PILLAR__DNS__DOMAIN__", "cluster.local");
+/// A manifest, filled in as the add-on's page says.
+fn fill(path: &Path, network: Network) -> Result<String, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let local = network.local_dns();
+    let health = SocketAddr::new(local, 8080).to_string();
+    Ok(text
+        .replace("__PILLAR__LOCAL__DNS__:8080", &health)
+        .replace("__PILLAR__LOCAL__DNS__", &local.to_string())
+        .replace("__PILLAR__DNS__SERVER__", &network.dns()[0].to_string())
+        .replace("__PILLAR__DNS__DOMAIN__", "cluster.local"))
+}
+
+/// The public manifest, with upstream's program in the image of this cluster.
+fn manifest(network: Network) -> Result<String, Failure> {
+    let text = fill(&go_module(KUBERNETES)?.join(MANIFEST), network)?;
     let image = text
         .lines()
         .find_map(|line| line.trim().strip_prefix("image: "))
@@ -136,6 +145,21 @@ fn manifest() -> Result<String, Failure> {
         .to_owned();
     Ok(text.replace(
         &format!("image: {image}"),
-        &format!("image: {TOOLS}\n        command: [sh, -c, '{ENTRY}', sh]"),
+        &format!(
+            "image: {TOOLS}\n        command: [sh, -c, '{}', sh]",
+            entry(network)
+        ),
     ))
+}
+
+/// Starts upstream's program. Not every kernel has interfaces of the type dummy, and one that is there is taken as it is. The program ends when it listens at
+/// an address of IPv6 that the kernel still checks for another owner.
+fn entry(network: Network) -> String {
+    format!(
+        "ip link add nodelocaldns type dummy || ip link add nodelocaldns type ifb; \
+         for address in {} {}; do ip address add $address dev nodelocaldns; done; \
+         while ip address show dev nodelocaldns | busybox grep -q tentative; do sleep 0.1; done; exec /node-cache \"$@\"",
+        network.local_dns(),
+        network.dns()[0]
+    )
 }

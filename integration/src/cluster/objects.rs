@@ -1,59 +1,69 @@
 //! What is applied to the cluster.
 
-use std::net::{IpAddr, SocketAddr};
-
-use super::{
-    NODES,
-    control_plane::{ALLOWED_ADDRESSES, DIRECT_ADDRESSES, DNS_ADDRESSES, REFUSED_ADDRESSES},
-    image::TOOLS,
+use std::{
+    fmt::Display,
+    net::{IpAddr, SocketAddr},
 };
+
+use egret_shared::net::IpNet;
+
+use super::{NODES, image::TOOLS, network::Network};
+
+pub(super) const ALLOWED: &str = "allowed.example.test";
+pub(super) const REFUSED: &str = "refused.example.test";
 
 /// Pods reach the cluster DNS, the API server, one host by its addresses and some names outside the cluster; the agents of the API server's proxy also its
 /// server and kubelets.
-pub(super) const POLICY: &str = "apiVersion: policy.egret.dev/v1alpha1
+pub(super) fn policy(network: Network) -> String {
+    let control_plane = network.control_plane();
+    let dns = networks([&[network.local_dns()][..], &control_plane].concat());
+    let proxy_server = networks([control_plane[0]]);
+    let direct = networks(network.direct());
+    format!(
+        "apiVersion: policy.egret.dev/v1alpha1
 kind: ClusterEgressFirewall
-metadata: {name: one-name}
+metadata: {{name: one-name}}
 spec:
   rules:
   - name: dns
     action: Allow
-    to: [{networks: [169.254.20.10/32, 10.100.0.1/32, 'fd00:100::1/128']}]
-    protocols: [{udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {number: 53}}}]
+    to: [{{networks: {dns}}}]
+    protocols: [{{udp: {{destinationPort: {{number: 53}}}}}}, {{tcp: {{destinationPort: {{number: 53}}}}}}]
   - name: api-server
     action: Allow
-    to: [{apiServer: {}}]
+    to: [{{apiServer: {{}}}}]
   - name: proxy-server
     action: Allow
-    to: [{networks: [10.100.0.1/32]}]
-    protocols: [{tcp: {destinationPort: {number: 8132}}}]
+    to: [{{networks: {proxy_server}}}]
+    protocols: [{{tcp: {{destinationPort: {{number: 8132}}}}}}]
   - name: kubelets
     action: Allow
-    to: [{nodes: {}}]
-    protocols: [{tcp: {destinationPort: {number: 10250}}}]
+    to: [{{nodes: {{}}}}]
+    protocols: [{{tcp: {{destinationPort: {{number: 10250}}}}}}]
   - name: by-address
     action: Allow
-    to: [{networks: [10.100.0.203/32, 'fd00:100::203/128']}]
+    to: [{{networks: {direct}}}]
   - name: by-name
     action: Allow
-    to: [{domainNames: [allowed.example.test]}]
+    to: [{{domainNames: [{ALLOWED}]}}]
   - name: internet
     action: Deny
-    to: [{external: {}}]
-";
-pub(super) const ALLOWED: &str = "allowed.example.test";
-pub(super) const REFUSED: &str = "refused.example.test";
+    to: [{{external: {{}}}}]
+"
+    )
+}
 
-/// CoreDNS behind the Service kube-dns, as clusters have it, and a client on each node.
-pub(super) fn dns_and_clients() -> String {
-    let [dns, dns_6] = DNS_ADDRESSES;
+/// CoreDNS behind the Service kube-dns, as clusters have it, and a client on each node. Without kubeadm's request of CPU a busy machine runs it hardly at all.
+pub(super) fn dns_and_clients(network: Network) -> String {
+    let dns = network.dns();
     format!(
         "apiVersion: v1
 kind: Service
 metadata: {{name: kube-dns, namespace: kube-system}}
 spec:
-  ipFamilyPolicy: RequireDualStack
-  clusterIP: {dns}
-  clusterIPs: [{dns}, '{dns_6}']
+  ipFamilyPolicy: PreferDualStack
+  clusterIP: '{first}'
+  clusterIPs: {all}
   selector: {{k8s-app: kube-dns}}
   ports: [{{name: dns, port: 53, protocol: UDP}}, {{name: dns-tcp, port: 53, protocol: TCP}}]
 ---
@@ -85,6 +95,7 @@ spec:
       - name: coredns
         image: {TOOLS}
         command: [/bin/coredns, -conf, /config/Corefile]
+        resources: {{requests: {{cpu: 100m, memory: 70Mi}}}}
         volumeMounts: [{{name: config, mountPath: /config}}]
       volumes: [{{name: config, configMap: {{name: coredns}}}}]
 ---
@@ -106,41 +117,57 @@ spec:
       - {{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {{matchLabels: {{app: client}}}}}}
       containers: [{{name: client, image: {TOOLS}}}]
 ",
+        first = dns[0],
+        all = list(&dns),
         replicas = NODES.len()
     )
 }
 
-/// A pod whose first actions are connections to an allowed host, by IPv4 and by IPv6. It prints both pages, how many segments its kernel sent again,
+/// A pod whose first actions are connections to an allowed host, by each family. It prints the pages, how many segments its kernel sent again,
 /// what comes of the refused addresses, and the pages of the allowed name after a lookup.
-pub(super) fn new_pod(name: &str, node: &str) -> String {
+pub(super) fn new_pod(name: &str, node: &str, network: Network) -> String {
     let mut script = String::new();
-    for direct in DIRECT_ADDRESSES.map(page) {
+    for direct in network.direct().into_iter().map(page) {
         script += &format!("busybox timeout 20 wget -q -O - {direct}\n");
     }
     script += "busybox awk '/^Tcp: [0-9]/ { print $13 }' /proc/net/snmp\n";
-    for refused in REFUSED_ADDRESSES.map(page) {
+    for refused in network.refused().into_iter().map(page) {
         script += &format!("busybox timeout 3 wget -q -O - {refused} 2>/dev/null || echo refused\n");
     }
     script += &format!("nslookup {ALLOWED} >/dev/null\n");
-    for allowed in ALLOWED_ADDRESSES.map(page) {
+    for allowed in network.allowed().into_iter().map(page) {
         script += &format!("busybox timeout 3 wget -q -O - {allowed}\n");
     }
     pod(name, node, &script)
 }
 
 /// What a pod of [`new_pod`] prints.
-pub(super) const NEW_POD_PRINTS: [&str; 7] = ["hello", "hello", "0", "refused", "refused", "hello", "hello"];
+pub(super) fn new_pod_prints(network: Network) -> Vec<&'static str> {
+    let each = |line| vec![line; network.families().len()];
+    [each("hello"), vec!["0"], each("refused"), each("hello")].concat()
+}
 
-/// A pod that connects to an allowed host by IPv4 and by IPv6, first once and then until it succeeds.
-pub(super) fn unknown_pod(name: &str, node: &str) -> String {
+/// A pod that connects to an allowed host by each family, first once and then until it succeeds.
+pub(super) fn unknown_pod(name: &str, node: &str, network: Network) -> String {
     let mut script = String::new();
-    for direct in DIRECT_ADDRESSES.map(page) {
+    for direct in network.direct().into_iter().map(page) {
         script += &format!("busybox timeout 2 wget -q -O - {direct} 2>/dev/null || echo closed\n");
     }
-    for direct in DIRECT_ADDRESSES.map(page) {
+    for direct in network.direct().into_iter().map(page) {
         script += &format!("until busybox timeout 2 wget -q -O - {direct} 2>/dev/null; do sleep 1; done\n");
     }
     pod(name, node, &script)
+}
+
+/// A list of YAML.
+pub(super) fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    let items = items.into_iter().map(|item| format!("'{item}'"));
+    format!("[{}]", items.collect::<Vec<_>>().join(", "))
+}
+
+/// The same of networks that are one address each.
+pub(super) fn networks(addresses: impl IntoIterator<Item = IpAddr>) -> String {
+    list(addresses.into_iter().map(IpNet::from))
 }
 
 /// The address of its page.

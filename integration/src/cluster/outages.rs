@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use egret_shared::net::IpNet;
-
 use super::{
     Failure,
-    control_plane::DIRECT_ADDRESSES,
     kubectl::Kubectl,
     machine::Process,
+    network::Network,
     node::Node,
-    objects,
+    objects::{networks, page},
     story::{Story, WORKLOADS},
     until,
 };
@@ -89,16 +87,18 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
 
 /// A policy that is applied now is in force on all nodes, and is gone when it is deleted.
 fn follows_policies(story: &mut Story<'_>) -> Result<(), Failure> {
-    story.kubectl.apply(&deny_direct())?;
-    let [page, page_6] = DIRECT_ADDRESSES.map(objects::page);
+    let network = story.cluster.network;
+    story.kubectl.apply(&deny_direct(network))?;
+    let pages = network.direct().into_iter().map(page).collect::<Vec<_>>();
     let script = format!(
-        "for page in {page} {page_6}; do busybox timeout 3 wget -q -O - $page 2>/dev/null || echo refused; done"
+        "for page in {}; do busybox timeout 3 wget -q -O - $page 2>/dev/null || echo refused; done",
+        pages.join(" ")
     );
     let says = |kubectl: &Kubectl, expected: &str| {
         let pods = kubectl.get(&["pods", "-n", "shop", "-l", "app=client", "-o", "name"])?;
         for pod in pods.lines() {
             let said = kubectl.run(&["exec", "-n", "shop", pod, "--", "sh", "-c", &script])?;
-            if !said.lines().eq([expected; 2]) {
+            if !said.lines().eq(pages.iter().map(|_page| expected)) {
                 return Err(format!("{pod} says {}", said.trim()).into());
             }
         }
@@ -114,8 +114,7 @@ fn follows_policies(story: &mut Story<'_>) -> Result<(), Failure> {
 }
 
 /// No pod reaches the host that is allowed by its addresses.
-fn deny_direct() -> String {
-    let [network, network_6] = DIRECT_ADDRESSES.map(IpNet::from);
+fn deny_direct(network: Network) -> String {
     format!(
         "apiVersion: policy.egret.dev/v1alpha1
 kind: ClusterEgressFirewall
@@ -123,8 +122,9 @@ metadata: {{name: nothing}}
 spec:
   priority: 1
   rules:
-  - {{name: internet, action: Deny, to: [{{networks: [{network}, '{network_6}']}}]}}
-"
+  - {{name: internet, action: Deny, to: [{{networks: {}}}]}}
+",
+        networks(network.direct())
     )
 }
 

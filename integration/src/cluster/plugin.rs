@@ -3,7 +3,8 @@
 use super::{
     Failure,
     kubectl::Kubectl,
-    objects::{NEW_POD_PRINTS, new_pod, unknown_pod},
+    network::Network,
+    objects::{new_pod, new_pod_prints, unknown_pod},
     story::{Story, WORKLOADS, metrics_of},
 };
 
@@ -18,10 +19,11 @@ pub(super) fn play(story: &mut Story<'_>) -> Result<(), Failure> {
 
 fn first_packet(story: &mut Story<'_>) -> Result<(), Failure> {
     let denied = denied(story)?;
-    story.kubectl.apply(&new_pod("new", NODES[0]))?;
+    let network = story.cluster.network;
+    story.kubectl.apply(&new_pod("new", NODES[0], network))?;
     story.step(
-        "A new pod's first SYNs pass to allowed addresses of both families; to others its first are refused",
-        |kubectl| says_all(kubectl, "new"),
+        "A new pod's first SYNs pass to allowed addresses of each family; to others its first are refused",
+        |kubectl| says_all(kubectl, "new", network),
     )?;
     let more = self::denied(story)? - denied;
     story.conclude(
@@ -33,9 +35,10 @@ fn first_packet(story: &mut Story<'_>) -> Result<(), Failure> {
 
 /// The mirror of a static pod has another UID than the runtime knows.
 fn static_pod(story: &mut Story<'_>) -> Result<(), Failure> {
-    story.cluster.nodes[0].write_static_pod("static.yaml", &new_pod("static", NODES[0]))?;
+    let network = story.cluster.network;
+    story.cluster.nodes[0].write_static_pod("static.yaml", &new_pod("static", NODES[0], network))?;
     story.step("The same of a static pod", |kubectl| {
-        says_all(kubectl, "static-node-1")
+        says_all(kubectl, "static-node-1", network)
     })?;
     story.cluster.nodes[0].remove_static_pod("static.yaml")
 }
@@ -58,8 +61,10 @@ fn enforcer_away(story: &mut Story<'_>) -> Result<(), Failure> {
         let pods = kubectl.get(&["pods", "-n", "egret-system", "-l", ENFORCERS, "-o", "name"])?;
         Ok(pods.is_empty())
     })?;
-    story.kubectl.apply(&new_pod("waits", NODES[0]))?;
-    story.kubectl.apply(&unknown_pod("starts", NODES[1]))?;
+    let network = story.cluster.network;
+    let each = |line| vec![line; network.families().len()];
+    story.kubectl.apply(&new_pod("waits", NODES[0], network))?;
+    story.kubectl.apply(&unknown_pod("starts", NODES[1], network))?;
     story.step("A new pod waits on the first node", |kubectl| {
         let events = kubectl.get(&[
             "events",
@@ -80,17 +85,17 @@ fn enforcer_away(story: &mut Story<'_>) -> Result<(), Failure> {
         Ok(kubectl
             .run(&["logs", "-n", "shop", "starts"])?
             .lines()
-            .eq(["closed", "closed"]))
+            .eq(each("closed")))
     })?;
     select_nodes(story, "null")?;
     story.roll_out(&WORKLOADS)?;
     story.step(
         "When enforcers run again, the first one starts, and its first SYNs pass",
-        |kubectl| says_all(kubectl, "waits"),
+        |kubectl| says_all(kubectl, "waits", network),
     )?;
     story.step("The second one is open to what policies allow", |kubectl| {
         let said = kubectl.run(&["logs", "-n", "shop", "starts"])?;
-        Ok(said.lines().eq(["closed", "closed", "hello", "hello"]))
+        Ok(said.lines().eq([each("closed"), each("hello")].concat()))
     })?;
     let metrics = metrics_of(&story.cluster.nodes[0])?;
     let labels = [("command", "add"), ("outcome", "ready")];
@@ -120,9 +125,9 @@ fn select_nodes(story: &Story<'_>, labels: &str) -> Result<(), Failure> {
 }
 
 /// Whether the pod says what [`new_pod`] has to say: the pages by address, nothing sent again, refused, the pages by name.
-pub(super) fn says_all(kubectl: &Kubectl, pod: &str) -> Result<bool, Failure> {
+pub(super) fn says_all(kubectl: &Kubectl, pod: &str, network: Network) -> Result<bool, Failure> {
     let said = kubectl.run(&["logs", "-n", "shop", pod])?;
-    if said.lines().eq(NEW_POD_PRINTS) {
+    if said.lines().eq(new_pod_prints(network)) {
         Ok(true)
     } else {
         Err(said.into())

@@ -1,6 +1,6 @@
 //! What is shown on the cluster, chapter by chapter.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use crate::{
     Metrics,
@@ -8,13 +8,12 @@ use crate::{
 };
 
 use super::{
-    Cluster, Failure, NODES, backends,
-    control_plane::Addresses,
-    image, konnectivity,
+    Cluster, Failure, NODES, backends, image, konnectivity,
     kubectl::Kubectl,
+    network::Network,
     node::Node,
     node_local_dns,
-    objects::{ALLOWED, POLICY, REFUSED, dns_and_clients},
+    objects::{ALLOWED, REFUSED, dns_and_clients, policy},
     outages, plugin,
     traffic::{Seen, Traffic},
     uninstall::{self, Traces},
@@ -86,7 +85,7 @@ impl Story<'_> {
 
     fn start_dns(&mut self) -> Result<(), Failure> {
         self.screen.heading("The cluster DNS and a client");
-        self.kubectl.apply(&dns_and_clients())?;
+        self.kubectl.apply(&dns_and_clients(self.cluster.network))?;
         self.roll_out(&[
             ("kube-system", "deployment/coredns"),
             ("shop", "deployment/client"),
@@ -97,8 +96,9 @@ impl Story<'_> {
     fn install(&mut self) -> Result<(), Failure> {
         self.screen.heading("The chart");
         self.helm(&format!(
-            "install egret deploy/helm/egret --namespace kube-system --set cni.enabled=true --set {}",
-            konnectivity::values()
+            "install egret deploy/helm/egret --namespace kube-system --set cni.enabled=true --set dns.address={} --set {}",
+            self.cluster.network.local_dns(),
+            konnectivity::values(self.cluster.network)
         ))?;
         self.roll_out(&WORKLOADS)?;
         for node in &self.cluster.nodes {
@@ -110,16 +110,17 @@ impl Story<'_> {
     }
 
     fn apply_policy(&mut self) -> Result<(), Failure> {
+        let network = self.cluster.network;
         self.step("Without a policy both names are reached", |kubectl| {
-            Ok(all_say(kubectl, ALLOWED, "hello")? && all_say(kubectl, REFUSED, "hello")?)
+            Ok(all_say(kubectl, network, ALLOWED, "hello")? && all_say(kubectl, network, REFUSED, "hello")?)
         })?;
         self.screen.typed("$ kubectl", "apply -f one-name.yaml");
-        self.kubectl.apply(POLICY)?;
+        self.kubectl.apply(&policy(network))?;
         self.step("With the policy the other name is refused", |kubectl| {
-            all_say(kubectl, REFUSED, "refused")
+            all_say(kubectl, network, REFUSED, "refused")
         })?;
         self.step("The allowed name is reached", |kubectl| {
-            all_say(kubectl, ALLOWED, "hello")
+            all_say(kubectl, network, ALLOWED, "hello")
         })
     }
 
@@ -147,11 +148,11 @@ impl Story<'_> {
         )?;
         let nodes = self.cluster.nodes.iter().map(Node::addresses).collect::<Vec<_>>();
         self.step(
-            "The report of each node names its addresses of both families",
+            "The report of each node names its addresses of each family",
             |kubectl| {
                 let columns = "jsonpath={range .items[*]}{.addresses[*].ip}{'\\n'}{end}";
                 let reports = kubectl.get(&["nodeaddressreports", "-o", columns])?;
-                let names = |(report, addresses): (&str, &Addresses)| {
+                let names = |(report, addresses): (&str, &Vec<IpAddr>)| {
                     let reported = report.split(' ').collect::<Vec<_>>();
                     addresses
                         .iter()
@@ -174,8 +175,9 @@ impl Story<'_> {
             .typed("$ kubectl", "delete clusteregressfirewall one-name");
         self.kubectl
             .run(&["delete", "clusteregressfirewall", "one-name"])?;
+        let network = self.cluster.network;
         self.step("Without it the other name is reached again", |kubectl| {
-            all_say(kubectl, REFUSED, "hello")
+            all_say(kubectl, network, REFUSED, "hello")
         })
     }
 
@@ -245,7 +247,7 @@ impl Story<'_> {
 
     /// Traffic of all clients; `judges` as for [`Traffic::start`].
     pub(super) fn traffic(&self, judges: bool) -> Result<Traffic, Failure> {
-        Traffic::start(&self.client_namespaces()?, judges)
+        Traffic::start(&self.client_namespaces()?, self.cluster.network, judges)
     }
 
     /// Waits until this much more was answered, and as many connections have ended as it judges.
@@ -281,8 +283,13 @@ pub(super) fn metrics_of(node: &Node) -> Result<Metrics, Failure> {
     Ok(Metrics::parse(&text)?)
 }
 
-/// Whether all clients, one on each node, say this of the page by IPv4 and by IPv6: `hello` when they get it, else `refused`.
-pub(super) fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<bool, Failure> {
+/// Whether all clients, one on each node, say this of the page by each family: `hello` when they get it, else `refused`.
+pub(super) fn all_say(
+    kubectl: &Kubectl,
+    network: Network,
+    name: &str,
+    expected: &str,
+) -> Result<bool, Failure> {
     let pods = kubectl.get(&[
         "pods",
         "-n",
@@ -301,7 +308,7 @@ pub(super) fn all_say(kubectl: &Kubectl, name: &str, expected: &str) -> Result<b
     );
     for pod in &pods {
         let said = kubectl.run(&["exec", "-n", "shop", pod, "--", "sh", "-c", &script])?;
-        if !said.lines().eq([expected; 2]) {
+        if !said.lines().eq(network.families().iter().map(|_family| expected)) {
             return Err(format!("{pod} says {} of {name}", said.trim()).into());
         }
     }

@@ -1,4 +1,4 @@
-//! What the clients do all the time while parts of the cluster end or are replaced, by IPv4 and by IPv6: they query, and connect to an address that is allowed
+//! What the clients do all the time while parts of the cluster end or are replaced, by each family: they query, and connect to an address that is allowed
 //! and to one that is not.
 
 use std::{
@@ -15,10 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hickory_proto::{
-    op::{Message, ResponseCode},
-    rr::RecordType,
-};
+use hickory_proto::op::{Message, ResponseCode};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CloneFlags, setns},
@@ -29,7 +26,7 @@ use crate::Lookup;
 
 use super::{
     Failure,
-    control_plane::{ALLOWED_ADDRESSES, DNS_ADDRESSES, REFUSED_ADDRESSES},
+    network::{Network, record_type},
 };
 
 const BETWEEN_QUERIES: Duration = Duration::from_millis(10);
@@ -48,6 +45,7 @@ pub(super) struct Traffic {
 }
 
 struct Shared {
+    network: Network,
     stop: AtomicBool,
     begun: Instant,
     seen: Mutex<Seen>,
@@ -67,8 +65,9 @@ pub(super) struct Seen {
 
 impl Traffic {
     /// Of pods, each with the file of its network namespace. `judges` is whether a policy refuses one of the addresses; without it nobody connects.
-    pub(super) fn start(pods: &[PathBuf], judges: bool) -> Result<Self, Failure> {
+    pub(super) fn start(pods: &[PathBuf], network: Network, judges: bool) -> Result<Self, Failure> {
         let shared = Arc::new(Shared {
+            network,
             stop: AtomicBool::new(false),
             begun: Instant::now(),
             seen: Mutex::default(),
@@ -213,10 +212,10 @@ struct Query {
     sent: Instant,
 }
 
-/// Addresses of IPv4 and IPv6, by IPv4 and by IPv6; in turn of a name that every cache has, and of one that none has. Each query has a socket of its own, as
+/// Addresses of each family, by each family; in turn of a name that every cache has, and of one that none has. Each query has a socket of its own, as
 /// those of a C library.
 fn query(shared: &Shared) -> io::Result<()> {
-    let (servers, addresses) = (DNS_ADDRESSES, ALLOWED_ADDRESSES);
+    let (servers, addresses) = (shared.network.dns(), shared.network.allowed());
     let run = rand::random::<u32>();
     let mut pending = VecDeque::new();
     for number in 0_u32.. {
@@ -228,14 +227,10 @@ fn query(shared: &Shared) -> io::Result<()> {
         } else {
             format!("{run:x}-{number}.many.example.test")
         };
-        let server = servers[number as usize / 2 % 2];
-        let address = addresses[number as usize / 4 % 2];
-        let record_type = if address.is_ipv4() {
-            RecordType::A
-        } else {
-            RecordType::AAAA
-        };
-        let lookup = Lookup::of(&name, record_type);
+        let turn = number as usize / 2;
+        let server = servers[turn % servers.len()];
+        let address = addresses[turn / servers.len() % addresses.len()];
+        let lookup = Lookup::of(&name, record_type(address));
         let any: IpAddr = if server.is_ipv4() {
             Ipv4Addr::UNSPECIFIED.into()
         } else {
@@ -318,12 +313,15 @@ struct Attempt {
 }
 
 fn connect(shared: &Shared) -> io::Result<()> {
-    let targets = [(ALLOWED_ADDRESSES, true), (REFUSED_ADDRESSES, false)];
+    let targets = [
+        (shared.network.allowed(), true),
+        (shared.network.refused(), false),
+    ];
     let mut pending = Vec::new();
     while !shared.is_stopped() {
         let next = targets
-            .into_iter()
-            .flat_map(|(addresses, is_allowed)| addresses.map(|address| (address, is_allowed)));
+            .iter()
+            .flat_map(|(addresses, is_allowed)| addresses.iter().map(|address| (*address, *is_allowed)));
         for (to, is_allowed) in next {
             let address = SocketAddr::new(to, 80);
             let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
