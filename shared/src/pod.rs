@@ -13,7 +13,7 @@ const SEPARATOR: &str = "\0";
 /// A pod by namespace and name, as people write it: `namespace/name`.
 ///
 /// Both are in one text: keys are compared often, in trees of all pods of a node, and each text is at another place of memory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PodKey {
     text: Arc<str>,
@@ -64,6 +64,15 @@ impl Ord for PodKey {
 impl PartialOrd for PodKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
+    }
+}
+
+impl fmt::Debug for PodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PodKey")
+            .field("namespace", &self.namespace())
+            .field("name", &self.name())
+            .finish()
     }
 }
 
@@ -133,6 +142,10 @@ mod tests {
     fn a_key_is_read_as_it_is_written() {
         let key = PodKey::new("shop", "web-0");
         assert_eq!(key.to_string().parse(), Ok(key.clone()));
+        assert_eq!(
+            format!("{key:?}"),
+            r#"PodKey { namespace: "shop", name: "web-0" }"#
+        );
         let written = postcard::to_stdvec(&key).unwrap();
         assert_eq!(written, postcard::to_stdvec("shop/web-0").unwrap());
         assert_eq!(postcard::from_bytes(&written), Ok(key));
