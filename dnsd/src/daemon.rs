@@ -20,7 +20,7 @@ use egret_dnsd::enforcement::link;
 use egret_dnsd::host::node_cache::reconciler::PreparedHost;
 use egret_dnsd::kernel_answers::KernelAnswers;
 use egret_dnsd::listener::threads::Threads;
-use egret_dnsd::listener::{BoundListeners, Listeners, Service};
+use egret_dnsd::listener::{Listeners, Service};
 use egret_dnsd::pipeline::{Metrics, Resolver};
 use egret_dnsd::takeover::transfer::ProcessState;
 use egret_dnsd::takeover::{OpenConnection, StoppedOldProcess};
@@ -95,9 +95,7 @@ impl Daemon {
             ActiveConfig::look_up(config, &metrics.upstream).await?,
         );
         let serving = ActiveConfig::new(config.clone(), None, &host_interfaces, &telemetry)?;
-        let (old_process, mut inheritance, listeners) =
-            takeover::take_over_or_bind(&config, &serving.tables, prepared_host.as_ref()).await?;
-        let encrypted = BoundListeners::bind_encrypted(&serving.encrypted, &mut inheritance)?;
+        let (old_process, sockets) = takeover::take_over_or_bind(&serving, prepared_host.as_ref()).await?;
         let encrypted_tables = serving.encrypted.clone();
         let links = Links::open().context("the kernel's routing table cannot be asked")?;
         let client_lookup = Arc::new(ClientLookup::new(Box::new(links)));
@@ -131,7 +129,7 @@ impl Daemon {
             recorder,
             seen_evictions: Mutex::new(0),
         });
-        let addresses = listeners.addresses()?;
+        let addresses = sockets.listeners.addresses()?;
         drop(task::spawn("heart", heart.beat(Arc::clone(&threads))));
         drop(task::spawn("deadlines", Arc::clone(&gate).keep_time()));
         let instance = DnsdInstance::from_random(rand::random());
@@ -140,13 +138,12 @@ impl Daemon {
             "link",
             link::keep(path, instance, Arc::clone(&gate), gate_metrics),
         );
-        let mut admin = AdminListeners::start(operators)?;
-        admin.adopt(&config, &mut inheritance)?;
+        let admin = AdminListeners::start(operators, &config, sockets.admin)?;
         let admin_address = admin.address(config.fixed.admin);
         host::catch_up(summary, &gate).await;
         let paused = host::pause(old_process);
-        let mut listeners = listeners.serve(&service);
-        listeners.adopt_encrypted(&encrypted_tables, encrypted);
+        let mut listeners = sockets.listeners.serve(&service);
+        listeners.adopt_encrypted(&encrypted_tables, sockets.encrypted);
         if let Some(permits) = &config.fixed.kernel_answers {
             host::begin_kernel_answers(permits, &kernel_answers);
         }

@@ -256,12 +256,6 @@ fn be_transparent(socket: &impl AsFd, address: SocketAddr) -> io::Result<()> {
 }
 
 impl ListenError {
-    /// Whether another process has the port.
-    #[must_use]
-    pub fn is_in_use(&self) -> bool {
-        self.source.kind() == io::ErrorKind::AddrInUse
-    }
-
     fn is_without_ipv6(&self) -> bool {
         let absent = [libc::EAFNOSUPPORT, libc::EADDRNOTAVAIL];
         self.address.is_ipv6()

@@ -163,13 +163,30 @@ fn a_dnsd_starts_right_after_the_one_that_took_over_was_killed() {
         });
         killed.kill().unwrap();
         let third = world.start(named("dnsd-third")).unwrap();
-        let waited = third.log().contains("the one before it may hold its sockets");
+        let waited = third.log().contains("holds an address");
         assert!(waited, "{}", third.log());
         assert_is_answered(&world, Stage::None);
         let reply = asked.join().unwrap();
         assert!(reply.is_ok(), "{:?}", reply.err());
     });
     assert!(is_set_up(&world));
+}
+
+/// As a node-local-dns does that is replaced by a dnsd without a handover, for as long as its pod ends.
+#[test]
+fn a_dnsd_waits_for_a_process_that_ends_and_holds_its_addresses() {
+    let Some(world) = world() else { return };
+    let spec = world.dnsd();
+    let mut first = world.start(spec.clone()).unwrap();
+    let mut other = spec;
+    other.name = "dnsd-other".into();
+    let mut second = world.launch(other).unwrap();
+    eventually("it waits", || second.log().contains("holds an address"));
+    assert_is_answered(&world, Stage::None);
+    assert!(second.ended().is_none(), "{}", second.log());
+    first.terminate().unwrap();
+    second.wait_until_ready().unwrap();
+    assert_is_answered(&world, Stage::None);
 }
 
 /// One that is told to stop removes its interface before its socket is gone.

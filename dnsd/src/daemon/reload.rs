@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use egret_dnsd::config::model::Reload;
 use egret_dnsd::config::{Config, file_name};
-use egret_dnsd::takeover::InheritedSockets;
 use egret_dnsd::telemetry::faults;
 use egret_dnsd::zones::{ActiveConfig, host_interfaces};
 use metrics::{Counter, counter, describe_counter};
@@ -63,7 +62,7 @@ impl Daemon {
         let serving = ActiveConfig::new(config, Some(&current), &host_interfaces, &self.telemetry)?;
         let new = self.listeners.bind(&serving.tables)?;
         let encrypted = self.listeners.bind_encrypted(&serving.encrypted)?;
-        self.admin.adopt(&serving.config, &mut InheritedSockets::none())?;
+        self.admin.adopt(&serving.config)?;
         self.listeners.adopt(&serving.tables, new);
         self.listeners.adopt_encrypted(&serving.encrypted, encrypted);
         self.reload_timer = ReloadTimer::new(serving.config.plan.reload);

@@ -1,59 +1,84 @@
 //! The daemon's part of a takeover: it takes the sockets of an old process, gives them to a new one, and pauses while that one
 //! starts to read.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use egret_dnsd::config::Config;
 use egret_dnsd::host::node_cache::reconciler::PreparedHost;
-use egret_dnsd::listener::{BoundListeners, Service, Tables};
+use egret_dnsd::listener::{BoundListeners, EncryptedListeners, Service};
 use egret_dnsd::takeover::{
     InheritedSockets, OldProcess, OpenConnection, PAUSE_TIMEOUT, SocketName, TakeoverEvent, send_connections,
 };
+use egret_dnsd::telemetry::handlers::BoundAdmin;
+use egret_dnsd::zones::ActiveConfig;
 use egret_shared::rt::clock;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
 use super::{Daemon, host};
 
-/// How long a dnsd may hold its sockets that another one took over from, and that reads again because that one was killed.
-const RETURN_TIMEOUT: Duration = Duration::from_secs(10);
-const RETURN_INTERVAL: Duration = Duration::from_millis(20);
+/// How long another process may hold an address at the start of this one: a node-local-dns that ends, or a dnsd that another one took
+/// over from, and that reads again because that one was killed.
+const IN_USE_TIMEOUT: Duration = Duration::from_secs(10);
+const IN_USE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The sockets of this process. Nobody reads them yet.
+pub(super) struct BoundSockets {
+    pub(super) admin: BoundAdmin,
+    pub(super) listeners: BoundListeners,
+    pub(super) encrypted: EncryptedListeners,
+}
+
+impl BoundSockets {
+    /// Those of DNS come last: others may share their addresses, so queries come to them at once.
+    fn bind(serving: &ActiveConfig, inheritance: &mut InheritedSockets) -> anyhow::Result<Self> {
+        let admin = BoundAdmin::bind(&serving.config, inheritance)?;
+        Ok(Self {
+            admin,
+            encrypted: BoundListeners::bind_encrypted(&serving.encrypted, inheritance)?,
+            listeners: BoundListeners::bind(&serving.tables, inheritance)?,
+        })
+    }
+}
 
 /// Takes over the sockets of the dnsd that answers now, or binds them where there is none.
 ///
 /// # Errors
-/// When an address cannot be listened on.
+/// When an address cannot be listened on; one that another process holds, after [`IN_USE_TIMEOUT`].
 pub(super) async fn take_over_or_bind(
-    config: &Config,
-    tables: &Tables,
+    serving: &ActiveConfig,
     prepared_host: Option<&PreparedHost>,
-) -> anyhow::Result<(Option<OldProcess>, InheritedSockets, BoundListeners)> {
+) -> anyhow::Result<(Option<OldProcess>, BoundSockets)> {
     let begun = clock::now();
     let mut is_waiting = false;
     loop {
-        let (old_process, mut inheritance) = host::take_over(config).await?;
+        let (old_process, mut inheritance) = host::take_over(&serving.config).await?;
         if let (None, Some(host)) = (&old_process, prepared_host) {
             // The one that was there may have ended since, and its interface with it.
             host.make_interface();
         }
-        // Who is killed leaves the file.
-        let was_killed = || config.fixed.handover.as_ref().is_some_and(|path| path.exists());
-        match BoundListeners::bind(tables, &mut inheritance) {
+        match BoundSockets::bind(serving, &mut inheritance) {
             Err(error)
-                if error.is_in_use()
+                if is_in_use(&error)
                     && old_process.is_none()
-                    && was_killed()
-                    && clock::now().since(begun) < RETURN_TIMEOUT =>
+                    && clock::now().since(begun) < IN_USE_TIMEOUT =>
             {
                 if !std::mem::replace(&mut is_waiting, true) {
-                    tracing::warn!(%error, "a dnsd was killed, and the one before it may hold its sockets until it reads again: waiting");
+                    tracing::warn!(%error, seconds = IN_USE_TIMEOUT.as_secs(), "another process, which may be ending, holds an address: waiting");
                 }
-                tokio::time::sleep(RETURN_INTERVAL).await;
+                tokio::time::sleep(IN_USE_INTERVAL).await;
             }
-            bound => return Ok((old_process, inheritance, bound?)),
+            bound => return Ok((old_process, bound?)),
         }
     }
+}
+
+fn is_in_use(error: &anyhow::Error) -> bool {
+    let mut causes = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|cause| cause.kind() == io::ErrorKind::AddrInUse)
 }
 
 impl Daemon {

@@ -51,12 +51,49 @@ enum Change {
     Health(Option<SocketAddr>),
 }
 
+/// Bound sockets that nothing is accepted from yet.
+#[derive(Debug)]
+pub struct BoundAdmin(Vec<(SocketAddr, AdminListener, TcpListener)>);
+
+impl BoundAdmin {
+    /// Listens at the addresses of a configuration. Inherited sockets are not bound again.
+    ///
+    /// # Errors
+    /// With the address that cannot be bound.
+    pub fn bind(config: &Config, inheritance: &mut InheritedSockets) -> io::Result<Self> {
+        Self::bind_all(wanted(config), inheritance)
+    }
+
+    fn bind_all(
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        inheritance: &mut InheritedSockets,
+    ) -> io::Result<Self> {
+        let mut bound = Vec::new();
+        for address in addresses {
+            let name = SocketName {
+                purpose: SocketPurpose::Http,
+                address,
+            };
+            let listener = match inheritance.socket(name) {
+                Some(socket) => admin::inherit(socket)?,
+                None => bind(address)?,
+            };
+            let open = AdminListener {
+                address: listener.local_addr()?,
+                kept: listener.try_clone()?,
+            };
+            bound.push((address, open, listener));
+        }
+        Ok(Self(bound))
+    }
+}
+
 impl AdminListeners {
-    /// No listener yet.
+    /// Serves at the addresses of a configuration, which are bound.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(operators: Arc<AdminState>) -> io::Result<Self> {
+    pub fn start(operators: Arc<AdminState>, config: &Config, bound: BoundAdmin) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -66,35 +103,22 @@ impl AdminListeners {
             .spawn(move || {
                 runtime.block_on(serve(changes, operators));
             })?;
-        Ok(Self {
+        let mut listeners = Self {
             open: BTreeMap::new(),
             thread,
-        })
+        };
+        listeners.add(config, bound);
+        Ok(listeners)
     }
 
-    /// Listens at the addresses of a configuration. Inherited sockets are not bound again, and new sockets are bound
-    /// before others are closed.
+    /// Listens at the addresses of another configuration. New sockets are bound before others are closed.
     ///
     /// # Errors
     /// With the address that cannot be bound; nothing changes then.
-    pub fn adopt(&mut self, config: &Config, inheritance: &mut InheritedSockets) -> io::Result<()> {
+    pub fn adopt(&mut self, config: &Config) -> io::Result<()> {
         let wanted = wanted(config);
-        let mut new = Vec::new();
-        for address in wanted.iter().filter(|address| !self.open.contains_key(address)) {
-            let name = SocketName {
-                purpose: SocketPurpose::Http,
-                address: *address,
-            };
-            let listener = match inheritance.socket(name) {
-                Some(socket) => admin::inherit(socket)?,
-                None => bind(*address)?,
-            };
-            let open = AdminListener {
-                address: listener.local_addr()?,
-                kept: listener.try_clone()?,
-            };
-            new.push((*address, open, listener));
-        }
+        let new = wanted.iter().filter(|address| !self.open.contains_key(address));
+        let bound = BoundAdmin::bind_all(new.copied(), &mut InheritedSockets::none())?;
         let gone: Vec<SocketAddr> = self
             .open
             .keys()
@@ -105,14 +129,18 @@ impl AdminListeners {
             self.open.remove(&address);
             self.tell(Change::Close(address));
         }
-        for (address, open, listener) in new {
+        self.add(config, bound);
+        Ok(())
+    }
+
+    fn add(&mut self, config: &Config, bound: BoundAdmin) {
+        for (address, open, listener) in bound.0 {
             self.open.insert(address, open);
             self.tell(Change::Open(address, listener));
         }
         self.tell(Change::Health(
             config.plan.health.first().map(|health| health.address),
         ));
-        Ok(())
     }
 
     /// The bound address of a configured one.
