@@ -162,8 +162,8 @@ impl Run {
             Step::Checks(number) => self.note_checks(*number).await,
             Step::Log(part) => self.note_log(part).await,
             Step::Get(port, path) => self.note_page(*port, path).await,
-            Step::Metrics(families) => self.note_metrics(families, transcript::of_metrics),
-            Step::Bounds(families) => self.note_metrics(families, transcript::of_bounds),
+            Step::Metrics(families) => self.note_metrics(families, transcript::of_metrics).await,
+            Step::Bounds(families) => self.note_metrics(families, transcript::of_bounds).await,
             Step::Ends => {
                 self.server.signal(Signal::SIGTERM);
                 self.note_end().await;
@@ -347,10 +347,19 @@ impl Run {
         lines.map(transcript::of_line).collect()
     }
 
-    fn note_metrics(&mut self, families: &[&str], told: fn(&str, &str) -> String) {
-        let page = self.server.get(9_199, "/metrics").unwrap_or_default();
-        self.seen
-            .extend(families.iter().map(|family| told(&page, family)));
+    /// CoreDNS counts a query after its reply has gone: the page is read until it stays as it is.
+    async fn note_metrics(&mut self, families: &[&str], told: fn(&str, &str) -> String) {
+        let start = Instant::now();
+        let mut last = Vec::new();
+        loop {
+            let page = self.server.get(9_199, "/metrics").unwrap_or_default();
+            let now: Vec<String> = families.iter().map(|family| told(&page, family)).collect();
+            if now == last || start.elapsed() > ABSENCE {
+                return self.seen.extend(now);
+            }
+            last = now;
+            sleep(SETTLED).await;
+        }
     }
 
     async fn note_page(&mut self, port: u16, path: &str) {
