@@ -509,11 +509,7 @@ impl Renderer<'_> {
     }
 
     fn label(&self, tier: &TierRules, rule: &Rule, action: Action) -> Label {
-        Label {
-            key: self.key(tier, action),
-            rule: rule.origin.rule,
-            policy: rule.origin.policy.clone(),
-        }
+        Label::of_policy(self.key(tier, action), &rule.origin)
     }
 
     fn key(&self, tier: &TierRules, action: Action) -> VerdictKey {

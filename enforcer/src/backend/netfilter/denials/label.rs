@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use egret_kernel::iptables::Chain;
-use egret_policies::rules::{self, Direction, Tier};
+use egret_policies::rules::{self, Direction, Origin, Tier};
 
 use crate::backend::{Action, Decider, VerdictCount, VerdictKey};
 
@@ -29,6 +29,15 @@ impl fmt::Display for Label {
 }
 
 impl Label {
+    /// The label of a rule of a policy.
+    pub(crate) fn of_policy(key: VerdictKey, origin: &Origin) -> Self {
+        Self {
+            key,
+            rule: origin.rule,
+            policy: Arc::clone(&origin.policy),
+        }
+    }
+
     /// The label of what is decided about a pod whatever its policies say.
     #[must_use]
     pub fn of_no_policy(decider: Decider, action: Action, direction: Direction) -> Self {

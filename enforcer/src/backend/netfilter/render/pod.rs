@@ -356,11 +356,7 @@ impl<'a> PodDirection<'a> {
     }
 
     fn label(&self, tier: &TierRules, rule: &Rule, action: Action) -> Label {
-        Label {
-            key: self.key(tier, action),
-            rule: rule.origin.rule,
-            policy: rule.origin.policy.clone(),
-        }
+        Label::of_policy(self.key(tier, action), &rule.origin)
     }
 
     fn key(&self, tier: &TierRules, action: Action) -> VerdictKey {
