@@ -15,10 +15,6 @@ pub struct Network(&'static [Family]);
 impl Network {
     pub const DUAL_STACK: Self = Self(&Family::ALL);
 
-    pub(super) const fn families(self) -> &'static [Family] {
-        self.0
-    }
-
     pub(super) fn control_plane(self) -> Vec<IpAddr> {
         self.host(1, 0x1)
     }
@@ -72,6 +68,11 @@ impl Network {
     /// The destinations of default routes.
     pub(super) fn everything(self) -> Vec<String> {
         self.each("0.0.0.0/0".to_owned(), "::/0".to_owned())
+    }
+
+    /// The same of each family.
+    pub(super) fn alike<T: Clone>(self, of_one: T) -> Vec<T> {
+        self.each(of_one.clone(), of_one)
     }
 
     /// 10.100.0.`last` and fd00:100::`last_6`.

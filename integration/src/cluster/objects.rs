@@ -143,8 +143,8 @@ pub(super) fn new_pod(name: &str, node: &str, network: Network) -> String {
 
 /// What a pod of [`new_pod`] prints.
 pub(super) fn new_pod_prints(network: Network) -> Vec<&'static str> {
-    let each = |line| vec![line; network.families().len()];
-    [each("hello"), vec!["0"], each("refused"), each("hello")].concat()
+    let [hello, refused] = ["hello", "refused"].map(|line| network.alike(line));
+    [&*hello, &["0"], &*refused, &*hello].concat()
 }
 
 /// A pod that connects to an allowed host by each family, first once and then until it succeeds.

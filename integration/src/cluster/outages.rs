@@ -98,7 +98,7 @@ fn follows_policies(story: &mut Story<'_>) -> Result<(), Failure> {
         let pods = kubectl.get(&["pods", "-n", "shop", "-l", "app=client", "-o", "name"])?;
         for pod in pods.lines() {
             let said = kubectl.run(&["exec", "-n", "shop", pod, "--", "sh", "-c", &script])?;
-            if !said.lines().eq(pages.iter().map(|_page| expected)) {
+            if !said.lines().eq(network.alike(expected)) {
                 return Err(format!("{pod} says {}", said.trim()).into());
             }
         }
