@@ -484,10 +484,8 @@ fn the_kustomization_is_admitted_and_grants_the_enforcer_what_it_needs() -> Test
     within(PATIENCE, "its rights suffice for its report", || {
         enforcer.log().contains("reported the addresses of this node")
     });
-    let failures = enforcer
-        .metrics()?
-        .sum("egret_enforcer_source_watch_failures_total", &[]);
-    assert_eq!(failures, 0.0, "{}", enforcer.log());
+    // Kinds that were just defined may have to be asked for again: "storage is (re)initializing".
+    assert!(!enforcer.log().contains("forbidden"), "{}", enforcer.log());
     Ok(())
 }
 
