@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+use serde::Deserialize;
 
 /// Crate, the workspace crates that it may use.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -269,27 +270,46 @@ const NETFILTER_ROOMS: Rooms = &[
 /// The most lines of a source file, unless it says why it is longer.
 const MAX_LINES: usize = 800;
 
+/// The workspace's crates, as `cargo metadata` names them.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    /// `dev` or `build`; those of the crate itself have none.
+    kind: Option<String>,
+    features: Vec<String>,
+}
+
 fn workspace() -> Metadata {
-    MetadataCommand::new()
-        .no_deps()
-        .exec()
-        .expect("cargo metadata runs in a checkout")
+    let cargo = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"])
+        .arg(root().join("Cargo.toml"))
+        .output()
+        .expect("cargo starts");
+    serde_json::from_slice(&cargo.stdout).expect("cargo metadata runs in a checkout")
 }
 
 fn package<'a>(metadata: &'a Metadata, name: &str) -> &'a Package {
     metadata
         .packages
         .iter()
-        .find(|package| package.name.as_str() == name)
+        .find(|package| package.name == name)
         .unwrap_or_else(|| panic!("no crate {name}"))
 }
 
-fn dependencies(package: &Package) -> BTreeSet<String> {
-    let normal = package
-        .dependencies
-        .iter()
-        .filter(|dependency| dependency.kind == DependencyKind::Normal);
-    normal.map(|dependency| dependency.name.clone()).collect()
+fn dependencies(package: &Package) -> BTreeSet<&str> {
+    let normal = package.dependencies.iter().filter(|used| used.kind.is_none());
+    normal.map(|used| used.name.as_str()).collect()
 }
 
 fn root() -> PathBuf {
@@ -324,7 +344,7 @@ fn crates_depend_only_along_the_arrows() {
         let used = dependencies(package(&metadata, name));
         let crossed: Vec<_> = used
             .iter()
-            .filter(|used| used.starts_with("egret-") && !allowed.contains(&used.as_str()))
+            .filter(|used| used.starts_with("egret-") && !allowed.contains(used))
             .collect();
         assert!(
             crossed.is_empty(),
@@ -342,7 +362,7 @@ fn nothing_depends_on_the_tests_but_the_benches() {
             "{} depends on the benches",
             package.name
         );
-        let measures = package.name.as_str() == "egret-benches";
+        let measures = package.name == "egret-benches";
         assert!(
             measures || !used.contains("egret-integration"),
             "{} depends on the tests' world",
@@ -358,7 +378,7 @@ fn no_crate_has_a_forbidden_dependency() {
         let used = dependencies(package(&metadata, name));
         let cheats: Vec<_> = forbidden
             .iter()
-            .filter(|forbidden| used.contains(**forbidden))
+            .filter(|forbidden| used.contains(*forbidden))
             .collect();
         assert!(cheats.is_empty(), "{name} depends on {cheats:?}");
     }
