@@ -51,9 +51,9 @@ TESTS = $(sort $(basename $(notdir $(wildcard */tests/*.rs))) $(notdir $(patsubs
 RUN_TESTS = $(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) RUST_TEST_THREADS=$$(( 3 * $$(nproc) / 2 )) $(CARGO) test --workspace --no-fail-fast
 
 .PHONY: test
-test: packages-test build ## Every test, on real packets and real DNS.
+test: packages-test ## Every test, on real packets and real DNS.
 	@command -v go >/dev/null || echo "NOT COMPARED with CoreDNS, NOT TESTED with kube-apiserver, which are built with Go 1.26 or newer: please install it (https://go.dev/dl)" >&2
-	@$(CARGO) test --workspace --no-run
+	@$(CARGO) build --workspace --bins --tests
 	@beside="$$(mktemp)"; failed=; \
 	$(RUN_TESTS) $(addprefix --test ,$(WITH_API_SERVER)) > "$$beside" 2>&1 & \
 	$(RUN_TESTS) --lib --bins $(addprefix --test ,$(filter-out $(WITH_API_SERVER),$(TESTS))) || failed=1; \
