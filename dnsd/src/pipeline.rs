@@ -18,10 +18,10 @@ use egret_shared::time::Timestamp;
 use tokio::time::Instant;
 
 use self::counters::BatchedCounters;
-use self::learning::{Learnable, Learning};
+use self::learning::Learning;
 use self::metrics::Intercepted;
 use self::pending::PendingState;
-use self::query::QueryView;
+use self::query::{Learnable, QueryView};
 use crate::cache::{Found, Hit, Key, StaleRefresh};
 use crate::dns::message::{HEADER, Query, Refusal, error_reply, rcode};
 use crate::enforcement::client::{Client, ClientLookup, Identity};

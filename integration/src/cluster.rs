@@ -12,8 +12,10 @@ mod node;
 mod node_local_dns;
 mod objects;
 mod outages;
+mod plot;
 mod plugin;
 mod preconditions;
+mod proxy_server;
 mod story;
 mod traffic;
 mod uninstall;
@@ -123,7 +125,7 @@ impl Cluster {
     }
 
     fn play(mut self, keep: bool, stop: &Stop) -> Result<bool, Failure> {
-        let played = story::play(&mut self, keep, stop);
+        let played = plot::play(&mut self, keep, stop);
         let as_expected = played.map_err(|error| format!("{error}\n{}", self.logs()))?;
         if keep && !stop.was_asked() {
             self.screen.heading("It runs until Ctrl-C");

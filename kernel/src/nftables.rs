@@ -18,8 +18,10 @@ pub use changes::{
     BaseChain, Changes, CommitError, ElementsOf, NamedCounter, NfHook, NftRule, Object, Refusal, TableFamily,
     TableName, TableWriter, is_missing,
 };
-pub use listing::{ListedChain, ListedSet, NftListing, TableReader};
-pub use set::{Element, ElementKey, ElementValue, ListedElement, PartElement, SetKind, SetSpec, listed_keys};
+pub use listing::{ListedChain, NftListing, TableReader};
+pub use set::{
+    Element, ElementKey, ElementValue, ListedElement, ListedSet, PartElement, SetKind, SetSpec, listed_keys,
+};
 pub use statement::{ConnState, Key, Letters, Statement, Verdict};
 
 use crate::Family;
@@ -78,6 +80,8 @@ pub(crate) const DELETE_RULE: u8 = 8;
 const DELETE_SET: u8 = 11;
 const NEW_ELEMENT: u8 = 12;
 const DELETE_ELEMENT: u8 = 14;
+/// `NFT_OBJECT_COUNTER`.
+const COUNTER: u32 = 1;
 const NEW_GENERATION: u8 = 15;
 
 /// The table's name is the first attribute of tables, chains and rules alike.
@@ -157,6 +161,18 @@ pub(crate) fn has_chain(
 enum Notification {
     Change(TableChange),
     End { port: u32, author: ChangeAuthor },
+}
+
+/// A remark as nft reads it: kind, length, text with a NUL.
+fn comment(kind: u8, text: &str) -> Vec<u8> {
+    const MOST: usize = 254;
+    let mut end = text.len().min(MOST - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = &text.as_bytes()[..end];
+    let length = u8::try_from(text.len() + 1).expect("it was cut");
+    [&[kind, length], text, &[0]].concat()
 }
 
 fn read(notice: ReplyPart<'_>) -> Option<Notification> {

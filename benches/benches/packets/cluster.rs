@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use egret_integration::{Pod, node};
 use serde_json::{Value, json};
 
-use crate::ordered::Ordered;
+use crate::ordered_rules::Ordered;
 
 /// Real pods: two clients, one of which stands first in every order of pods and one last, and their server.
 pub(crate) const FIRST: (&str, &str) = ("a-clients", "client-a");

@@ -15,6 +15,7 @@ mod load;
 mod cpu;
 mod turns;
 mod ordered;
+mod ordered_rules;
 mod sizes;
 mod plot;
 mod report;

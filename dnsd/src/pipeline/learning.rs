@@ -18,17 +18,6 @@ use crate::zones::{AnswerSource, AnsweredQuery, Series, StoredAnswer, ZoneBindin
 /// The port at which the enforcer permits answers of the kernel.
 const DNS_PORT: u16 = 53;
 
-/// A query whose answer may be learned.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Learnable<'a> {
-    /// Its octets.
-    pub(super) octets: &'a [u8],
-    /// The generation before anything was looked up.
-    pub(super) generation: u64,
-    /// How long its sender is believed to be the pod.
-    pub(super) until: Timestamp,
-}
-
 /// What the kernel answers, and how it is counted.
 #[derive(Debug, Default)]
 pub(super) struct Learning {

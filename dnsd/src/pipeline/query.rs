@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egret_shared::time::Timestamp;
 use tokio::time::Instant;
 
 use crate::cache::Key;
@@ -13,7 +14,6 @@ use crate::enforcement::client::{Client, ClientId};
 use crate::limits::quota_key::QuotaKey;
 use crate::net::Transport;
 use crate::pipeline::counters::BatchedCounters;
-use crate::pipeline::learning::Learnable;
 use crate::upstream::CompletionCount;
 use crate::zones::{PacketInfo, QueryContext, ZoneBinding, ZoneTable};
 
@@ -52,6 +52,17 @@ pub(super) struct QueryView<'a> {
     pub(super) counters: Option<&'a BatchedCounters<'a>>,
     /// Whether the kernel may answer the next one; never for a pending query.
     pub(super) learnable: Option<Learnable<'a>>,
+}
+
+/// A query whose answer the kernel may learn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Learnable<'a> {
+    /// Its octets.
+    pub(super) octets: &'a [u8],
+    /// The generation before anything was looked up.
+    pub(super) generation: u64,
+    /// How long its sender is believed to be the pod.
+    pub(super) until: Timestamp,
 }
 
 impl WaitingQuery {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,7 +19,6 @@ use super::wire::{
     Message, TakeoverError, Wait, check_peer_user, expect_message, namespace, receive, retry_despite_signals,
     retry_until, send,
 };
-use crate::takeover::old_process::file;
 use crate::takeover::state::{InvalidState, STATE_VERSION, StateRecord, read};
 
 /// Octets of a message with state: one answer of 64 KiB beside a batch of others.
@@ -138,6 +138,12 @@ fn process_state(pid: Pid) -> io::Result<Option<char>> {
 #[must_use]
 pub fn is_served_by_other(path: &Path, own: (u64, u64)) -> bool {
     file(path).is_ok_and(|found| found != own) && is_served(path)
+}
+
+/// Device and inode of the file at a path.
+pub(super) fn file(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::metadata(path)?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// Asks the dnsd at `path` for its sockets; none where no dnsd listens. Each step may take `timeout`. A process that exits

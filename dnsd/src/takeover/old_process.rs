@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 
-use super::new_process::is_served;
+use super::new_process::{file, is_served};
 use super::wire::{
     MAX_SOCKETS, Message, TakeoverError, check_peer_user, expect_message, receive, send, send_octets,
 };
@@ -138,12 +138,6 @@ pub fn remove_socket(path: &Path, own: (u64, u64)) -> io::Result<()> {
         std::fs::remove_file(path)?;
     }
     Ok(())
-}
-
-/// Device and inode of the file at a path.
-pub(super) fn file(path: &Path) -> io::Result<(u64, u64)> {
-    let found = std::fs::metadata(path)?;
-    Ok((found.dev(), found.ino()))
 }
 
 /// What a connection was for.

@@ -12,13 +12,13 @@ use egret_shared::net::Family;
 use crate::{demo::Stop, kubernetes};
 
 use super::{
-    Failure, NODES, konnectivity,
+    Failure, NODES,
     kubectl::Kubectl,
     machine::Machine,
     network::{Network, record_type},
     objects::{ALLOWED, REFUSED},
     preconditions::Programs,
-    until,
+    proxy_server, until,
 };
 
 const BRIDGE: &str = "cluster";
@@ -29,7 +29,7 @@ const USERS: [(&str, &str, &str); 5] = [
     ("controller-manager", "system:kube-controller-manager", ""),
     ("scheduler", "system:kube-scheduler", ""),
     ("kube-proxy", "system:kube-proxy", ""),
-    ("proxy-server", konnectivity::USER, ""),
+    ("proxy-server", proxy_server::USER, ""),
 ];
 
 /// The machine that it runs on.
@@ -119,7 +119,7 @@ impl ControlPlane {
             add_addresses(&self.machine, BRIDGE, &addresses)?;
         }
         ip(&format!("link set {BRIDGE} up"))?;
-        konnectivity::partition(&self.machine, BRIDGE)
+        proxy_server::partition(&self.machine, BRIDGE)
     }
 
     fn start_internet(&mut self, programs: &Programs) -> Result<(), Failure> {
@@ -137,7 +137,7 @@ impl ControlPlane {
     fn start_kubernetes(&mut self, programs: &Programs, stop: &Stop) -> Result<(), Failure> {
         let folder = self.folder.display().to_string();
         let address = self.network.control_plane()[0];
-        konnectivity::write_files(&self.machine, &self.kubeconfig("proxy-server"))?;
+        proxy_server::write_files(&self.machine, &self.kubeconfig("proxy-server"))?;
         self.machine.spawn(
             "etcd",
             &format!("--data-dir {folder}/etcd --unsafe-no-fsync --log-level warn"),
@@ -152,7 +152,7 @@ impl ControlPlane {
                  --enable-admission-plugins NodeRestriction --allow-privileged --kubelet-preferred-address-types InternalIP \
                  --egress-selector-config-file {}",
                 self.network.services().join(","),
-                konnectivity::SELECTOR
+                proxy_server::SELECTOR
             ),
         )?;
         // It makes the certificate that the kubeconfigs of the others trust.
@@ -161,7 +161,7 @@ impl ControlPlane {
             kubectl.get(&["--raw", "/readyz"]).map(|_| true)
         })
         .map_err(|error| format!("{error}\n{}", self.machine.logs()))?;
-        konnectivity::start_server(&mut self.machine, &self.folder.join("certificates"))?;
+        proxy_server::start_server(&mut self.machine, &self.folder.join("certificates"))?;
         let controllers = self.kubeconfig("controller-manager");
         self.machine.spawn(
             &programs.controller_manager,

@@ -3,31 +3,22 @@
 use std::{
     fs,
     net::{IpAddr, SocketAddr},
-    path::Path,
     process::{Child, Command, Stdio},
 };
 
-use crate::{
-    daemon,
-    extension::{GROUP, HELLO, REFUSAL},
-};
+use crate::extension::{GROUP, HELLO, REFUSAL};
 
 use super::{
     Failure,
     image::TOOLS,
     kubectl::Kubectl,
-    machine::{Machine, output},
+    machine::output,
     network::Network,
     objects::networks,
+    proxy_server::{MANIFESTS, POLICIES},
     story::Story,
 };
 
-pub(super) const AGENTS: (&str, &str) = ("kube-system", "daemonset/konnectivity-agent");
-/// The user of `deploy/konnectivity/rbac.yaml`.
-pub(super) const USER: &str = "system:konnectivity-server";
-pub(super) const SELECTOR: &str = "/etc/kubernetes/konnectivity/egress-selector.yaml";
-const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/konnectivity");
-const POLICIES: &str = "/etc/kubernetes/konnectivity/policies";
 const NO_AGENT: &str = "No agent available";
 /// A port of the control plane, for kubectl.
 const FORWARDED: u16 = 18080;
@@ -37,54 +28,6 @@ const KUBELET: u16 = 10250;
 pub(super) fn values(network: Network) -> String {
     let address = network.control_plane()[0];
     format!("konnectivity.enabled=true,konnectivity.server.enabled=false,konnectivity.servers={{{address}}}")
-}
-
-/// Leaves the control plane of this machine no way to nodes, pods and Services: its first segment to them is refused. They reach it.
-pub(super) fn partition(machine: &Machine, bridge: &str) -> Result<(), Failure> {
-    for program in ["iptables", "ip6tables"] {
-        machine.run(&[
-            program, "-A", "OUTPUT", "-o", bridge, "-p", "tcp", "--syn", "-j", "REJECT",
-        ])?;
-    }
-    Ok(())
-}
-
-/// Writes what the API server reads when it starts.
-pub(super) fn write_files(machine: &Machine, kubeconfig: &str) -> Result<(), Failure> {
-    machine.run(&[
-        "mkdir",
-        "-p",
-        "/etc/kubernetes/pki",
-        POLICIES,
-        "/run/konnectivity",
-    ])?;
-    let selector = format!("{MANIFESTS}/egress-selector.yaml");
-    machine.run(&["cp", &selector, SELECTOR])?;
-    machine.run(&[
-        "cp",
-        kubeconfig,
-        "/etc/kubernetes/konnectivity/konnectivity-server.conf",
-    ])?;
-    Ok(())
-}
-
-/// Starts proxy-server as `deploy/konnectivity/proxy-server.yaml` does, with the certificate that the API server has made.
-pub(super) fn start_server(machine: &mut Machine, certificates: &Path) -> Result<(), Failure> {
-    for file in ["apiserver.crt", "apiserver.key"] {
-        let file = certificates.join(file).display().to_string();
-        machine.run(&["cp", &file, "/etc/kubernetes/pki"])?;
-    }
-    let manifest = fs::read_to_string(format!("{MANIFESTS}/proxy-server.yaml"))?;
-    let arguments = manifest
-        .lines()
-        .filter_map(|line| line.strip_prefix("    - --"))
-        .map(|argument| format!("--{argument} "))
-        .collect::<String>();
-    let program = daemon::binary("proxy-server")?.display().to_string();
-    machine.spawn(
-        &program,
-        &format!("{arguments}--agent-identifier-binding=enforce"),
-    )
 }
 
 /// Before the chart is installed.

@@ -1,6 +1,6 @@
-//! What is shown on the cluster, chapter by chapter.
+//! The cluster while it is shown, and what its chapters use.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use crate::{
     Metrics,
@@ -8,28 +8,25 @@ use crate::{
 };
 
 use super::{
-    Cluster, Failure, NODES, backends, image, konnectivity,
+    Cluster, Failure, NODES, image,
     kubectl::Kubectl,
     network::Network,
     node::Node,
-    node_local_dns,
-    objects::{ALLOWED, REFUSED, dns_and_clients, policy},
-    outages, plugin,
     traffic::{Seen, Traffic},
-    uninstall::{self, Traces},
-    until, upgrade,
+    until,
 };
 
 /// In the source of a build.
 pub(super) const CHART: &str = "deploy/helm/egret";
 /// That of the other build.
 pub(super) const OTHER_CHART: &str = "other/deploy/helm/egret";
+const AGENTS: (&str, &str) = ("kube-system", "daemonset/konnectivity-agent");
 /// Egret's workloads, each with its namespace.
 pub(super) const WORKLOADS: [(&str, &str); 4] = [
     ("egret-system", "daemonset/egret-enforcer"),
     ("kube-system", "daemonset/egret-dnsd"),
     ("egret-system", "deployment/egret-controller"),
-    konnectivity::AGENTS,
+    AGENTS,
 ];
 const STEP_WITHIN: Duration = Duration::from_secs(60);
 pub(super) const ROLLED_OUT_WITHIN: Duration = Duration::from_secs(180);
@@ -43,153 +40,22 @@ pub(super) struct Story<'a> {
     all_as_expected: bool,
 }
 
-/// Whether everything was as expected. With `keep` the chart stays installed.
-pub(super) fn play(cluster: &mut Cluster, keep: bool, stop: &Stop) -> Result<bool, Failure> {
-    let mut story = Story {
-        kubectl: cluster.kubectl(),
-        screen: cluster.screen,
-        cluster,
-        stop,
-        all_as_expected: true,
-    };
-    story
-        .tell(keep)
-        .map_err(|error| diagnose(&story.kubectl, &error))?;
-    Ok(story.all_as_expected)
-}
-
-impl Story<'_> {
-    fn tell(&mut self, keep: bool) -> Result<(), Failure> {
-        self.start_dns()?;
-        // kube-proxy has written the rules of the cluster DNS.
-        self.more_traffic(&self.traffic(false)?, 100)?;
-        let before = Traces::of(&self.cluster.nodes)?;
-        node_local_dns::play(self)?;
-        konnectivity::without_agents(self)?;
-        self.install()?;
-        konnectivity::play(self)?;
-        self.apply_policy()?;
-        plugin::play(self)?;
-        self.show_status()?;
-        outages::play(self)?;
-        upgrade::play(self)?;
-        backends::netfilter(self)?;
-        backends::ebpf_and_back(self)?;
-        self.delete_policy()?;
-        if keep {
-            return Ok(());
+impl<'a> Story<'a> {
+    pub(super) fn of(cluster: &'a mut Cluster, stop: &'a Stop) -> Self {
+        Self {
+            kubectl: cluster.kubectl(),
+            screen: cluster.screen,
+            cluster,
+            stop,
+            all_as_expected: true,
         }
-        backends::ebpf(self)?;
-        uninstall::play(self, &before)
     }
 
-    fn start_dns(&mut self) -> Result<(), Failure> {
-        self.screen.heading("The cluster DNS and a client");
-        self.kubectl.apply(&dns_and_clients(self.cluster.network))?;
-        self.roll_out(&[
-            ("kube-system", "deployment/coredns"),
-            ("shop", "deployment/client"),
-        ])?;
-        self.show_pods()
+    /// Whether everything was so far.
+    pub(super) const fn is_as_expected(&self) -> bool {
+        self.all_as_expected
     }
 
-    fn install(&mut self) -> Result<(), Failure> {
-        self.screen.heading("The chart");
-        self.helm(&format!(
-            "install egret deploy/helm/egret --namespace kube-system --set cni.enabled=true --set dns.address={} --set {}",
-            self.cluster.network.local_dns(),
-            konnectivity::values(self.cluster.network)
-        ))?;
-        self.roll_out(&WORKLOADS)?;
-        for node in &self.cluster.nodes {
-            if !node.chains_egret()? {
-                return Err("egret-cni is not in the network configuration of a node".into());
-            }
-        }
-        self.show_pods()
-    }
-
-    fn apply_policy(&mut self) -> Result<(), Failure> {
-        let network = self.cluster.network;
-        self.step("Without a policy both names are reached", |kubectl| {
-            Ok(all_say(kubectl, network, ALLOWED, "hello")? && all_say(kubectl, network, REFUSED, "hello")?)
-        })?;
-        self.screen.typed("$ kubectl", "apply -f one-name.yaml");
-        self.kubectl.apply(&policy(network))?;
-        self.step("With the policy the other name is refused", |kubectl| {
-            all_say(kubectl, network, REFUSED, "refused")
-        })?;
-        self.step("The allowed name is reached", |kubectl| {
-            all_say(kubectl, network, ALLOWED, "hello")
-        })
-    }
-
-    fn show_status(&mut self) -> Result<(), Failure> {
-        self.step(
-            "The status says that the policy is accepted and programmed",
-            |kubectl| {
-                let conditions = kubectl.get(&[
-                    "clusteregressfirewall",
-                    "one-name",
-                    "-o",
-                    "jsonpath={range .status.conditions[*]}{.type}={.status} {end}",
-                ])?;
-                let is_true = |condition: &str| {
-                    conditions
-                        .split(' ')
-                        .any(|seen| seen == format!("{condition}=True"))
-                };
-                if is_true("Accepted") && is_true("Programmed") {
-                    Ok(true)
-                } else {
-                    Err(conditions.into())
-                }
-            },
-        )?;
-        let nodes = self.cluster.nodes.iter().map(Node::addresses).collect::<Vec<_>>();
-        self.step(
-            "The report of each node names its addresses of each family",
-            |kubectl| {
-                let columns = "jsonpath={range .items[*]}{.addresses[*].ip}{'\\n'}{end}";
-                let reports = kubectl.get(&["nodeaddressreports", "-o", columns])?;
-                let names = |(report, addresses): (&str, &Vec<IpAddr>)| {
-                    let reported = report.split(' ').collect::<Vec<_>>();
-                    addresses
-                        .iter()
-                        .all(|address| reported.contains(&&*address.to_string()))
-                };
-                if reports.lines().count() == nodes.len() && reports.lines().zip(&nodes).all(names) {
-                    Ok(true)
-                } else {
-                    Err(reports.into())
-                }
-            },
-        )?;
-        self.screen.typed("$ kubectl", "get clusteregressfirewalls");
-        self.screen.plain(&self.kubectl.get(&["clusteregressfirewalls"])?);
-        Ok(())
-    }
-
-    fn delete_policy(&mut self) -> Result<(), Failure> {
-        self.screen
-            .typed("$ kubectl", "delete clusteregressfirewall one-name");
-        self.kubectl
-            .run(&["delete", "clusteregressfirewall", "one-name"])?;
-        let network = self.cluster.network;
-        self.step("Without it the other name is reached again", |kubectl| {
-            all_say(kubectl, network, REFUSED, "hello")
-        })
-    }
-
-    fn show_pods(&self) -> Result<(), Failure> {
-        self.screen.plain(&self.kubectl.get(&["pods", "-A"])?);
-        Ok(())
-    }
-}
-
-// === What chapters use ===
-
-impl Story<'_> {
     /// Looks until it is so, for a minute.
     pub(super) fn step(
         &mut self,

@@ -12,8 +12,8 @@ use crate::netlink::{CREATE, Error, Request, Socket, Transaction};
 use super::set::{Element, ElementKey, SetSpec};
 use super::statement::{Statement, Verdict};
 use super::{
-    ATTRIBUTE_CHAIN_NAME, ATTRIBUTE_RULE_CHAIN, ATTRIBUTE_TABLE, DELETE_CHAIN, DELETE_ELEMENT, DELETE_RULE,
-    DELETE_SET, DELETE_TABLE, NEW_CHAIN, NEW_ELEMENT, NEW_RULE, SUBSYSTEM,
+    ATTRIBUTE_CHAIN_NAME, ATTRIBUTE_RULE_CHAIN, ATTRIBUTE_TABLE, COUNTER, DELETE_CHAIN, DELETE_ELEMENT,
+    DELETE_RULE, DELETE_SET, DELETE_TABLE, NEW_CHAIN, NEW_ELEMENT, NEW_RULE, SUBSYSTEM, comment,
 };
 
 /// A family of tables, which is not a family of addresses.
@@ -131,8 +131,6 @@ const DESTROY_ELEMENT: u8 = 30;
 /// A command that the subsystem does not know, in the place of one that a test has the kernel refuse.
 const NO_COMMAND: u8 = 0x7f;
 const APPEND: u16 = 0x800;
-/// `NFT_OBJECT_COUNTER`.
-pub(super) const COUNTER: u32 = 1;
 /// Elements of one message: an attribute is shorter than 64 KiB.
 const ELEMENTS_TOGETHER: usize = 512;
 
@@ -497,16 +495,4 @@ impl TableWriter {
 /// Whether the kernel refused because something is not there.
 pub fn is_missing(error: &Error) -> bool {
     error.refusal_code() == Some(Errno::ENOENT as i32)
-}
-
-/// A remark as nft reads it: kind, length, text with a NUL.
-pub(super) fn comment(kind: u8, text: &str) -> Vec<u8> {
-    const MOST: usize = 254;
-    let mut end = text.len().min(MOST - 1);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let text = &text.as_bytes()[..end];
-    let length = u8::try_from(text.len() + 1).expect("it was cut");
-    [&[kind, length], text, &[0]].concat()
 }

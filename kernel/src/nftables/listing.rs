@@ -6,9 +6,9 @@ use nix::sys::socket::SockProtocol;
 
 use crate::netlink::{Attributes, DUMP, Error, MalformedMessage, Request, Socket};
 
-use super::changes::{COUNTER, NamedCounter, TableFamily, TableName, is_missing};
-use super::set::{ListedElement, listed};
-use super::{ATTRIBUTE_CHAIN_NAME, ATTRIBUTE_RULE_CHAIN, ATTRIBUTE_TABLE, GET_CHAIN, SUBSYSTEM};
+use super::changes::{NamedCounter, TableFamily, TableName, is_missing};
+use super::set::{ListedElement, ListedSet, listed};
+use super::{ATTRIBUTE_CHAIN_NAME, ATTRIBUTE_RULE_CHAIN, ATTRIBUTE_TABLE, COUNTER, GET_CHAIN, SUBSYSTEM};
 
 const GET_TABLE: u8 = 1;
 const GET_RULE: u8 = 7;
@@ -29,13 +29,6 @@ pub struct ListedChain {
     /// Whether the kernel calls it.
     pub is_base: bool,
     pub rules: Vec<String>,
-}
-
-/// A set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListedSet {
-    pub flags: u32,
-    pub key_octets: u32,
 }
 
 /// Lists tables: a socket in the network namespace of the thread that opened it.

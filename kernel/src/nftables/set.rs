@@ -7,7 +7,6 @@ use crate::iptables::InterfaceName;
 use crate::netlink::{Attributes, MalformedMessage, Request};
 use crate::{Family, Transport};
 
-use super::listing::ListedSet;
 use super::statement::{self, Key, Letters, Verdict};
 
 /// A set or verdict map.
@@ -127,7 +126,7 @@ impl SetSpec {
             data.extend(order.to_ne_bytes());
         }
         if !self.comment.is_empty() {
-            data.extend(super::changes::comment(7, &self.comment));
+            data.extend(super::comment(7, &self.comment));
         }
         data
     }
@@ -301,6 +300,13 @@ fn after(mut octets: Vec<u8>) -> Option<Vec<u8>> {
         }
     }
     None
+}
+
+/// The layout of a set as the kernel has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedSet {
+    pub flags: u32,
+    pub key_octets: u32,
 }
 
 /// An element that the kernel lists: its key, whether it ends an interval, and what is left of its life.

@@ -236,7 +236,7 @@ impl Statement {
             // Without a socket the expression ends the rule.
             Self::HasSocket => meta(list, META_SOCKET_OWNER),
             Self::Count(counter) => expression(list, "objref", |data| {
-                data.plain_be32(1, super::changes::COUNTER).text(2, counter)
+                data.plain_be32(1, super::COUNTER).text(2, counter)
             }),
             Self::Limit { rate, burst } => expression(list, "limit", |data| {
                 data.bytes(1, &rate.to_be_bytes())
