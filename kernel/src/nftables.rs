@@ -80,9 +80,9 @@ pub(crate) const DELETE_RULE: u8 = 8;
 const DELETE_SET: u8 = 11;
 const NEW_ELEMENT: u8 = 12;
 const DELETE_ELEMENT: u8 = 14;
+const NEW_GENERATION: u8 = 15;
 /// `NFT_OBJECT_COUNTER`.
 const COUNTER: u32 = 1;
-const NEW_GENERATION: u8 = 15;
 
 /// The table's name is the first attribute of tables, chains and rules alike.
 pub(crate) const ATTRIBUTE_TABLE: u16 = 1;

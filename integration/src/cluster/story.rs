@@ -20,13 +20,12 @@ use super::{
 pub(super) const CHART: &str = "deploy/helm/egret";
 /// That of the other build.
 pub(super) const OTHER_CHART: &str = "other/deploy/helm/egret";
-const AGENTS: (&str, &str) = ("kube-system", "daemonset/konnectivity-agent");
 /// Egret's workloads, each with its namespace.
 pub(super) const WORKLOADS: [(&str, &str); 4] = [
     ("egret-system", "daemonset/egret-enforcer"),
     ("kube-system", "daemonset/egret-dnsd"),
     ("egret-system", "deployment/egret-controller"),
-    AGENTS,
+    ("kube-system", "daemonset/konnectivity-agent"),
 ];
 const STEP_WITHIN: Duration = Duration::from_secs(60);
 pub(super) const ROLLED_OUT_WITHIN: Duration = Duration::from_secs(180);
