@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
@@ -294,6 +294,7 @@ fn workspace() -> Metadata {
     let cargo = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"])
         .arg(root().join("Cargo.toml"))
+        .stderr(Stdio::inherit())
         .output()
         .expect("cargo starts");
     serde_json::from_slice(&cargo.stdout).expect("cargo metadata runs in a checkout")
