@@ -77,7 +77,7 @@ check: ## Format, clippy, and the unit and table tests that need neither root no
 build: packages-demo
 	@$(CARGO) build --workspace --bins
 
-# The copy's libraries are compiled where `make test` compiles them, and so for the most part only once.
+# The copy's libraries are compiled where `make test` compiles them: those with the same features are there already.
 .PHONY: switches
 switches: packages-test ## Every scenario with its mechanism removed: fails if one still passes.
 	@integration/switches/copy target/switches/src
