@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use ebpf_world::{Answer, Pod, World, allow, batch, deny, egress, pass, record, ruled, set, tier};
 use egret_enforcer::backend::Backend;
+use egret_enforcer::backend::ebpf::Ebpf;
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{DefaultAction, Member, MembersChanged, PeerMatch, PortMatch, Rule, SetKind};
 use egret_shared::net::{PortRange, Transport};
@@ -822,6 +823,31 @@ fn verdicts_records_and_counts_outlive_the_enforcer() {
     assert_eq!(world.count(&second, Some(Tier::NetworkPolicy), Action::Deny), 4);
     assert_eq!(second.reconcile(world.now()).repaired, [].into());
     world.end(second, [pod]);
+}
+
+#[test]
+fn counters_that_somebody_removes_come_back_and_count() {
+    let Some(world) = World::new("counters") else {
+        return;
+    };
+    let mut pod = world.pod("a");
+    let mut backend = world.backend();
+    world.settled(&backend.apply(&isolated(&pod), world.now()));
+    let connect = |pod: &mut Pod| assert_eq!(pod.ask("tcp 198.18.2.11:8080"), Answer::NotPermitted);
+    let denied = |backend: &Ebpf| world.count(backend, Some(Tier::NetworkPolicy), Action::Deny);
+    connect(&mut pod);
+    assert_eq!(denied(&backend), 1);
+
+    let removed = world.remove_counters();
+    connect(&mut pod);
+    assert_eq!(denied(&backend), 0);
+
+    let status = backend.reconcile(world.now());
+    assert_eq!(status.repaired, [("counter", removed)].into());
+    connect(&mut pod);
+    assert_eq!(denied(&backend), 1);
+    assert_eq!(backend.reconcile(world.now()).repaired, [].into());
+    world.end(backend, [pod]);
 }
 
 #[test]

@@ -596,7 +596,15 @@ impl Backend for Ebpf {
                 };
             }
             let (written, removed) = kernel.tables.settle();
-            repaired.extend([("member missing", written), ("member surplus", removed)]);
+            let counters = kernel.counters.repair().unwrap_or_else(|error| {
+                tracing::error!(%error, "a rule is not counted");
+                0
+            });
+            repaired.extend([
+                ("member missing", written),
+                ("member surplus", removed),
+                ("counter", counters),
+            ]);
         }
         repaired.insert("pod", self.program(Scope::All));
         let attached = self

@@ -17,6 +17,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use egret_enforcer::backend::ebpf::{Behind, Ebpf, Options};
 use egret_enforcer::backend::unknown_pods::Stance;
 use egret_enforcer::backend::{Backend, Decider, SyncStatus};
+use egret_kernel::bpf::Map;
 use egret_policies::rules::{Action, Direction, Tier};
 use egret_policies::rules::{
     Audit, Batch, Breadth, DefaultAction, DirectionRules, Member, MembersChanged, Origin, PeerMatch,
@@ -245,6 +246,19 @@ impl World {
             self.options.pin_path.join("another"),
         )
         .unwrap();
+    }
+
+    /// Removes all counters from the kernel, as somebody else might; returns how many.
+    pub(crate) fn remove_counters(&self) -> u64 {
+        let [release] = &self.names("")[..] else {
+            panic!("not one release: {:?}", self.names(""))
+        };
+        let pin = self.options.pin_path.join(release).join("egret_counters");
+        let processors = aya::util::nr_cpus().unwrap();
+        let map = Map::open(&pin, (20, 8), processors).unwrap();
+        let keys = map.keys().unwrap();
+        keys.iter().for_each(|key| map.delete(key).unwrap());
+        keys.len() as u64
     }
 
     /// How many releases have pins.

@@ -1,6 +1,6 @@
 //! Counters of verdicts. A counter is found by the digest of its rule, so it continues after a restart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -82,18 +82,32 @@ impl Counters {
         if self.label(&octets).is_some() {
             return Ok(());
         }
-        match self
-            .map
-            .update(&octets, &vec![0; self.map.value_size()], Update::New)
-        {
-            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        self.start_at_zero(&octets)?;
         self.labels
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(octets, (key, origin));
         Ok(())
+    }
+
+    /// Creates counters again that somebody else removed: their rules decide uncounted. Returns how many.
+    pub(super) fn repair(&self) -> io::Result<u64> {
+        let there: BTreeSet<Vec<u8>> = self.map.keys()?.into_iter().collect();
+        let labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = labels.keys().copied();
+        let missing: Vec<_> = all.filter(|octets| !there.contains(octets.as_slice())).collect();
+        drop(labels);
+        missing.iter().try_for_each(|octets| self.start_at_zero(octets))?;
+        Ok(missing.len() as u64)
+    }
+
+    /// Creates an entry of the map, unless it is there.
+    fn start_at_zero(&self, octets: &[u8]) -> io::Result<()> {
+        let zeros = vec![0; self.map.value_size()];
+        match self.map.update(octets, &zeros, Update::New) {
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     fn fold(&self, is_used: &mut impl FnMut(CounterKey) -> bool) -> io::Result<()> {
