@@ -239,6 +239,7 @@ impl Ebpf {
             established: Established::open(&maps, processors).map_err(opened)?,
             guard: Guard::open(&maps).map_err(opened)?,
             pins: self.pins.clone(),
+            other_releases: self.pins.other_releases().map_err(opened)?,
             cgroup_root,
             pod_directories: PodDirectories::default(),
             translation: Translation::open(&self.pins, services).map_err(opened)?,
@@ -379,7 +380,8 @@ impl Ebpf {
         let Stage::Running(kernel) = &mut self.stage else {
             return;
         };
-        if let Err(error) = kernel.translation.detach_unwanted() {
+        let unwanted = kernel.translation.detach_unwanted();
+        if let Err(error) = unwanted.and_then(|()| kernel.other_releases.detach_services_without_pods()) {
             tracing::warn!(%error, "what judged Services before stays");
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::cgroup::PodCgroups;
 use super::layout::{GUARD_SIZE, guard_generation, guard_value};
-use super::pins::Pins;
+use super::pins::{OtherReleases, Pins};
 use super::programs::Programs;
 use super::syscall::{self, Map, Update};
 
@@ -86,7 +86,7 @@ impl Guard {
         &mut self,
         is_closed: bool,
         programs: &Programs,
-        pins: &Pins,
+        (pins, other_releases): (&Pins, &OtherReleases),
         cgroup_root: &Path,
     ) -> Result<(), String> {
         if !is_closed {
@@ -117,7 +117,7 @@ impl Guard {
             )
         });
         self.attached = parents;
-        pins.detach_guards_of_other_releases().map_err(failed)
+        other_releases.detach_guards().map_err(failed)
     }
 
     /// Why unknown pods are open although they are to be closed.

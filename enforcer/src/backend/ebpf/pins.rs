@@ -70,18 +70,6 @@ impl Pins {
         detach(&self.pod(uid))
     }
 
-    /// Detaches a pod from the programs of other releases, once this one judges it.
-    pub(super) fn detach_other_releases(&self, uid: &str) -> io::Result<()> {
-        for other in self.other_releases()? {
-            detach(&other.join("pods").join(uid))?;
-            if names(&other.join("pods"))?.is_empty() && names(&other.join(GUARD))?.is_empty() {
-                detach_services(&other, None)?;
-                remove(&other)?;
-            }
-        }
-        Ok(())
-    }
-
     /// The directory of the guard's attachment to a cgroup.
     pub(super) fn guard(&self, cgroup: u64) -> PathBuf {
         self.maps().join(GUARD).join(cgroup.to_string())
@@ -102,13 +90,6 @@ impl Pins {
             .try_for_each(|release| detach_guard(&self.base.join(release)))
     }
 
-    /// Detaches the guards of other releases, once that of this one is attached.
-    pub(super) fn detach_guards_of_other_releases(&self) -> io::Result<()> {
-        self.other_releases()?
-            .into_iter()
-            .try_for_each(|release| detach_guard(&release))
-    }
-
     /// The directory of the attachments of what judges Services, of one build.
     pub(super) fn services(&self, build: &str) -> PathBuf {
         self.maps().join(SERVICES).join(build)
@@ -117,16 +98,6 @@ impl Pins {
     /// Detaches what judges Services, of all builds but this one.
     pub(super) fn retain_services(&self, build: Option<&str>) -> io::Result<()> {
         detach_services(&self.maps(), build)
-    }
-
-    /// Detaches what judges Services for releases that have no pod any more.
-    pub(super) fn detach_services_of_gone_releases(&self) -> io::Result<()> {
-        for other in self.other_releases()? {
-            if names(&other.join("pods"))?.is_empty() {
-                detach_services(&other, None)?;
-            }
-        }
-        Ok(())
     }
 
     /// Whether programs of any release judge a pod.
@@ -139,10 +110,11 @@ impl Pins {
         Ok(false)
     }
 
-    fn other_releases(&self) -> io::Result<Vec<PathBuf>> {
+    /// The releases with other layouts that have pins now.
+    pub(super) fn other_releases(&self) -> io::Result<OtherReleases> {
         let releases = self.releases()?.into_iter();
         let others = releases.filter(|name| *name != self.object);
-        Ok(others.map(|name| self.base.join(name)).collect())
+        Ok(OtherReleases(others.map(|name| self.base.join(name)).collect()))
     }
 
     /// Removes the pins of every release, and the file system if `prepare` mounted it.
@@ -184,6 +156,39 @@ impl Pins {
 
     fn pods(&self) -> PathBuf {
         self.maps().join("pods")
+    }
+}
+
+/// The pins of other releases, by their directories. None comes while this one runs.
+#[derive(Debug)]
+pub(super) struct OtherReleases(Vec<PathBuf>);
+
+impl OtherReleases {
+    /// Detaches a pod from their programs, once this release judges it.
+    pub(super) fn release(&self, uid: &str) -> io::Result<()> {
+        for other in &self.0 {
+            detach(&other.join("pods").join(uid))?;
+            if names(&other.join("pods"))?.is_empty() && names(&other.join(GUARD))?.is_empty() {
+                detach_services(other, None)?;
+                remove(other)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches their guards, once that of this release is attached.
+    pub(super) fn detach_guards(&self) -> io::Result<()> {
+        self.0.iter().try_for_each(|other| detach_guard(other))
+    }
+
+    /// Detaches what judges Services for those that have no pod any more.
+    pub(super) fn detach_services_without_pods(&self) -> io::Result<()> {
+        for other in &self.0 {
+            if names(&other.join("pods"))?.is_empty() {
+                detach_services(other, None)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ use super::denied::DeniedSockets;
 use super::guard::Guard;
 use super::layout::{Behind, CounterKey, ListName, PodValue, RuleList, generation_of};
 use super::lists::Lists;
-use super::pins::Pins;
+use super::pins::{OtherReleases, Pins};
 use super::programs::{self, PinnedLinks, Programs};
 use super::render::{Rendered, Share, render};
 use super::syscall::{Map, Update};
@@ -34,6 +34,7 @@ pub(super) struct Kernel {
     pub(super) established: Established,
     pub(super) guard: Guard,
     pub(super) pins: Pins,
+    pub(super) other_releases: OtherReleases,
     pub(super) cgroup_root: PathBuf,
     pub(super) pod_directories: PodDirectories,
     /// What judges behind the translation of Services.
@@ -278,8 +279,8 @@ impl Pod {
             return Ok(false);
         }
         kernel
-            .pins
-            .detach_other_releases(&uid)
+            .other_releases
+            .release(&uid)
             .map_err(|error| format!("cannot detach what another release left: {error}"))?;
         self.reevaluate = false;
         Ok(true)
@@ -421,8 +422,9 @@ impl Kernel {
 
     /// Closes or opens unknown pods.
     pub(super) fn set_unknown_closed(&mut self, is_closed: bool) -> Result<(), String> {
+        let pins = (&self.pins, &self.other_releases);
         self.guard
-            .set_closed(is_closed, &self.programs, &self.pins, &self.cgroup_root)
+            .set_closed(is_closed, &self.programs, pins, &self.cgroup_root)
     }
 
     /// Forgets pods whose cgroups are gone: no other cgroup has their ids.

@@ -127,7 +127,7 @@ impl Translation {
             let keys: Vec<_> = self.known.keys().cloned().collect();
             keys.iter().try_for_each(|key| self.remove(key))?;
         }
-        self.pins.detach_services_of_gone_releases()
+        Ok(())
     }
 
     /// Gives the program a pod, as its attach point has it.
