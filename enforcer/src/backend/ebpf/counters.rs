@@ -1,9 +1,9 @@
 //! Counters of verdicts. A counter is found by the digest of its rule, so it continues after a restart.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use egret_policies::rules::{Direction, Tier};
 
@@ -34,7 +34,7 @@ impl Established {
 #[derive(Debug)]
 pub(super) struct Counters {
     map: Map,
-    labels: Mutex<BTreeMap<[u8; CounterKey::SIZE], Label>>,
+    labels: Mutex<HashMap<[u8; CounterKey::SIZE], Label>>,
     series: Mutex<Series>,
 }
 
@@ -79,21 +79,18 @@ impl Counters {
     /// Creates a counter, unless this process knows that it is there: most rules of a pod are those of others.
     fn make(&self, key: CounterKey, origin: Option<(Arc<str>, usize)>) -> io::Result<()> {
         let octets = key.to_octets();
-        if self.label(&octets).is_some() {
+        if self.labels().contains_key(&octets) {
             return Ok(());
         }
         self.start_at_zero(&octets)?;
-        self.labels
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(octets, (key, origin));
+        self.labels().insert(octets, (key, origin));
         Ok(())
     }
 
     /// Creates counters again that somebody else removed: their rules decide uncounted. Returns how many.
     pub(super) fn repair(&self) -> io::Result<u64> {
-        let there: BTreeSet<Vec<u8>> = self.map.keys()?.into_iter().collect();
-        let labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        let there: HashSet<Vec<u8>> = self.map.keys()?.into_iter().collect();
+        let labels = self.labels();
         let all = labels.keys().copied();
         let missing: Vec<_> = all.filter(|octets| !there.contains(octets.as_slice())).collect();
         drop(labels);
@@ -121,10 +118,7 @@ impl Counters {
                 continue;
             };
             self.add(total, &counts)?;
-            self.labels
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .retain(|key, _| key.as_slice() != octets);
+            self.labels().retain(|key, _| key.as_slice() != octets);
         }
         Ok(())
     }
@@ -146,11 +140,11 @@ impl Counters {
     }
 
     fn label(&self, octets: &[u8]) -> Option<Label> {
-        self.labels
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(octets)
-            .cloned()
+        self.labels().get(octets).cloned()
+    }
+
+    fn labels(&self) -> MutexGuard<'_, HashMap<[u8; CounterKey::SIZE], Label>> {
+        self.labels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

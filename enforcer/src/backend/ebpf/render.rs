@@ -205,7 +205,8 @@ impl List {
 
     /// Equal rules of different pods share a counter, also after a restart.
     fn counter(&mut self, tier: Tier, action: Action, origin: &Origin) -> CounterKey {
-        let text = format!("{}\n{action:?}\n{}\n{}", tier.word(), origin.policy, origin.rule);
+        let (action_name, number) = (format!("{action:?}"), origin.rule.to_string());
+        let text = [tier.word(), &action_name, &origin.policy, &number].join("\n");
         let counter = CounterKey {
             tier: CounterTier::Policy(tier),
             action: action.into(),
