@@ -21,7 +21,7 @@
 //! that is asked first decides: the verdict is that of before or that of after.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use egret_policies::decision::{self, Content, DecisionTable, RuleCounts};
@@ -41,8 +41,9 @@ use rules::{MergedRules, Parts};
 /// The sets that policies speak of, and the merged ones that stand for them.
 #[derive(Debug, Default)]
 pub struct MergedSets {
-    parts: BTreeMap<SetId, Part>,
-    merged: BTreeMap<SetId, MergedSet>,
+    /// In no order, as it is asked for each set that a pod's rules name.
+    parts: HashMap<SetId, Part>,
+    merged: HashMap<SetId, MergedSet>,
     tables: BTreeMap<Digest, TableInUse>,
     named: BTreeMap<Owner, Named>,
     records: BTreeSet<SetId>,
@@ -222,7 +223,8 @@ impl MergedSets {
             let digests = of.map(|part| part.digest());
             digests.map(|digest| format!(" {digest}")).collect::<String>()
         };
-        let merged = self.merged.iter().map(|(id, set)| {
+        let merged = self.merged.iter().collect::<BTreeMap<_, _>>().into_iter();
+        let merged = merged.map(|(id, set)| {
             let (digest, kind) = (id.digest(), set.kind);
             match &set.source {
                 Source::Union(of) => format!(
@@ -237,7 +239,7 @@ impl MergedSets {
             format!("table {} of{sets}\n", used.table.id())
         });
         let parts = self.parts.iter().filter(|(id, _)| !self.is_there(**id));
-        let parts = parts.map(|(id, part)| {
+        let parts = parts.collect::<BTreeMap<_, _>>().into_iter().map(|(id, part)| {
             let (digest, kind, description) = (id.digest(), part.kind, &part.description);
             format!("part {digest} {kind:?} {description}\n")
         });
@@ -435,20 +437,20 @@ impl MergedSets {
 
     /// Drops a merged set that no rule names any more.
     fn unmake(&mut self, id: SetId, before: &mut Before) {
-        let is_unused = |set: &mut MergedSet| set.users == 0;
-        let unused = self.merged.extract_if(id..=id, |_, set| is_unused(set));
-        for (_, set) in unused.collect::<Vec<_>>() {
-            match set.source {
-                Source::Union(of) => {
-                    for part in of {
-                        self.note(part, before);
-                        if let Some(part) = self.parts.get_mut(&part) {
-                            part.merged.remove(&id);
-                        }
+        if self.merged.get(&id).is_none_or(|set| set.users > 0) {
+            return;
+        }
+        match self.merged.remove(&id).map(|set| set.source) {
+            Some(Source::Union(of)) => {
+                for part in of {
+                    self.note(part, before);
+                    if let Some(part) = self.parts.get_mut(&part) {
+                        part.merged.remove(&id);
                     }
                 }
-                Source::Keys(table, _) => self.leave_table(&table, before),
             }
+            Some(Source::Keys(table, _)) => self.leave_table(&table, before),
+            None => {}
         }
     }
 
