@@ -46,7 +46,7 @@ endif
 	@$(AS_ROOT) env KEEP="$(KEEP)" IP_FAMILY="$(IP_FAMILY)" EGRET_BIN_DIR="$(CURDIR)/target/debug" $(if $(OTHER),EGRET_OTHER_SOURCE="$(CURDIR)/$(OTHER_SOURCE)") target/debug/cluster
 
 # Tests wait for the most part, for processes to start and for time-outs, those with an API server most of all: they run beside the others. Three threads each on two cores.
-WITH_API_SERVER := deploy konnectivity kubernetes kubernetes_watch policy_status
+WITH_API_SERVER := admission deploy konnectivity kubernetes kubernetes_watch policy_status
 TESTS = $(sort $(basename $(notdir $(wildcard */tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs))))
 RUN_TESTS = $(AS_ROOT) env EGRET_BIN_DIR="$(CURDIR)/target/debug" PROPTEST_RNG_SEED=$(PROPERTY_SEED) RUST_TEST_THREADS=$$(( 3 * $$(nproc) / 2 )) $(CARGO) test --workspace --no-fail-fast
 
@@ -62,7 +62,7 @@ test: packages-test ## Every test, on real packets and real DNS.
 	cat "$$beside"; rm "$$beside"; [ -z "$$failed" ]
 
 # `make check` tries a property on a quarter of the usual cases, and leaves out these: tests in namespaces, as root, beside CoreDNS (Go), or of more than some seconds (random clusters).
-NOT_CHECKED := admin adversary agreement audit backends beside_node_cache cni compared conntrack convert_agreement decision denials deploy dns_permits ebpf ebpf_fallback ebpf_object encrypted fast_paths faults \
+NOT_CHECKED := admin admission adversary agreement audit backends beside_node_cache cni compared conntrack convert_agreement decision denials deploy dns_permits ebpf ebpf_fallback ebpf_object encrypted fast_paths faults \
   forwarding incremental intervals ipset iptables ipvs kernel_answers konnectivity kubernetes kubernetes_watch links lists neighbours netfilter network nflog nft_table nftables out_of_sockets permutation policy_status preflight prometheus properties \
   restarts revocation routing scenarios shared_sets sharing sockets startup_ready startup_signals switches takeover_connections takeover_failures takeover_sockets threads unknown upstreams wire world writer
 CHECKED = $(filter-out $(NOT_CHECKED),$(TESTS))
