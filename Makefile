@@ -77,7 +77,8 @@ check: ## Format, clippy, and the unit and table tests that need neither root no
 build: packages-demo
 	@$(CARGO) build --workspace --bins
 
-# The copy's libraries are compiled where `make test` compiles them: those with the same features are there already.
+# The copy's libraries are compiled where `make test` compiles them: those with the same features are there already. Only of two crates, as cargo finds no difference between ours and the copy's where
+# features are the same: a path counts from its workspace.
 .PHONY: switches
 switches: packages-test ## Every scenario with its mechanism removed: fails if one still passes.
 	@integration/switches/copy target/switches/src
