@@ -843,7 +843,7 @@ fn counters_that_somebody_removes_come_back_and_count() {
     assert_eq!(denied(&backend), 0);
 
     let status = backend.reconcile(world.now());
-    assert_eq!(status.repaired, [("counter", removed)].into());
+    assert_eq!(status.repaired, [("counter missing", removed)].into());
     connect(&mut pod);
     assert_eq!(denied(&backend), 1);
     assert_eq!(backend.reconcile(world.now()).repaired, [].into());

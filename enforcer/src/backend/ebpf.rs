@@ -605,7 +605,7 @@ impl Backend for Ebpf {
             repaired.extend([
                 ("member missing", written),
                 ("member surplus", removed),
-                ("counter", counters),
+                ("counter missing", counters),
             ]);
         }
         repaired.insert("pod", self.program(Scope::All));
