@@ -118,7 +118,7 @@ impl Counters {
                 continue;
             };
             self.add(total, &counts)?;
-            self.labels().retain(|key, _| key.as_slice() != octets);
+            self.labels().remove(octets.as_slice());
         }
         Ok(())
     }

@@ -86,7 +86,8 @@ impl Guard {
         &mut self,
         is_closed: bool,
         programs: &Programs,
-        (pins, other_releases): (&Pins, &OtherReleases),
+        pins: &Pins,
+        other_releases: &OtherReleases,
         cgroup_root: &Path,
     ) -> Result<(), String> {
         if !is_closed {

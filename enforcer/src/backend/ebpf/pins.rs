@@ -165,7 +165,7 @@ pub(super) struct OtherReleases(Vec<PathBuf>);
 
 impl OtherReleases {
     /// Detaches a pod from their programs, once this release judges it.
-    pub(super) fn release(&self, uid: &str) -> io::Result<()> {
+    pub(super) fn detach_pod(&self, uid: &str) -> io::Result<()> {
         for other in &self.0 {
             detach(&other.join("pods").join(uid))?;
             if names(&other.join("pods"))?.is_empty() && names(&other.join(GUARD))?.is_empty() {

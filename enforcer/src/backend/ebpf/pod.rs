@@ -280,7 +280,7 @@ impl Pod {
         }
         kernel
             .other_releases
-            .release(&uid)
+            .detach_pod(&uid)
             .map_err(|error| format!("cannot detach what another release left: {error}"))?;
         self.reevaluate = false;
         Ok(true)
@@ -422,9 +422,13 @@ impl Kernel {
 
     /// Closes or opens unknown pods.
     pub(super) fn set_unknown_closed(&mut self, is_closed: bool) -> Result<(), String> {
-        let pins = (&self.pins, &self.other_releases);
-        self.guard
-            .set_closed(is_closed, &self.programs, pins, &self.cgroup_root)
+        self.guard.set_closed(
+            is_closed,
+            &self.programs,
+            &self.pins,
+            &self.other_releases,
+            &self.cgroup_root,
+        )
     }
 
     /// Forgets pods whose cgroups are gone: no other cgroup has their ids.

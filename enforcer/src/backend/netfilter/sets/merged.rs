@@ -21,6 +21,7 @@
 //! that is asked first decides: the verdict is that of before or that of after.
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -437,11 +438,14 @@ impl MergedSets {
 
     /// Drops a merged set that no rule names any more.
     fn unmake(&mut self, id: SetId, before: &mut Before) {
-        if self.merged.get(&id).is_none_or(|set| set.users > 0) {
+        let Entry::Occupied(entry) = self.merged.entry(id) else {
+            return;
+        };
+        if entry.get().users > 0 {
             return;
         }
-        match self.merged.remove(&id).map(|set| set.source) {
-            Some(Source::Union(of)) => {
+        match entry.remove().source {
+            Source::Union(of) => {
                 for part in of {
                     self.note(part, before);
                     if let Some(part) = self.parts.get_mut(&part) {
@@ -449,8 +453,7 @@ impl MergedSets {
                     }
                 }
             }
-            Some(Source::Keys(table, _)) => self.leave_table(&table, before),
-            None => {}
+            Source::Keys(table, _) => self.leave_table(&table, before),
         }
     }
 
