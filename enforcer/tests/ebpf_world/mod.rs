@@ -236,13 +236,18 @@ impl World {
         self.pinned_pods().contains(&pod.uid)
     }
 
-    /// Renames what is pinned, as if other programs had pinned it.
-    pub(crate) fn pretend_another_release(&self) {
+    /// The directory of the one release that has pins.
+    fn release(&self) -> String {
         let [release] = &self.names("")[..] else {
             panic!("not one release: {:?}", self.names(""))
         };
+        release.clone()
+    }
+
+    /// Renames what is pinned, as if other programs had pinned it.
+    pub(crate) fn pretend_another_release(&self) {
         fs::rename(
-            self.options.pin_path.join(release),
+            self.options.pin_path.join(self.release()),
             self.options.pin_path.join("another"),
         )
         .unwrap();
@@ -250,10 +255,7 @@ impl World {
 
     /// Removes all counters from the kernel, as somebody else might; returns how many.
     pub(crate) fn remove_counters(&self) -> u64 {
-        let [release] = &self.names("")[..] else {
-            panic!("not one release: {:?}", self.names(""))
-        };
-        let pin = self.options.pin_path.join(release).join("egret_counters");
+        let pin = self.options.pin_path.join(self.release()).join("egret_counters");
         let processors = aya::util::nr_cpus().unwrap();
         let map = Map::open(&pin, (20, 8), processors).unwrap();
         let keys = map.keys().unwrap();
@@ -268,10 +270,7 @@ impl World {
 
     /// The pods that have pins of the one release.
     pub(crate) fn pinned_pods(&self) -> Vec<String> {
-        let [release] = &self.names("")[..] else {
-            panic!("not one release: {:?}", self.names(""))
-        };
-        self.names(&format!("{release}/pods"))
+        self.names(&format!("{}/pods", self.release()))
     }
 
     fn names(&self, below: &str) -> Vec<String> {
